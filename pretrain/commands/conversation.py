@@ -36,8 +36,8 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
     Collective."""
     prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER))
     engine = build_scorer(config, checkpoint)
-    how, stops = generation.decoding, generation.stops
-    assert isinstance(how, Sampling), "a beam has nothing to show until its end"
+    sampling, stops = generation.decoding, generation.stops
+    assert isinstance(sampling, Sampling), "a beam has nothing to show until its end"
     group = file_group(config.health.timeout_s, _PATIENCE)
     with _terminal(engine.is_reporter) as keyboard:
         for turn in count():
@@ -49,7 +49,7 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
                     request = prompts.request(prompt, generation.max_tokens)
                     # The same prompt again is another draw.
                     request = DecodeRequest(request.reads, request.start, request.longest, f"{turn}/{prompt}")
-                    answer(engine, prompts, request, how=how, stops=stops, keyboard=keyboard)
+                    answer(engine, prompts, request, sampling=sampling, stops=stops, keyboard=keyboard)
                 else:
                     ids = masked_input(prompts, prompt, config.model.sequence_length)
                     _show(engine, f"{prompts.decode(fill(engine, prompts, [ids])[0])}\n")
@@ -62,7 +62,7 @@ def answer(
     prompts: Prompts,
     request: DecodeRequest,
     *,
-    how: Sampling,
+    sampling: Sampling,
     stops: Sequence[str],
     keyboard: "Keyboard",
 ) -> None:
@@ -74,7 +74,7 @@ def answer(
         return not engine.any(keyboard.interrupted)
 
     keyboard.interrupted = False
-    sample(engine, [request], how, prompts.stops(stops), watch)
+    sample(engine, [request], sampling, prompts.stops(stops), watch)
     _show(engine, f"{stream.end()}\n")
 
 

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
         return eval_fetch.main(argv[1:])
     unblock()
     options = _parser().parse(argv)
-    how = _how(options)
+    decoding = _decoding(options)
     from pretrain.evaluate.tasks.registry import check_names
 
     check_names(options.tasks)
@@ -42,7 +42,12 @@ def main(argv: list[str]) -> int:
 
     shots = None if options.shots == _PAPER else options.shots
     settings = EvalSettings(
-        shots=shots, limit=options.limit, seed=options.seed, draws=options.draws, data_dir=options.data, how=how
+        shots=shots,
+        limit=options.limit,
+        seed=options.seed,
+        draws=options.draws,
+        data_dir=options.data,
+        decoding=decoding,
     )
     request = EvalRequest(
         tasks=options.tasks,
@@ -57,7 +62,7 @@ def main(argv: list[str]) -> int:
         "--limit": str(options.limit),
         "--seed": str(options.seed),
         "--draws": str(options.draws),
-        "options of decoding": str(how),
+        "options of decoding": str(decoding),
     }
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
     evaluate_checkpoints(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request, print)
@@ -121,5 +126,5 @@ def _parser() -> Parser:
     return parser
 
 
-def _how(options: argparse.Namespace) -> Decoding | None:
+def _decoding(options: argparse.Namespace) -> Decoding | None:
     return decoding(options, options.seed) if any(getattr(options, name) is not None for name in HOW) else None

@@ -90,7 +90,7 @@ def evaluate_checkpoints(
                 shots=settings.shots,
                 draws=settings.draws,
                 limit=settings.limit,
-                decoding=decoding_words(settings.how),
+                decoding=decoding_words(settings.decoding),
                 command=request.command,
                 versions=versions(),
                 unigram_entropy=unigram_entropy(datasets) if datasets and config.objective.predicts_next else None,

@@ -45,7 +45,7 @@ def generate(
         records = [
             _record(
                 text,
-                until(prompts.said(of_prompt, one.tokens), request.stops),
+                until(prompts.generated_text(of_prompt, one.tokens), request.stops),
                 prompts.filled(of_prompt, one.tokens),
             )
             | {"tokens": len(one.tokens), "log_probability": one.log_probability, "ended": one.ended}

@@ -78,17 +78,17 @@ class HarnessModel(TemplateLM):
         alike: dict[str, list[int]] = {}  # requests that can be decoded together
         settings = [_settings(request.args[1]) for request in requests]
         for number, of_request in enumerate(settings):
-            alike.setdefault(repr((_how(of_request), of_request["until"])), []).append(number)
+            alike.setdefault(repr((_decoding(of_request), of_request["until"])), []).append(number)
         times: Counter[str] = Counter()
         for numbers in alike.values():
             first = settings[numbers[0]]
-            asked = []
+            decode_requests = []
             for number in numbers:
                 prompt = requests[number].args[0]
-                asked.append(self._request(prompt, settings[number]["max_gen_toks"], times[prompt]))
+                decode_requests.append(self._request(prompt, settings[number]["max_gen_toks"], times[prompt]))
                 times[prompt] += 1
-            found = decode(self.engine, asked, _how(first), stops_at(self.text, first["until"]))
-            for number, texts in zip(numbers, found, strict=True):
+            decoded = decode(self.engine, decode_requests, _decoding(first), stops_at(self.text, first["until"]))
+            for number, texts in zip(numbers, decoded, strict=True):
                 answers[number] = answer_text(self.text, texts[0].tokens, first["until"])
         return answers
 
@@ -116,16 +116,16 @@ class HarnessModel(TemplateLM):
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Generation settings, normalized as lm-eval does for its own models."""
-    found = dict(normalize_gen_kwargs(given, _NEW_TOKENS))
-    if unknown := found.keys() - _SETTINGS:
+    settings = dict(normalize_gen_kwargs(given, _NEW_TOKENS))
+    if unknown := settings.keys() - _SETTINGS:
         raise ConfigError(
             f"generation_kwargs: {', '.join(sorted(unknown))} changes nothing here: leave it out; known are "
             + ", ".join(_SETTINGS)
         )
-    return found
+    return settings
 
 
-def _how(settings: dict[str, Any]) -> Decoding:
+def _decoding(settings: dict[str, Any]) -> Decoding:
     if settings.get("num_beams", 1) > 1:
         return Beam(settings["num_beams"], settings.get("length_penalty", 0.0))
     if not settings["do_sample"]:

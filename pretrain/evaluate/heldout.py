@@ -106,9 +106,9 @@ def heldout_loss(
     pairs = [(value, int(count)) for value, count in summed]
     each, splits = pairs[: len(datasets)], [one.manifest.splits["validation"] for one in datasets]
     token_count = sum(count for _, count in each)
-    whole = isinstance(recipe, int | CausalRecipe) and token_count == sum(split.tokens - 1 for split in splits)
-    words = sum(split.words for split in splits) if whole else None
-    text_bytes = sum(split.text_bytes for split in splits) if whole else None
+    all_scored = isinstance(recipe, int | CausalRecipe) and token_count == sum(split.tokens - 1 for split in splits)
+    words = sum(split.words for split in splits) if all_scored else None
+    text_bytes = sum(split.text_bytes for split in splits) if all_scored else None
     of_terms = dict(zip(terms, pairs[len(datasets) :], strict=True))
     return HeldOut(
         loss_sum=sum(loss for loss, _ in each),

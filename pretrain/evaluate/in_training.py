@@ -23,10 +23,10 @@ class InTraining:
 
 def in_training(run_dir: Path, step: int, sequences: int) -> InTraining | None:
     """The held-out loss in the run's events.jsonl at `step`; None: it has none."""
-    found = [line for line in read_events(run_dir) if line["event"] == "heldout" and line.get("step") == step]
-    if not found or not isinstance(found[-1].get("loss"), float) or "predicted_tokens" not in found[-1]:
+    lines = [line for line in read_events(run_dir) if line["event"] == "heldout" and line.get("step") == step]
+    if not lines or not isinstance(lines[-1].get("loss"), float) or "predicted_tokens" not in lines[-1]:
         return None
-    return InTraining(found[-1]["loss"], found[-1]["predicted_tokens"], sequences)
+    return InTraining(lines[-1]["loss"], lines[-1]["predicted_tokens"], sequences)
 
 
 def explanation(then: InTraining, heldout: dict[str, Any], limit: int | None) -> str:

@@ -20,10 +20,10 @@ Scores = Callable[[], Results]
 def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
     """A function that scores `evaluate.tasks` on `engine`. Checks files and layout here, before the first step: raises
     ConfigError."""
-    asked = config.evaluate
-    if HELD_OUT in asked.tasks:
+    section = config.evaluate
+    if HELD_OUT in section.tasks:
         raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")
-    tasks = [task_named(name) for name in asked.tasks]
+    tasks = [task_named(name) for name in section.tasks]
     texts = [task.name for task in tasks if "generate_until" in task.output_types]
     if texts and (engine.shares_weights or not engine.decodes):
         raise ConfigError(
@@ -33,7 +33,7 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
         )
     scorer = make_scorer(config, engine, dataset.tokenizer())
     settings = EvalSettings(
-        shots=asked.shots, limit=asked.limit, data_dir=Path(asked.data).expanduser() if asked.data else None
+        shots=section.shots, limit=section.limit, data_dir=Path(section.data).expanduser() if section.data else None
     )
-    work = read(scorer, dataset, asked.tasks, settings)
-    return lambda: evaluate(engine, scorer, dataset, asked.tasks, settings, read_before=work).results
+    work = read(scorer, dataset, section.tasks, settings)
+    return lambda: evaluate(engine, scorer, dataset, section.tasks, settings, read_before=work).results

@@ -55,14 +55,14 @@ class CheckpointModel(HarnessModel):
             function.trust_code()
         settings = [f"{key}={value}" for key, value in overrides.items()]
         one_rank = "WORLD_SIZE" not in os.environ
-        config, found = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)
+        config, path = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)
         if not config.objective.predicts_next:
             raise ConfigError(
-                f"{found}: lm-eval scores continuations, which a {config.model.family} model for "
+                f"{path}: lm-eval scores continuations, which a {config.model.family} model for "
                 f"{config.objective.name} does not make"
             )
-        engine = build_scorer(config, found)
-        super().__init__(engine, load_tokenizer(found / TOKENIZER), config.model.sequence_length, int(batch_size))
+        engine = build_scorer(config, path)
+        super().__init__(engine, load_tokenizer(path / TOKENIZER), config.model.sequence_length, int(batch_size))
 
 
 def run_command(argv: list[str]) -> None:

@@ -59,18 +59,18 @@ class Outcomes:
         """Results of an earlier evaluation, by the number of the document."""
         return self._known.get(of, {})
 
-    def add(self, of: str, about: Mapping[str, Any], found: Iterable[DocumentResult]) -> None:
+    def add(self, of: str, about: Mapping[str, Any], results: Iterable[DocumentResult]) -> None:
         """Appends lines; `about`: task, shots and draw."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(_line(of, about, result) for result in found)
+                file.writelines(_line(of, about, result) for result in results)
 
     def finish(self, sets: Iterable[tuple[str, Mapping[str, Any], Iterable[DocumentResult]]]) -> None:
         """Rewrites the file with the lines of `sets` (the arguments of `add`) in order, and drops lines of other
         evaluations, which the report does not cover."""
         if self.path is not None:
-            lines = [_line(of, about, result) for of, about, found in sets for result in found]
+            lines = [_line(of, about, result) for of, about, results in sets for result in results]
             atomic_write(self.path, "".join(lines).encode())
 
 

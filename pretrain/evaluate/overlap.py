@@ -44,14 +44,14 @@ def searched_now(
         ),
         MOST_WORDS,
     )
-    found = grams_held(
+    held = grams_held(
         dataset,
         index,
         ranks.data_rank,
         ranks.data_world,
         lambda done: progress(what, min(total, done * ranks.data_world), total),
     )
-    report = index.report(ranks.largest(found.astype(np.float64)) > 0)
+    report = index.report(ranks.largest(held.astype(np.float64)) > 0)
     return [SearchedSet.read(facts, removed={}) for facts in report]
 
 
@@ -101,12 +101,12 @@ def _matched(
 ) -> tuple[dict[str, Any] | None, NDArray[np.bool_], NDArray[np.bool_]]:
     """(the set that holds most of the documents, or None; [documents] whether it holds each; [documents] whether it is
     dirty there). A set may hold a document as a whole or, where its `fields` say so, the question alone."""
-    whole = example_hashes([document.context + document.target for document in documents])
-    question = example_hashes([document.context for document in documents])
+    text_hashes = example_hashes([document.context + document.target for document in documents])
+    question_hashes = example_hashes([document.context for document in documents])
     best: SearchedSet | None = None
-    hashes, known = whole, np.zeros(len(documents), np.bool_)
+    hashes, known = text_hashes, np.zeros(len(documents), np.bool_)
     for one in sets:
-        its_hashes = np.where(np.isin(whole, one.hashes), whole, question)
+        its_hashes = np.where(np.isin(text_hashes, one.hashes), text_hashes, question_hashes)
         its_known = np.isin(its_hashes, one.hashes)
         if its_known.sum() > known.sum():
             best, hashes, known = one, its_hashes, its_known
@@ -128,9 +128,9 @@ def _of_right(metric: str) -> str | None:
 def _compared(
     metric: str, answers: Sequence[bool | None], clean: NDArray[np.bool_], dirty: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    asked = np.array([one is not None for one in answers])
+    answerable = np.array([one is not None for one in answers])
     right = np.array([bool(one) for one in answers])
-    parts = {"all": right[asked], "clean": right[asked & clean], "dirty": right[asked & dirty]}
+    parts = {"all": right[answerable], "clean": right[answerable & clean], "dirty": right[answerable & dirty]}
     values = {name: {"documents": len(hits), **_fraction(metric, hits)} for name, hits in parts.items()}
     difference = values["clean"][metric] - values["all"][metric] if values["clean"]["documents"] else None
     return {"metric": metric, **values, "clean_minus_all": difference}

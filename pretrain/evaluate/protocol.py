@@ -20,10 +20,10 @@ class Prompt:
 
     before: str
     """instruction and solved examples, with what separates them from the question"""
-    asks: tuple[Continuation, ...]
+    continuations: tuple[Continuation, ...]
     """the question, and a target, for each choice of the document; one for a document without choices"""
     pairs: tuple[Pair, ...]
-    """each of them after `before`, as ids"""
+    """ids of each continuation, its context after `before`"""
     shots: int
     """solved examples shown"""
     truncated: bool
@@ -32,7 +32,7 @@ class Prompt:
     @property
     def text(self) -> str:
         """What the model reads before the first target."""
-        return self.before + self.asks[0].context
+        return self.before + self.continuations[0].context
 
 
 def shot_indices(task: str, document: int, documents: int, shots: int, *, seed: int, draw: int = 0) -> list[int]:
@@ -50,10 +50,10 @@ def shots_from_elsewhere(
     """Which `shots` documents of a `pool`, such as a training split, are shown before `document`: different ones, and
     the first k are those of k shots. Raises ConfigError when there are too few."""
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
-    found = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None)
-    if len(found) < shots:
-        raise ConfigError(f"task {task} has {len(found)} documents to show, too few for {shots} shots")
-    return found
+    chosen = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None)
+    if len(chosen) < shots:
+        raise ConfigError(f"task {task} has {len(chosen)} documents to show, too few for {shots} shots")
+    return chosen
 
 
 def build_prompt(
@@ -67,23 +67,23 @@ def build_prompt(
         example.context + form.example_delimiter + example.target + form.fewshot_delimiter
         for example in map(form.example, shots)
     ]
-    asks = question.choices or (Continuation(question.context, question.target),)
+    continuations = question.choices or (Continuation(question.context, question.target),)
 
-    def prompt(kept: int) -> Prompt:
-        before = form.description + "".join(solved[:kept])
-        pairs = tuple(scorer.pair(before + ask.context, ask.target) for ask in asks)
-        return Prompt(before, asks, pairs, kept, False)
+    def prompt(count: int) -> Prompt:
+        before = form.description + "".join(solved[:count])
+        pairs = tuple(scorer.pair(before + continuation.context, continuation.target) for continuation in continuations)
+        return Prompt(before, continuations, pairs, count, False)
 
     def fits(prompt: Prompt) -> bool:
         return all(scorer.fits(pair, answer_tokens) for pair in prompt.pairs)
 
-    whole = prompt(len(solved))
-    if fits(whole):
-        return whole
+    full = prompt(len(solved))
+    if fits(full):
+        return full
     # The fewest that are too many, less one.
-    kept = bisect_left(range(len(solved)), True, lo=min(1, len(solved)), key=lambda n: not fits(prompt(n))) - 1
-    cut = prompt(max(kept, 0))
-    return Prompt(cut.before, cut.asks, cut.pairs, cut.shots, True)
+    count = bisect_left(range(len(solved)), True, lo=min(1, len(solved)), key=lambda n: not fits(prompt(n))) - 1
+    cut = prompt(max(count, 0))
+    return Prompt(cut.before, cut.continuations, cut.pairs, cut.shots, True)
 
 
 def _drawn(stream: str, count: int, shots: int, usable: Callable[[int], bool]) -> list[int]:

@@ -12,10 +12,10 @@ from typing import Any
 from data_pipeline.dataset.dataset import Dataset
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
-from pretrain.evaluate.draw import Draw, Scored, check_kind, score_draw
-from pretrain.evaluate.draws import average_draws
+from pretrain.evaluate.average_draws import average_draws
 from pretrain.evaluate.heldout import count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
+from pretrain.evaluate.score_draw import Draw, Scored, check_kind, score_draw
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Examples, Loaded, Sources, Task, TaskDocument, check_data_dir
@@ -53,7 +53,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LoadedTasks:
-    """What is to be scored, by the names that tasks were asked for by."""
+    """What is to be scored, by the names that the caller gave for tasks."""
 
     tasks: dict[str, Task]
     documents: dict[str, Loaded]
@@ -89,8 +89,8 @@ def evaluate(
     read_before: LoadedTasks | None = None,
 ) -> Evaluation:
     """Scores `tasks` (names, or files that declare one) at every number of shots. Collective over all ranks. The
-    reporting rank keeps `outcomes`, and what they hold already is not asked again. `progress` gets what is asked, and
-    how many documents of how many are done (0 of 0: not known). `read_before`: what `read` found.
+    reporting rank keeps `outcomes`; documents that they hold already are not scored again. `progress` gets the task and
+    shots, and how many documents of how many are done (0 of 0: not known). `read_before`: what `read` returned.
 
     Raises ConfigError for an unknown task, a missing file, text too short for the shots, or what a model of this kind
     cannot do; RunError when the model's scores are not numbers.

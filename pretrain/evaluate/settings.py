@@ -27,7 +27,7 @@ class EvalSettings:
     """recipe of the held-out samples; None: windows of the model's length, to predict the next token"""
     held_out: Sequence[Dataset] = ()
     """the datasets whose held-out text is scored, one per source; empty: the dataset that tasks are made of"""
-    how: Decoding | None = None
+    decoding: Decoding | None = None
     """decoding of generated answers; None: the paper's for each task"""
     identity: str = ""
     """identity of the scored model; an interrupted evaluation is resumed only if it is the same"""

@@ -93,23 +93,23 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _held_out(found: dict[str, Any]) -> str:
+def _held_out(result: dict[str, Any]) -> str:
     named = {"token": "perplexity", "word": "word_perplexity", "byte": "byte_perplexity"}
-    known = [f"{figure(found[key])} per {unit}" for unit, key in named.items() if found[key] is not None]
+    known = [f"{figure(result[key])} per {unit}" for unit, key in named.items() if result[key] is not None]
     perplexity = f" (perplexity {', '.join(known)})" if known else ""
-    return f"held-out loss {found['loss']:.4f} nats per token over {found['token_count']:,} tokens{perplexity}"
+    return f"held-out loss {result['loss']:.4f} nats per token over {result['token_count']:,} tokens{perplexity}"
 
 
 def scores(results: Results) -> dict[str, float]:
     """Scores for a tracker: `eval/TASK/N-shot/METRIC` (`eval/heldout/METRIC`), with errors, spreads between
     draws, and the numbers of documents."""
-    found: dict[str, float] = {}
+    scores_by_name: dict[str, float] = {}
     for task, by_shots in results.items():
         for shots, result in by_shots.items():
             prefix = f"eval/{task}" if task == HELD_OUT else f"eval/{task}/{shots}-shot"
             kept = _KEPT if task == HELD_OUT else (*_COUNTS, *_of_metrics(result))
-            found |= {f"{prefix}/{name}": float(result[name]) for name in kept if result.get(name) is not None}
-    return found
+            scores_by_name |= {f"{prefix}/{name}": float(result[name]) for name in kept if result.get(name) is not None}
+    return scores_by_name
 
 
 def _of_metrics(result: Mapping[str, Any]) -> list[str]:

@@ -81,7 +81,7 @@ def translate_file(
         lines,
         length=config.model.sequence_length,
         longest=limit,
-        how=Beam(beam, penalty),
+        beam=Beam(beam, penalty),
     )
     return result if engine.is_reporter else None
 
@@ -94,14 +94,14 @@ def translate(
     *,
     length: int,
     longest: int,
-    how: Beam,
+    beam: Beam,
 ) -> TranslationResult:
     """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
     ranks share the sources, and all have the result."""
     ids = [tokenizer.encode(source) for source in lines.sources]
     cut = sum(len(source) >= length for source in ids)
     requests = [DecodeRequest([*source[: length - 1], specials.end], specials.start, longest, "") for source in ids]
-    decoded = decode(engine, requests, how, Stops(frozenset({specials.end})), hypotheses=_BATCH * how.width)
+    decoded = decode(engine, requests, beam, Stops(frozenset({specials.end})), hypotheses=_BATCH * beam.width)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
     texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in decoded]
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each

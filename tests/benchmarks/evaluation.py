@@ -227,7 +227,7 @@ def _questions(count: int, scorer: Scorer) -> Texts:
     for number in range(count):
         shown = [documents[index] for index in shot_indices("questions", number, len(documents), SHOTS, seed=0)]
         prompt = build_prompt(Format(fewshot_delimiter="\n\n"), shown, documents[number], scorer, 0)
-        found.append((prompt.text, [ask.target for ask in prompt.asks]))
+        found.append((prompt.text, [one.target for one in prompt.continuations]))
     return found
 
 

@@ -32,8 +32,8 @@ class _Search:
     """finished hypotheses with their scores, the best first"""
 
 
-def search(engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Beam, stops: Stops) -> list[list[Generated]]:
-    """Up to `how.texts` texts of each request, the best first. A beam of one is greedy. Collective within one replica
+def search(engine: DecodeEngine, requests: Sequence[DecodeRequest], beam: Beam, stops: Stops) -> list[list[Generated]]:
+    """Up to `beam.texts` texts of each request, the best first. A beam of one is greedy. Collective within one replica
     of the model."""
     held = engine.prefill([request.reads for request in requests])
     searches = [_Search(request, [_Hypothesis(0.0, [], row)]) for row, request in enumerate(requests)]
@@ -46,16 +46,16 @@ def search(engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Beam, s
         for one in searches:
             if one.open:
                 count = len(one.open)
-                _advance(one, scores[first : first + count], first, how, stops)
+                _advance(one, scores[first : first + count], first, beam, stops)
                 first += count
-    return [[generated for _, generated in one.done[: how.texts]] for one in searches]
+    return [[generated for _, generated in one.done[: beam.texts]] for one in searches]
 
 
-def _advance(one: _Search, scores: np.ndarray, first: int, how: Beam, stops: Stops) -> None:
+def _advance(one: _Search, scores: np.ndarray, first: int, beam: Beam, stops: Stops) -> None:
     """Takes the best continuations of all hypotheses, which are numbered from `first`; stops when none that is open can
     beat the worst of as many that ended as the beam is wide."""
     flat, length, longest = scores.ravel(), len(one.open[0].tokens) + 1, one.request.longest
-    taken = min(2 * how.width, flat.size)  # as many as can end, and still `width` that go on
+    taken = min(2 * beam.width, flat.size)  # as many as can end, and still `width` that go on
     best = np.argpartition(-flat, taken - 1)[:taken]
     best = best[np.lexsort((best, -flat[best]))]  # of equals the lowest ids, as greedy decoding takes them
     before, one.open = one.open, []
@@ -64,16 +64,16 @@ def _advance(one: _Search, scores: np.ndarray, first: int, how: Beam, stops: Sto
         total, tokens = float(flat[place]), [*before[parent].tokens, token]
         ended: Ended | None = "stop" if stops.end(tokens) else "longest" if length == longest else None
         if ended is not None:
-            if rank < how.width:
+            if rank < beam.width:
                 written = tokens[:-1] if token in stops.ids else tokens
-                one.done.append((total / _length_penalty(length, how.penalty), Generated(written, total, ended)))
-        elif len(one.open) < how.width:
+                one.done.append((total / _length_penalty(length, beam.penalty), Generated(written, total, ended)))
+        elif len(one.open) < beam.width:
             one.open.append(_Hypothesis(total, tokens, first + parent))
-    one.done = sorted(one.done, key=lambda scored: -scored[0])[: how.width]
-    if len(one.done) == how.width and one.open:
+    one.done = sorted(one.done, key=lambda scored: -scored[0])[: beam.width]
+    if len(one.done) == beam.width and one.open:
         # A longer hypothesis can only lose probability; the most that its length can make up for is the longest's.
-        bound = one.open[0].log_probability / _length_penalty(longest, how.penalty)
-        if how.width == 1 or one.done[-1][0] >= bound:
+        bound = one.open[0].log_probability / _length_penalty(longest, beam.penalty)
+        if beam.width == 1 or one.done[-1][0] >= bound:
             one.open = []
 
 

@@ -16,27 +16,27 @@ from pretrain.random.uniform import uniform
 _FEW = 1024
 
 
-def choose(log_probability: NDArray[np.float32], how: Sampling, stream: str) -> int:
+def choose(log_probability: NDArray[np.float32], sampling: Sampling, stream: str) -> int:
     """A token of the vocabulary [V], of which `log_probability` is what the model says; the lowest id among equals.
     `stream` names the random numbers."""
-    if how.temperature == 0:
+    if sampling.temperature == 0:
         return int(log_probability.argmax())
-    ids, scores = candidates(log_probability, how)
+    ids, scores = candidates(log_probability, sampling)
     noise = -np.log(-np.log(uniform(stream, 0, len(log_probability))[ids]))
     return int(ids[(scores + noise).argmax()])
 
 
 def candidates(
-    log_probability: NDArray[np.float32], how: Sampling
+    log_probability: NDArray[np.float32], sampling: Sampling
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:  # fmt: skip
     """(ids, log probabilities up to a constant) of the tokens to draw from: temperature first, then top-k, then top-p.
     Of equally probable tokens the lower ids are taken first."""
-    scores = (log_probability.astype(np.float64) - log_probability.max()) / how.temperature
+    scores = (log_probability.astype(np.float64) - log_probability.max()) / sampling.temperature
     ids = np.arange(len(scores))
-    if how.top_k is not None and how.top_k < len(scores):
-        ids = _most_probable(scores, how.top_k)[: how.top_k]
-    if how.top_p is not None and how.top_p < 1:
-        ids = ids[_nucleus(scores[ids], how.top_p)]
+    if sampling.top_k is not None and sampling.top_k < len(scores):
+        ids = _most_probable(scores, sampling.top_k)[: sampling.top_k]
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ids = ids[_nucleus(scores[ids], sampling.top_p)]
     return ids, scores[ids]
 
 
@@ -55,5 +55,5 @@ def _nucleus(scores: NDArray[np.float64], share: float) -> NDArray[np.int64]:
 def _most_probable(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """The places of at least the `count` largest, in descending order, of equals the lower first."""
     least = np.partition(scores, -count)[-count]
-    found = np.flatnonzero(scores >= least)
-    return found[np.argsort(-scores[found], kind="stable")]
+    ids = np.flatnonzero(scores >= least)
+    return ids[np.argsort(-scores[ids], kind="stable")]

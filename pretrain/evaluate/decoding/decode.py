@@ -20,17 +20,17 @@ _NONE = -1
 def decode(
     engine: Engine,
     requests: Sequence[DecodeRequest],
-    how: Decoding,
+    decoding: Decoding,
     stops: Stops,
     *,
     progress: Callable[[str], None] = lambda line: None,
     hypotheses: int = _HYPOTHESES,
 ) -> list[list[Generated]]:
-    """Up to `how.texts` texts of each of `requests`, those of a beam the best first; at least one request. Collective
-    over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
+    """Up to `decoding.texts` texts of each of `requests`, those of a beam the best first; at least one request.
+    Collective over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
     mine = [requests[item] for item in my_items(engine, len(requests))]
-    packed = np.full((len(mine), how.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
-    for item, texts in enumerate(decode_mine(engine, mine, how, stops, progress=progress, hypotheses=hypotheses)):
+    packed = np.full((len(mine), decoding.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
+    for item, texts in enumerate(decode_mine(engine, mine, decoding, stops, progress=progress, hypotheses=hypotheses)):
         for number, text in enumerate(texts):
             packed[item, number, :2] = text.log_probability, _ENDED.index(text.ended)
             packed[item, number, 2 : 2 + len(text.tokens)] = text.tokens
@@ -40,7 +40,7 @@ def decode(
 def decode_mine(
     engine: DecodeEngine,
     requests: Sequence[DecodeRequest],
-    how: Decoding,
+    decoding: Decoding,
     stops: Stops,
     *,
     progress: Callable[[str], None] = lambda line: None,
@@ -48,26 +48,26 @@ def decode_mine(
 ) -> list[list[Generated]]:
     """Texts of this data rank's own requests, in batches of similar length. Collective within one replica of the
     model."""
-    each = how.width if isinstance(how, Beam) else how.texts
+    each = decoding.width if isinstance(decoding, Beam) else decoding.texts
     at_a_time = max(1, hypotheses // each)
     order = sorted(range(len(requests)), key=lambda item: len(requests[item].reads))
-    found: list[list[Generated]] = [[] for _ in requests]
+    decoded: list[list[Generated]] = [[] for _ in requests]
     for first in range(0, len(order), at_a_time):
         items = order[first : first + at_a_time]
-        batch = decode_batch(engine, [requests[item] for item in items], how, stops)
+        batch = decode_batch(engine, [requests[item] for item in items], decoding, stops)
         for item, texts in zip(items, batch, strict=True):
-            found[item] = texts
+            decoded[item] = texts
         progress(f"{first + len(items)} of {len(order)}")
-    return found
+    return decoded
 
 
 def decode_batch(
-    engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Decoding, stops: Stops
+    engine: DecodeEngine, requests: Sequence[DecodeRequest], decoding: Decoding, stops: Stops
 ) -> list[list[Generated]]:
     """Texts of requests that are decoded as one batch. Collective within one replica of the model."""
-    if isinstance(how, Beam):
-        return search(engine, requests, how, stops)
-    return sample(engine, requests, how, stops)
+    if isinstance(decoding, Beam):
+        return search(engine, requests, decoding, stops)
+    return sample(engine, requests, decoding, stops)
 
 
 def _unpacked(texts: np.ndarray) -> list[Generated]:

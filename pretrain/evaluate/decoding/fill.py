@@ -28,11 +28,11 @@ def fill(engine: Engine, prompts: Prompts, inputs: Sequence[list[int]]) -> list[
     """`inputs` with each mask replaced by the most probable token there, all at once. Collective over all ranks."""
     mine = list(my_items(engine, len(inputs)))
     width, mask, pad = max(map(len, inputs)), prompts.specials.mask, prompts.specials.pad
-    found = np.full((len(mine), width), pad, np.float64)
+    predicted = np.full((len(mine), width), pad, np.float64)
     for first in range(0, len(mine), _ROWS):
         rows = [np.array(inputs[item]) for item in mine[first : first + _ROWS]]
         tokens, shown = pad_rows(rows, width, pad)
         batch = Rows(tokens, tokens, shown.astype(np.float32), attention_mask=shown)
-        found[first : first + _ROWS] = np.where(tokens == mask, engine.argmax_tokens(batch), tokens)
-    filled = gather(engine, found, len(inputs)).astype(np.int64).tolist()
+        predicted[first : first + _ROWS] = np.where(tokens == mask, engine.argmax_tokens(batch), tokens)
+    filled = gather(engine, predicted, len(inputs)).astype(np.int64).tolist()
     return [row[: len(ids)] for row, ids in zip(filled, inputs, strict=True)]

@@ -63,10 +63,10 @@ class Prompts:
         else:
             reads, start = self.closed(ids), self.specials.start
             read = len(reads)
-        whole = self._model.sequence_length
-        room = self._model.label_length if self._model.is_encoder_decoder else whole - len(reads)
-        if len(reads) > whole or room < 1:
-            raise ConfigError(f"{called} is {read} tokens long, and the model reads {whole}: shorten it")
+        length = self._model.sequence_length
+        room = self._model.label_length if self._model.is_encoder_decoder else length - len(reads)
+        if len(reads) > length or room < 1:
+            raise ConfigError(f"{called} is {read} tokens long, and the model reads {length}: shorten it")
         if longest is not None and longest > room:
             raise ConfigError(
                 f"{called} leaves room for {room} of the {longest} tokens of --max-tokens: "
@@ -84,11 +84,11 @@ class Prompts:
         """Ids of the text that the model continues."""
         return [*request.reads, request.start] if self.continues else []
 
-    def said(self, request: DecodeRequest, tokens: Sequence[int]) -> str:
+    def generated_text(self, request: DecodeRequest, tokens: Sequence[int]) -> str:
         """The generated text, without the context that the model continued."""
         context = self.context(request)
-        before, whole = self.decode(context), self.decode([*context, *tokens])
-        return whole[len(before) :] if whole.startswith(before) else self.decode(tokens)
+        before, full = self.decode(context), self.decode([*context, *tokens])
+        return full[len(before) :] if full.startswith(before) else self.decode(tokens)
 
     def filled(self, request: DecodeRequest, tokens: Sequence[int]) -> str | None:
         """The prompt with each sentinel replaced by what was said for it; None where it has no sentinel."""

@@ -36,12 +36,16 @@ class _Text:
 
 
 def sample(
-    engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Sampling, stops: Stops, watch: Watch | None = None
+    engine: DecodeEngine,
+    requests: Sequence[DecodeRequest],
+    sampling: Sampling,
+    stops: Stops,
+    watch: Watch | None = None,
 ) -> list[list[Generated]]:
-    """`how.texts` texts of each request. Collective within one replica of the model."""
+    """`sampling.texts` texts of each request. Collective within one replica of the model."""
     held = engine.prefill([request.reads for request in requests])
     texts = [
-        [_Text(request, f"{how.seed}/{request.stream}/{number}", parent) for number in range(how.texts)]
+        [_Text(request, f"{sampling.seed}/{request.stream}/{number}", parent) for number in range(sampling.texts)]
         for parent, request in enumerate(requests)
     ]
     going = [text for of_one in texts for text in of_one]
@@ -49,7 +53,7 @@ def sample(
         parents, newest = (np.array(values) for values in zip(*((t.parent, t.newest) for t in going), strict=True))
         says = engine.next_tokens(held, parents, newest)
         for number, (text, log_probability) in enumerate(zip(going, says, strict=True)):
-            token = choose(log_probability, how, f"{text.stream}/{len(text.tokens)}")
+            token = choose(log_probability, sampling, f"{text.stream}/{len(text.tokens)}")
             text.tokens.append(token)
             text.log_probability += float(log_probability[token])
             text.parent = number

@@ -38,14 +38,14 @@ class Measure(Protocol):
     answer_tokens: int
     """generated tokens that a prompt leaves room for"""
 
-    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
-        """[asked, width]: what the model says. Collective as the scorer's methods are."""
+    def score(self, scorer: Scorer, queries: Sequence[Query]) -> NDArray[np.float64]:
+        """[queries, width] numbers from the model's answers. Collective as the scorer's methods are."""
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
-        """Them by name, and what they come to."""
+        """A document's numbers by name, and what follows from them."""
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
-        """The inverse of it, up to what fills up a row."""
+        """The inverse of `outcome`, up to the padding of a row."""
 
     def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
         """Sums, counts and metrics of all documents; metrics have a standard error, `NAME_stderr`."""
@@ -58,8 +58,8 @@ class ForTask:
     task: Task
     documents: Sequence[TaskDocument]
     """all of the task's"""
-    how: Decoding | None
-    """how texts are made; None: as the paper makes those of the task"""
+    decoding: Decoding | None
+    """how answers are generated; None: as the paper does for the task"""
 
 
 def fraction(name: str, hits: NDArray[Any]) -> dict[str, Any]:

@@ -32,20 +32,20 @@ class ChoiceMeasure:
         self._bare, self._metrics = about.task.unconditional_context, about.task.metrics
         self.width = _EACH * max(len(document.choices) for document in about.documents)
 
-    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
+    def score(self, scorer: Scorer, queries: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
-        found = np.zeros((len(asked), self.width))
-        numbered = [(row, number) for row, one in enumerate(asked) for number in range(len(one.prompt.pairs))]
-        pairs = [asked[row].prompt.pairs[number] for row, number in numbered]
+        numbers = np.zeros((len(queries), self.width))
+        numbered = [(row, number) for row, one in enumerate(queries) for number in range(len(one.prompt.pairs))]
+        pairs = [queries[row].prompt.pairs[number] for row, number in numbered]
         scored = scorer.score(pairs, [row for row, _ in numbered])[:, 0]
         bare = np.zeros(len(pairs))
         if self._bare is not None:
-            bare = scorer.score([scorer.pair(self._bare, asked[row].prompt.asks[n].target) for row, n in numbered])[
-                :, 0
-            ]
-        for (row, number), pair, total, without in zip(numbered, pairs, scored, bare, strict=True):
-            found[row, _EACH * number : _EACH * (number + 1)] = total, len(pair[1]), without
-        return found
+            bare = scorer.score(
+                [scorer.pair(self._bare, queries[row].prompt.continuations[n].target) for row, n in numbered]
+            )[:, 0]
+        for (row, number), pair, total, bare_total in zip(numbered, pairs, scored, bare, strict=True):
+            numbers[row, _EACH * number : _EACH * (number + 1)] = total, len(pair[1]), bare_total
+        return numbers
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
         """See `base.Measure`. `chosen` and `right` are by the way of comparing."""
@@ -73,17 +73,17 @@ class ChoiceMeasure:
         """See `base.Measure`."""
         sums, tokens = outcome["log_probabilities"], outcome["tokens"]
         bare = outcome.get("unconditional", [0.0] * len(sums))
-        found = [value for each in zip(sums, tokens, bare, strict=True) for value in each]
-        return [*found, *[0.0] * (self.width - len(found))]
+        row = [value for each in zip(sums, tokens, bare, strict=True) for value in each]
+        return [*row, *[0.0] * (self.width - len(row))]
 
     def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
         """See `base.Measure`. `chance`: the accuracy of choosing blindly."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for way in outcomes[0]["right"]:
-            found |= fraction(f"accuracy_{way}", np.array([outcome["right"][way] for outcome in outcomes]))
+            result |= fraction(f"accuracy_{way}", np.array([outcome["right"][way] for outcome in outcomes]))
         shares = [len(document.right) / len(document.choices) for document in documents]
-        found["chance"] = math.fsum(shares) / len(shares)
+        result["chance"] = math.fsum(shares) / len(shares)
         for name in self._metrics:
             if name in GROUP_METRICS:
-                found |= GROUP_METRICS[name](outcomes, documents)
-        return found
+                result |= GROUP_METRICS[name](outcomes, documents)
+        return result

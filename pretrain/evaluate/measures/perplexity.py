@@ -35,16 +35,16 @@ class PerplexityMeasure:
         self._parts = 0 if alone is None else len(self._windows(alone))
         self.width = 2 * (1 + self._parts)
 
-    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
+    def score(self, scorer: Scorer, queries: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
-        texts = [self._windows(one.document.target) for one in asked]
+        texts = [self._windows(one.document.target) for one in queries]
         scored = iter(scorer.score([window for of_one in texts for window in of_one])[:, 0])
-        found = np.zeros((len(asked), self.width))
+        numbers = np.zeros((len(queries), self.width))
         for row, of_one in enumerate(texts):
             parts = [(float(next(scored)), len(predicted)) for _, predicted in of_one]
-            found[row, :2] = math.fsum(total for total, _ in parts), sum(tokens for _, tokens in parts)
-            found[row, 2:] = np.array(parts).ravel()[: 2 * self._parts]
-        return found
+            numbers[row, :2] = math.fsum(total for total, _ in parts), sum(tokens for _, tokens in parts)
+            numbers[row, 2:] = np.array(parts).ravel()[: 2 * self._parts]
+        return numbers
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
         """See `base.Measure`. `windows`, of a single text: log probability and tokens of each."""
@@ -69,16 +69,16 @@ class PerplexityMeasure:
         if "windows" in outcomes[0]:
             sums, tokens = np.array(outcomes[0]["windows"]).T
             shares = tokens / tokens.sum()
-        found: dict[str, Any] = {"log_probability_sum": total, "window": self._length, "window_context": self._context}
+        result: dict[str, Any] = {"log_probability_sum": total, "window": self._length, "window_context": self._context}
         for unit, count in counts.items():
             perplexity, error = exp(-total / max(1, count.sum())), _ratio_error(sums, count * shares)
-            found |= {f"{unit}_count": int(count.sum()), f"{unit}_perplexity": perplexity}
-            found[f"{unit}_perplexity_stderr"] = None if perplexity is None or error is None else perplexity * error
+            result |= {f"{unit}_count": int(count.sum()), f"{unit}_perplexity": perplexity}
+            result[f"{unit}_perplexity_stderr"] = None if perplexity is None or error is None else perplexity * error
         if "bits_per_byte" in self._metrics:
             nats, error = -total / max(1, counts["byte"].sum()), _ratio_error(sums, counts["byte"] * shares)
-            found["bits_per_byte"] = nats / math.log(2)
-            found["bits_per_byte_stderr"] = None if error is None else error / math.log(2)
-        return found
+            result["bits_per_byte"] = nats / math.log(2)
+            result["bits_per_byte_stderr"] = None if error is None else error / math.log(2)
+        return result
 
     def _windows(self, text: str) -> list[Pair]:
         ids = self._tokenizer.encode(text)
@@ -87,11 +87,11 @@ class PerplexityMeasure:
 
 def _ratio_error(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float | None:
     """Standard error of sum(`sums`) / sum(`counts`), of documents each; None of fewer than two."""
-    units, whole = len(sums), counts.sum()
-    if units < 2 or not whole:
+    units, total = len(sums), counts.sum()
+    if units < 2 or not total:
         return None
-    rest = sums - sums.sum() / whole * counts
-    return math.sqrt(units / (units - 1) * float(rest @ rest)) / float(whole)
+    rest = sums - sums.sum() / total * counts
+    return math.sqrt(units / (units - 1) * float(rest @ rest)) / float(total)
 
 
 def _counted(document: TaskDocument) -> str:

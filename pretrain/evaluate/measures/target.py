@@ -22,9 +22,9 @@ class TargetMeasure:
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         pass
 
-    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
+    def score(self, scorer: Scorer, queries: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
-        return scorer.score([one.prompt.pairs[0] for one in asked])
+        return scorer.score([one.prompt.pairs[0] for one in queries])
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
         """See `base.Measure`."""

@@ -24,19 +24,19 @@ class TextMeasure:
 
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         self._task, self._tokenizer = about.task, scorer.tokenizer
-        self._how = about.how or about.task.decoding
+        self._decoding = about.decoding or about.task.decoding
         # An answer has no more tokens than bytes, whatever the model spells it with; one more for the stop after it.
         needed = max(len(text.encode()) for d in about.documents for text in _references(d)) + 1
         # At most half of the model, so that a prompt has room.
         self.answer_tokens = self.width = min(needed, about.task.max_gen_toks or needed, max(1, scorer.length // 2))
 
-    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
+    def score(self, scorer: Scorer, queries: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
-        found = np.full((len(asked), self.width), _NONE, np.float64)
-        contexts = [one.prompt.pairs[0][0] for one in asked]
-        for row, ids in enumerate(scorer.texts(contexts, self.answer_tokens, self._how, self._task.until)):
-            found[row, : len(ids)] = ids
-        return found
+        numbers = np.full((len(queries), self.width), _NONE, np.float64)
+        contexts = [one.prompt.pairs[0][0] for one in queries]
+        for row, ids in enumerate(scorer.texts(contexts, self.answer_tokens, self._decoding, self._task.until)):
+            numbers[row, : len(ids)] = ids
+        return numbers
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
         """See `base.Measure`."""
@@ -60,15 +60,15 @@ class TextMeasure:
 
     def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
         """See `base.Measure`."""
-        found = fraction("exact_match", np.array([outcome["right"] for outcome in outcomes]))
+        result = fraction("exact_match", np.array([outcome["right"] for outcome in outcomes]))
         if "f1" in self._task.metrics:
-            found |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
+            result |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
         if "bleu" in self._task.metrics:
             answers = [outcome["answer"] for outcome in outcomes]
             of_all = bleu(answers, [_references(document) for document in documents], _RESAMPLES)
             error = None if of_all.error is None else of_all.error / 100
-            found |= {"bleu": of_all.score / 100, "bleu_stderr": error, "bleu_signature": of_all.signature}
-        return found
+            result |= {"bleu": of_all.score / 100, "bleu_stderr": error, "bleu_signature": of_all.signature}
+        return result
 
 
 def _references(document: TaskDocument) -> Sequence[str]:

@@ -103,8 +103,8 @@ def _blocks(reports: Sequence[Finished], sizes: Sequence[str]) -> Iterator[tuple
     for task in dict.fromkeys(task for report in reports for task in report.results):
         every = [report.results.get(task, {}) for report in reports]
         if task == HELD_OUT:
-            found = [by_k.get("0") for by_k in every]
-            values = [f"{one['loss']:.4f}" if one else "" for one in found]
+            held_out = [by_k.get("0") for by_k in every]
+            values = [f"{one['loss']:.4f}" if one else "" for one in held_out]
             yield "held-out text", metric_named("loss").words, [("", values, [""] * len(sizes))]
             continue
         shots = sorted({int(k) for by_k in every for k in by_k})
@@ -123,11 +123,11 @@ def _blocks(reports: Sequence[Finished], sizes: Sequence[str]) -> Iterator[tuple
 
 def _other_documents(reports: Sequence[Finished]) -> list[str]:
     """Tasks whose documents are not the same in all reports."""
-    found: dict[str, set[str]] = {}
+    digests_by_task: dict[str, set[str]] = {}
     for report in reports:
         for task, digest in report.facts.get("documents", {}).items():
-            found.setdefault(task, set()).add(digest)
-    return [task for task, digests in found.items() if len(digests) > 1]
+            digests_by_task.setdefault(task, set()).add(digest)
+    return [task for task, digests in digests_by_task.items() if len(digests) > 1]
 
 
 def _link(directory: Path, out: Path) -> str | None:

@@ -50,8 +50,8 @@ def _charts(
 ) -> Iterator[Markup]:  # fmt: skip
     every = [report for some in runs.values() for report in some]
     for task in dict.fromkeys(task for report in every for task in report.results):
-        found = [result for report in every for result in report.results.get(task, {}).values()]
-        name = "loss" if task == HELD_OUT else found[0]["metric"]
+        results = [result for report in every for result in report.results.get(task, {}).values()]
+        name = "loss" if task == HELD_OUT else results[0]["metric"]
         shots = sorted({int(k) for report in every for k in report.results.get(task, {})})
         series = [
             Series(_label(run, k, len(runs), len(shots)), points, *((number, member) if len(runs) > 1 else (member, 0)))
@@ -59,7 +59,7 @@ def _charts(
             for member, k in enumerate(shots)
             if (points := _points(some, task, str(k), name, along))
         ]
-        chance = found[0]["chance"] if chance_text(found[0], name) else None
+        chance = results[0]["chance"] if chance_text(results[0], name) else None
         title = "held-out loss, nats per token" if task == HELD_OUT else task
         yield Markup(over(title, metric_named(name), series, along=words, chance=chance, log=log))
 

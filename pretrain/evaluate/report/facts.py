@@ -41,13 +41,17 @@ class Facts:
     """unigram entropy of the held-out tokens, nats per token (see heldout.py)"""
 
 
-def decoding_words(how: Decoding | None) -> str:
+def decoding_words(decoding: Decoding | None) -> str:
     """The decoding, in words for a report."""
-    if how is None:
+    if decoding is None:
         return "as GPT-3's paper: greedy, or where it says so a beam of 4 with length penalty 0.6"
-    if isinstance(how, Beam):
-        return f"a beam of {how.width} with length penalty {how.penalty:g}"
-    if how.temperature == 0:
+    if isinstance(decoding, Beam):
+        return f"a beam of {decoding.width} with length penalty {decoding.penalty:g}"
+    if decoding.temperature == 0:
         return "greedy"
-    among = [f"{name} {value:g}" for name, value in (("top-k", how.top_k), ("top-p", how.top_p)) if value is not None]
-    return ", ".join([f"drawn at temperature {how.temperature:g}", *among, f"seed {how.seed}"])
+    among = [
+        f"{name} {value:g}"
+        for name, value in (("top-k", decoding.top_k), ("top-p", decoding.top_p))
+        if value is not None
+    ]
+    return ", ".join([f"drawn at temperature {decoding.temperature:g}", *among, f"seed {decoding.seed}"])

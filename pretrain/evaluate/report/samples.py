@@ -86,9 +86,9 @@ def _choices(sample: Mapping[str, Any], metric: str, ends: Sequence[str]) -> lis
 def _notes(sample: Mapping[str, Any]) -> Sequence[str]:
     outcomes, notes = sample["outcomes"], []
     if "perplexity" in outcomes:
-        found = outcomes["perplexity"]
-        by_token = math.exp(min(700.0, -found["log_probability"] / max(1, found["tokens"])))
-        return [f"perplexity {by_token:.4g} per token over {found['tokens']:,} tokens"]
+        outcome = outcomes["perplexity"]
+        by_token = math.exp(min(700.0, -outcome["log_probability"] / max(1, outcome["tokens"])))
+        return [f"perplexity {by_token:.4g} per token over {outcome['tokens']:,} tokens"]
     if not sample["choices"]:
         references = [_cut(text) for text in sample["references"]] or [_cut(sample["target"])]
         more = f" and {len(references) - _REFERENCES} others" if len(references) > _REFERENCES else ""

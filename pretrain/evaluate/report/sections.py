@@ -19,7 +19,7 @@ from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 
 _PROBLEMS = 5  # of each task, on the page
-_OF_GROUP = "accuracy_sum"  # see measures/together.py
+_OF_GROUP = "accuracy_sum"  # see measures/group_metrics.py
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,12 @@ def _section(
         ],
         counts=list(_counts(by_k)),
         groups=[
-            (group, found["documents"], [score_text(result["groups"][group], _OF_GROUP) for result in by_k.values()])
-            for group, found in first.get("groups", {}).items()
+            (
+                group,
+                group_result["documents"],
+                [score_text(result["groups"][group], _OF_GROUP) for result in by_k.values()],
+            )
+            for group, group_result in first.get("groups", {}).items()
         ],
         problems=[{"where": problem.where, "what": problem.what} for problem in problems[:_PROBLEMS]],
         num_problems=len(problems),

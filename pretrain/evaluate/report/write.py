@@ -48,8 +48,8 @@ def write(
         "overlap": overlap,
         "in_training": asdict(in_training) if in_training else None,
         "facts": {**asdict(facts), "date": date, "documents": documents},
-        "problems": _told(evaluation.problems),
-        "not_shown": _told(evaluation.not_shown),
+        "problems": _records(evaluation.problems),
+        "not_shown": _records(evaluation.not_shown),
         "samples": evaluation.samples,
     }
     write_text(directory / "report.json", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -65,7 +65,7 @@ def write(
     write_text(directory / "report.html", html)
 
 
-def _told(problems: Mapping[str, Sequence[Problem]]) -> dict[str, list[dict[str, Any]]]:
+def _records(problems: Mapping[str, Sequence[Problem]]) -> dict[str, list[dict[str, Any]]]:
     return {task: [asdict(one) for one in some] for task, some in problems.items() if some}
 
 

@@ -42,7 +42,7 @@ class Scorer(Protocol):
         follow each other, have their common beginning read once; None: each is its own."""
 
     def texts(
-        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+        self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
     ) -> list[list[int]]:
         """What the model says after each of the contexts of pairs: up to `longest` tokens, up to an end of text or to
         the first of `stops`, which may still be at the end."""

@@ -20,12 +20,12 @@ from pretrain.evaluate.scorers.base import Pair
 
 _TOKENS_CPU, _TOKENS_GPU = 1024, 1 << 14  # what caches hold; what keeps a GPU busy
 NOBODY = -1
-"""The number of a pair that nobody asked about."""
+"""Number of a pair that only fills a batch."""
 _FILLER = 0  # behind the end of a row, where nobody looks
 
 
 Batch = TypeVar("Batch")
-Said = tuple[NDArray[np.float32], NDArray[np.bool_]]
+TokenScores = tuple[NDArray[np.float32], NDArray[np.bool_]]
 """[rows, T] each: log probabilities of what comes after what each group shares, and whether it is most probable"""
 
 
@@ -51,31 +51,34 @@ class Group:
 def groups(pairs: Sequence[Pair], owners: Sequence[int], length: int) -> list[Group]:
     """Groups of pairs with a shared context, in order, for a model of `length` positions."""
     rows = [[*context, *target][-(length + 1) :] for context, target in pairs]
-    asked = [len(target) for _, target in pairs]
-    found: list[Group] = []
+    target_lengths = [len(target) for _, target in pairs]
+    grouped: list[Group] = []
     begin = 0
     while begin < len(rows):
-        end, shared = begin + 1, len(rows[begin]) - asked[begin] - 1
+        end, shared = begin + 1, len(rows[begin]) - target_lengths[begin] - 1
         while end < len(rows) and owners[end] == owners[begin]:
-            common = min(_common(rows[begin], rows[end], shared), len(rows[end]) - asked[end] - 1)
+            common = min(_common(rows[begin], rows[end], shared), len(rows[end]) - target_lengths[end] - 1)
             if common <= len(rows[end]) // 2:  # else reading it again costs little
                 break
             end, shared = end + 1, common
-        found.append(
+        grouped.append(
             Group(
-                list(range(begin, end)), rows[begin][:shared], [r[shared:] for r in rows[begin:end]], asked[begin:end]
+                list(range(begin, end)),
+                rows[begin][:shared],
+                [r[shared:] for r in rows[begin:end]],
+                target_lengths[begin:end],
             )
         )
         begin = end
-    return found
+    return grouped
 
 
-def batches(found: Sequence[Group], length: int, tokens: int) -> Iterator[list[Group]]:
+def batches(grouped: Sequence[Group], length: int, tokens: int) -> Iterator[list[Group]]:
     """Groups of like length together, at most about `tokens` positions of rows a batch; the longest first, so that
     memory runs out at once or not at all. Filled up, no row is longer than `length`."""
     batch: list[Group] = []
     rows = longest = width = 0
-    for group in sorted(found, key=lambda group: -(len(group.begins) + group.width)):
+    for group in sorted(grouped, key=lambda group: -(len(group.begins) + group.width)):
         longer, wider = max(longest, len(group.begins)), max(width, group.width)
         if batch and ((rows + len(group.ends)) * (longer + wider) > tokens or longer + wider > length):
             yield batch
@@ -87,17 +90,17 @@ def batches(found: Sequence[Group], length: int, tokens: int) -> Iterator[list[G
         yield batch
 
 
-def alone(found: Sequence[Group]) -> list[Group]:
+def alone(grouped: Sequence[Group]) -> list[Group]:
     """The groups of a single pair, with its context moved into the pair's own ids."""
     return [
         Group(group.numbers, [], [group.begins + end], group.targets)
-        for group in found
+        for group in grouped
         for end in (group.ends if len(group.ends) == 1 else ())
     ]
 
 
 def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(parents [rows], tokens [rows, T], labels [rows, T]) of a batch's ends: see `DecodeEngine.follow`."""
+    """(parents [rows], tokens [rows, T], labels [rows, T]) of a batch: see `DecodeEngine.score_continuations`."""
     ends = [end for group in batch for end in group.ends]
     parents = np.repeat(np.arange(len(batch)), [len(group.ends) for group in batch])
     tokens, labels = np.full((2, len(ends), max(map(len, ends)) - 1), _FILLER, np.int64)
@@ -106,41 +109,41 @@ def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int
     return parents, tokens, labels
 
 
-def follow(engine: DecodeEngine, batch: Sequence[Group]) -> Said:
-    """What each group shares is read once, then its ends."""
+def prefill_and_score(engine: DecodeEngine, batch: Sequence[Group]) -> TokenScores:
+    """Scores of groups: the shared context of each is read once, into the cache, then its ends."""
     return engine.score_continuations(engine.prefill([group.begins for group in batch]), *rectangle(batch))
 
 
-def at_once(engine: ScoreEngine, batch: Sequence[Group]) -> Said:
+def at_once(engine: ScoreEngine, batch: Sequence[Group]) -> TokenScores:
     """Scores of groups without a shared context: each row is read in full, and its target is scored."""
     _, tokens, labels = rectangle(batch)
     counts = [count for group in batch for count in group.targets]
     lengths = np.array([len(end) - 1 for group in batch for end in group.ends])[:, None]
-    # A row with fewer is asked about its last several times.
+    # A row with fewer target tokens has its last one scored several times.
     places = np.minimum(lengths - np.array(counts)[:, None] + np.arange(max(counts)), lengths - 1)
     rows = np.arange(len(tokens))[:, None]
-    asked = labels[rows, places]
-    scores = engine.score(Rows(tokens, asked, np.ones(asked.shape, np.float32), label_positions=places))
+    target_labels = labels[rows, places]
+    scores = engine.score(Rows(tokens, target_labels, np.ones(target_labels.shape, np.float32), label_positions=places))
     log_probability, greedy = np.zeros(tokens.shape, np.float32), np.zeros(tokens.shape, np.bool_)
     log_probability[rows, places], greedy[rows, places] = scores.log_probability, scores.greedy
     return log_probability, greedy
 
 
 def scored(
-    engine: ScoreEngine, pairs: int, work: Iterable[list[Group]], ask: Callable[[Sequence[Group]], Said]
+    engine: ScoreEngine, pairs: int, work: Iterable[list[Group]], score_batch: Callable[[Sequence[Group]], TokenScores]
 ) -> NDArray[np.float64]:
-    """[pairs, 2] of the pairs in all batches, each of which `ask` asks `engine` about: see `base.Scorer.score`. A
+    """[pairs, 2] of the pairs in all batches, scored by `score_batch`: see `base.Scorer.score`. A
     target is the last of its row."""
-    found = np.zeros((pairs, 2))
+    scores = np.zeros((pairs, 2))
     for batch in equally_often(engine, list(work), [Group([NOBODY], [_FILLER], [[_FILLER, _FILLER]], [1])]):
-        rows = zip(*ask(batch), strict=True)
+        rows = zip(*score_batch(batch), strict=True)
         for group in batch:
-            for number, end, asked in zip(group.numbers, group.ends, group.targets, strict=True):
+            for number, end, target_length in zip(group.numbers, group.ends, group.targets, strict=True):
                 log_probability, greedy = next(rows)
-                answer = slice(len(end) - 1 - asked, len(end) - 1)
+                answer = slice(len(end) - 1 - target_length, len(end) - 1)
                 if number != NOBODY:
-                    found[number] = log_probability[answer].sum(dtype=np.float64), greedy[answer].all()
-    return found
+                    scores[number] = log_probability[answer].sum(dtype=np.float64), greedy[answer].all()
+    return scores
 
 
 def tokens_at_a_time() -> int:

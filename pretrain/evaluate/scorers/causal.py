@@ -14,12 +14,12 @@ from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
 from pretrain.evaluate.scorers.batches import (
     Group,
-    Said,
+    TokenScores,
     alone,
     at_once,
     batches,
-    follow,
     groups,
+    prefill_and_score,
     rectangle,
     scored,
     tokens_at_a_time,
@@ -52,29 +52,29 @@ class CausalScorer:
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
-        found = groups(pairs, owners or range(len(pairs)), self.length)
+        grouped = groups(pairs, owners or range(len(pairs)), self.length)
         if not self._engine.decodes:
-            return self._scored(len(pairs), found, self._whole)
-        shared = [group for group in found if len(group.ends) > 1]
-        by_itself = self._scored(len(pairs), alone(found), partial(at_once, self._engine))
-        return by_itself + self._scored(len(pairs), shared, partial(follow, self._engine))
+            return self._scored(len(pairs), grouped, self._without_cache)
+        shared = [group for group in grouped if len(group.ends) > 1]
+        by_itself = self._scored(len(pairs), alone(grouped), partial(at_once, self._engine))
+        return by_itself + self._scored(len(pairs), shared, partial(prefill_and_score, self._engine))
 
     def texts(
-        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+        self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
     ) -> list[list[int]]:
         """See `base.Scorer`."""
         cut = [list(ids)[-(self.length - longest) :] for ids in contexts]
         requests = [DecodeRequest(ids[:-1], ids[-1], longest, str(ids)) for ids in cut]
-        found = decode_mine(self._engine, requests, how, stops_at(self.tokenizer, stops))
-        return [texts[0].tokens for texts in found]
+        decoded = decode_mine(self._engine, requests, decoding, stops_at(self.tokenizer, stops))
+        return [texts[0].tokens for texts in decoded]
 
     def _scored(
-        self, pairs: int, found: Sequence[Group], ask: Callable[[Sequence[Group]], Said]
+        self, pairs: int, grouped: Sequence[Group], score_batch: Callable[[Sequence[Group]], TokenScores]
     ) -> NDArray[np.float64]:
         """[pairs, 2] of those in the groups, and zeros for others."""
-        return scored(self._engine, pairs, batches(found, self.length, self._tokens), ask)
+        return scored(self._engine, pairs, batches(grouped, self.length, self._tokens), score_batch)
 
-    def _whole(self, batch: Sequence[Group]) -> Said:
+    def _without_cache(self, batch: Sequence[Group]) -> TokenScores:
         """Scores a batch in full rows, for layouts that cannot reuse the keys and values of a shared context."""
         rows = [[*group.begins, *end] for group in batch for end in group.ends]
         begins = [len(group.begins) for group in batch for _ in group.ends]
@@ -86,7 +86,7 @@ class CausalScorer:
         _, shape, _ = rectangle(batch)
         log_probability, greedy = np.zeros(shape.shape, np.float32), np.zeros(shape.shape, np.bool_)
         for number, (row, begin) in enumerate(zip(rows, begins, strict=True)):
-            asked = len(row) - 1 - begin
-            log_probability[number, :asked] = scores.log_probability[number, begin : begin + asked]
-            greedy[number, :asked] = scores.greedy[number, begin : begin + asked]
+            length = len(row) - 1 - begin
+            log_probability[number, :length] = scores.log_probability[number, begin : begin + length]
+            greedy[number, :length] = scores.greedy[number, begin : begin + length]
         return log_probability, greedy

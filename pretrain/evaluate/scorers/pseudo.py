@@ -64,19 +64,19 @@ class PseudoScorer:
         return scored
 
     def texts(
-        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+        self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
     ) -> list[list[int]]:
         """See `base.Scorer`: an encoder makes no text."""
         raise ConfigError("a masked encoder makes no text")
 
     def _batches(self, rows: list[tuple[int, list[int], int]]) -> list[list[tuple[int, list[int], int]]]:
         """Rows of like length together, as many as make `tokens` positions."""
-        found: list[list[tuple[int, list[int], int]]] = []
+        batches: list[list[tuple[int, list[int], int]]] = []
         for row in sorted(rows, key=lambda row: -len(row[1])):
-            if not found or (len(found[-1]) + 1) * len(found[-1][0][1]) > self._tokens:
-                found.append([])
-            found[-1].append(row)
-        return equally_often(self._engine, found, [(NOBODY, self._prompts.closed([self._prompts.specials.mask]), 0)])
+            if not batches or (len(batches[-1]) + 1) * len(batches[-1][0][1]) > self._tokens:
+                batches.append([])
+            batches[-1].append(row)
+        return equally_often(self._engine, batches, [(NOBODY, self._prompts.closed([self._prompts.specials.mask]), 0)])
 
     def _masked(self, rows: list[tuple[list[int], int]]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[rows] of each the log probability of the id at the place, which is masked, and whether it is the most
@@ -86,9 +86,9 @@ class PseudoScorer:
         places = np.array([place for _, place in rows])
         tokens, each = labels.copy(), np.arange(len(rows))
         tokens[each, places] = self._prompts.specials.mask
-        asked = np.zeros(labels.shape, np.float32)
-        asked[each, places] = 1
-        scores = self._engine.score(Rows(tokens, labels, asked, attention_mask=shown))
+        loss_mask = np.zeros(labels.shape, np.float32)
+        loss_mask[each, places] = 1
+        scores = self._engine.score(Rows(tokens, labels, loss_mask, attention_mask=shown))
         return scores.log_probability[each, places].astype(np.float64), scores.greedy[each, places]
 
     def _after(self) -> int:

@@ -22,7 +22,7 @@ from pretrain.evaluate.scorers.base import Pair, stops_at
 from pretrain.evaluate.scorers.batches import (
     Group,
     batches,
-    follow,
+    prefill_and_score,
     scored,
     tokens_at_a_time,
 )
@@ -58,42 +58,42 @@ class TargetScorer:
 
     def answerable(self, target_tokens: int) -> bool:
         """See `base.Scorer`."""
-        said = target_tokens + len(self._gap)
-        return said <= self._model.label_length if self._model.is_encoder_decoder else self._room(target_tokens) > 0
+        length = target_tokens + len(self._gap)
+        return length <= self._model.label_length if self._model.is_encoder_decoder else self._room(target_tokens) > 0
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
         work = batches(self._groups(pairs, owners or range(len(pairs))), _ANY_LENGTH, self._tokens)
-        return scored(self._engine, len(pairs), work, partial(follow, self._engine))
+        return scored(self._engine, len(pairs), work, partial(prefill_and_score, self._engine))
 
     def texts(
-        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+        self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
     ) -> list[list[int]]:
         """See `base.Scorer`."""
-        asked = longest + 2 * len(self._gap)  # the gap's sentinel, and the next one
-        room = min(asked, self._model.label_length) if self._model.is_encoder_decoder else asked
+        needed = longest + 2 * len(self._gap)  # the gap's sentinel, and the next one
+        room = min(needed, self._model.label_length) if self._model.is_encoder_decoder else needed
         requests = [DecodeRequest(self._cut(ids, longest), self._specials.start, room, str(ids)) for ids in contexts]
         plain = stops_at(self.tokenizer, stops)
         ends = Stops(plain.ids | {self._specials.end, *self._specials.sentinels[1:2]}, plain.text)
-        found = decode_mine(self._engine, requests, how, ends)
+        decoded = decode_mine(self._engine, requests, decoding, ends)
         known = self.tokenizer.vocabulary_size
-        return [[token for token in texts[0].tokens if token < known][:longest] for texts in found]
+        return [[token for token in texts[0].tokens if token < known][:longest] for texts in decoded]
 
     def _groups(self, pairs: Sequence[Pair], owners: Sequence[int]) -> list[Group]:
         """Pairs of one owner with the same context read it once."""
-        found: list[Group] = []
+        grouped: list[Group] = []
         last: tuple[int, Sequence[int]] | None = None
         for number, ((context, target), owner) in enumerate(zip(pairs, owners, strict=True)):
             end = [self._specials.start, *self._gap, *target]
             if last == (owner, context):
-                group = found[-1]
+                group = grouped[-1]
                 group.numbers.append(number)
                 group.ends.append(end)
                 group.targets.append(len(target))
             else:
-                found.append(Group([number], self._cut(context, len(target)), [end], [len(target)]))
+                grouped.append(Group([number], self._cut(context, len(target)), [end], [len(target)]))
             last = owner, context
-        return found
+        return grouped
 
     def _reads(self, context: Sequence[int]) -> list[int]:
         return self._prompts.closed([*context, *self._gap])

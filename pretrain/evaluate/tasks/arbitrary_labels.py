@@ -21,16 +21,16 @@ _COMBINATIONS = 20  # of labels in an evaluation
 def _load(sources: Sources) -> Loaded:
     draw = random.Random(f"{NAME}/questions/{sources.seed}")
     every_label = [label for labels in LABELS.values() for label in labels]
-    found = []
+    documents = []
     for labels in draw.sample(label_combinations(held_out=True), _COMBINATIONS):
         for category, label in zip(CATEGORIES, labels, strict=True):
             for words in draw.sample(word_pairs(category, held_out=True), QUESTIONS):
                 context = question(words)
                 choices = tuple(Continuation(context, f" {each}") for each in every_label)
                 right = (every_label.index(label),)
-                found.append(TaskDocument(context, f" {label}", choices, right, group=" ".join(labels)))
-    draw.shuffle(found)
-    return Loaded(found)
+                documents.append(TaskDocument(context, f" {label}", choices, right, group=" ".join(labels)))
+    draw.shuffle(documents)
+    return Loaded(documents)
 
 
 _NOTE = (

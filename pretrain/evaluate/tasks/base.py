@@ -115,12 +115,12 @@ class Sources:
         advice = f"`pretrain eval fetch {task} --data DIR` downloads the files that are published"
         if self.data_dir is None:
             raise ConfigError(f"task {task} {why} {name} (or {name}.gz): name its directory with --data DIR; {advice}")
-        found = sorted(path for path in self.data_dir.rglob(f"{name}*") if path.name in (name, f"{name}.gz"))
-        if not found:
+        paths = sorted(path for path in self.data_dir.rglob(f"{name}*") if path.name in (name, f"{name}.gz"))
+        if not paths:
             raise ConfigError(
                 f"task {task} {why} {name} (or {name}.gz), which is not in {self.data_dir} or below it; {advice}"
             )
-        return found[0]
+        return paths[0]
 
 
 def check_data_dir(data_dir: Path | None) -> None:

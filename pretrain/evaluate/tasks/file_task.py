@@ -76,24 +76,24 @@ def _compiled(file: TaskFile, path: Path) -> Templates:
         **{key: getattr(extra, key) for key in ("doc_to_group", "doc_to_original", "keep_if", "docs_per_line")},
     }
     made: Templates = {}
-    for key, said in (over_fields | over_context).items():
+    for key, value in (over_fields | over_context).items():
         try:
             with_choices = file.doc_to_choice is not None
             made[key] = (
-                None if said is None else template(said) if key in over_context else _maker(key, said, with_choices)
+                None if value is None else template(value) if key in over_context else _maker(key, value, with_choices)
             )
         except TemplateError as error:
             raise ConfigError(f"{path}: {key}: {error.message}") from None
     return made
 
 
-def _maker(key: str, said: Any, with_choices: bool) -> Callable[[Fields], Any]:
+def _maker(key: str, value: Any, with_choices: bool) -> Callable[[Fields], Any]:
     """Fields -> the value of a key, read as lm-eval reads it: a field as it is; digits as a number where there are
     choices; a list that a text writes out as a list."""
-    if not isinstance(said, str):
-        constant = list(said.values()) if isinstance(said, dict) else said
+    if not isinstance(value, str):
+        constant = list(value.values()) if isinstance(value, dict) else value
         return lambda fields: constant
-    text = said.strip() if key == "doc_to_choice" else said
+    text = value.strip() if key == "doc_to_choice" else value
     make, kind = value_template(text), kind_of(text)
     if with_choices and key in ("doc_to_text", "doc_to_target") and kind != "field":
         return lambda fields: _number(make(fields))
@@ -164,11 +164,11 @@ class _Reader:
     def read(self, file: str, why: str, sources: Sources) -> Loaded:
         """All documents of a file."""
         previous: list[dict[str, Any]] = []  # lines with the same value as the one that is read
-        found, problems = documents(self._find(file, why, sources), partial(self._documents, previous))
+        task_documents, problems = documents(self._find(file, why, sources), partial(self._documents, previous))
         if self._extra.join_docs is not None:
-            text = self._extra.join_docs.join(document.target for document in found)
-            found = [replace(found[0], target=text)]
-        return Loaded(found, problems)
+            text = self._extra.join_docs.join(document.target for document in task_documents)
+            task_documents = [replace(task_documents[0], target=text)]
+        return Loaded(task_documents, problems)
 
     def examples(self, file: str, sources: Sources) -> Examples:
         """Documents of a file to draw examples from. Of many lines few may be shown, so where each line is one
@@ -190,16 +190,16 @@ class _Reader:
         if same is not None and previous and previous[-1][same] != line.get(same):
             previous.clear()
         try:
-            found = [
+            task_documents = [
                 self._document(fields, where)
                 for fields in self._split(line if same is None else {**line, "previous": [*previous]})
             ]
         except BAD_FIELDS as error:
             readable = isinstance(error, TemplateError | ValueError | TypeError)
             raise BadDocument(str(error) if readable else f"{type(error).__name__}: {error}") from None
-        if same is not None and found:
+        if same is not None and task_documents:
             previous.append(line)
-        return found
+        return task_documents
 
     def _split(self, line: dict[str, Any]) -> list[Fields]:
         """The fields of each document of a line."""

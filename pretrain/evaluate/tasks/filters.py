@@ -67,8 +67,8 @@ def after(text: Any, mark: str) -> str:
 
 
 def _cut(text: Any, mark: str) -> tuple[str, str]:
-    begin, found, end = _text(text).partition(mark)
-    if not found:
+    begin, separator, end = _text(text).partition(mark)
+    if not separator:
         raise ValueError(f"{text!r:.60} has no '{mark}'")
     return begin, end
 
@@ -133,10 +133,10 @@ _WIKITEXT = (
 )  # fmt: skip
 
 
-def bold(text: Any, word: Any, said: Any) -> str:
-    """The word of that number, from 0, in asterisks; its beginning has to be `said`."""
+def bold(text: Any, word: Any, beginning: Any) -> str:
+    """A text with its word number `word`, from 0, in asterisks as far as `beginning`, which it must start with."""
     words = _text(text).split()
-    place, name = number(word), _text(said)
+    place, name = number(word), _text(beginning)
     if not 0 <= place < len(words) or not words[place].startswith(name):
         raise ValueError(f"'{name}' is not word {place} of {text!r:.60}")
     return " ".join([*words[:place], f"*{name}*{words[place][len(name) :]}", *words[place + 1 :]])

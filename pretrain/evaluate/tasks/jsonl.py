@@ -90,17 +90,17 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadDocument(f"it is not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise BadDocument(f"it is not an object of fields but {type(found).__name__}")
+    if not isinstance(fields, dict):
+        raise BadDocument(f"it is not an object of fields but {type(fields).__name__}")
     if "\\ud" in line.lower():  # an escape of half a character, which no tokenizer can read without the other half
         try:
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(fields, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             raise BadDocument("it holds half of a character that is written in two halves") from None
-    return found
+    return fields
 
 
 def text_of(fields: dict[str, Any], name: str) -> str:
@@ -109,5 +109,5 @@ def text_of(fields: dict[str, Any], name: str) -> str:
         raise BadDocument(f"it has no '{name}', only {', '.join(fields) or 'nothing'}")
     if not isinstance(fields[name], str):
         raise BadDocument(f"'{name}' is not text but {type(fields[name]).__name__}")
-    found: str = fields[name]
-    return found
+    value: str = fields[name]
+    return value

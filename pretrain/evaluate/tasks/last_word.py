@@ -49,18 +49,18 @@ def _held_out(sources: Sources) -> Loaded:
     documents. The same for every seed: the seed of an evaluation draws shots, not questions."""
     if sources.dataset is None:
         raise ConfigError("task last_word is made of the run's held-out text: give a run whose data can be read")
-    found: list[TaskDocument] = []
+    split_passages: list[TaskDocument] = []
     for _, tokens in sources.dataset.documents("validation"):
-        found.extend(map(_split, passages(sources.tokenizer.decode(tokens))))
-        if len(found) >= _PASSAGES:
+        split_passages.extend(map(_split, passages(sources.tokenizer.decode(tokens))))
+        if len(split_passages) >= _PASSAGES:
             break
-    if not found:
+    if not split_passages:
         raise ConfigError(
             f"task last_word finds no passage in the held-out text of {sources.dataset.directory}: it needs sentences "
             f"of up to {_MAX_WORDS} words with spaces between them"
         )
-    random.Random(0).shuffle(found)
-    return Loaded(found[:_PASSAGES])
+    random.Random(0).shuffle(split_passages)
+    return Loaded(split_passages[:_PASSAGES])
 
 
 def passages(text: str) -> Iterator[str]:

@@ -262,9 +262,9 @@ def _tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen or len(seen) > _MOST_INCLUDES:
         raise ConfigError(f"{path}: includes itself through {' -> '.join(one.name for one in seen)}")
     text = read_text(path)
-    if found := _FUNCTION.search(text):
+    if function := _FUNCTION.search(text):
         raise ConfigError(
-            f"{path}: {found[1]}: !function {found[2]} is Python, which task files do not call: write a template"
+            f"{path}: {function[1]}: !function {function[2]} is Python, which task files do not call: write a template"
         )
     tree = parse(text, str(path))
     if not isinstance(tree, dict):

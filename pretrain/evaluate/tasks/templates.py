@@ -59,10 +59,10 @@ def _expression(text: str) -> Callable[[Fields], Any]:
     compiled = _ENVIRONMENT.compile_expression(text, undefined_to_none=False)
 
     def value(fields: Fields) -> Any:
-        found = compiled(fields)
-        if isinstance(found, Undefined):
-            str(found)  # raises, and says what is missing
-        return found
+        result = compiled(fields)
+        if isinstance(result, Undefined):
+            str(result)  # raises, and says what is missing
+        return result
 
     return value
 

@@ -48,7 +48,7 @@ def test_it_is_shown_as_it_comes_until_ctrl_c(
     keyboard = Keyboard()
     engine, prompts = Recites(keyboard, interrupted_after), Prompts(tiny_config(), ByteTokenizer())
     request = prompts.request("so", len(engine.ids))
-    answer(engine, prompts, request, how=Sampling(), stops=[], keyboard=keyboard)  # type: ignore[arg-type]
+    answer(engine, prompts, request, sampling=Sampling(), stops=[], keyboard=keyboard)  # type: ignore[arg-type]
     assert capsys.readouterr().out == f"{shown}\n"
     assert engine.read == min(interrupted_after, len(engine.ids))
 

@@ -11,12 +11,12 @@ import lm_eval
 import pytest
 from lm_eval.tasks import TaskManager
 
-from pretrain.evaluate.draw import Draw
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.measures.base import Outcome
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.protocol import Prompt, build_prompt
 from pretrain.evaluate.run import evaluate
+from pretrain.evaluate.score_draw import Draw
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Sources, Task, TaskDocument
@@ -72,16 +72,16 @@ def ours(engine: FakeEngine, data: Path, name: str, shots: int, folder: Path, li
 
 def their_task(task: Task, label: str, found: Ours, folder: Path) -> None:
     """A task of lm-eval's over the prompts, in `folder`."""
-    first = found.prompts[0].asks[0].target
+    first = found.prompts[0].continuations[0].target
     delimiter = "" if task.name in PARTIAL else first[: len(first) - len(first.lstrip())]
     lines = []
     for document, prompt in zip(found.documents, found.prompts, strict=True):
         right = document.right[0] if len(document.right) == 1 else list(document.right)
         if task.name in PARTIAL:  # lm-eval has contexts as choices there, and the number of the right one as text
-            choices = [prompt.before + ask.context for ask in prompt.asks]
-            lines.append({"text": right, "choices": choices, "target": prompt.asks[0].target})
+            choices = [prompt.before + one.context for one in prompt.continuations]
+            lines.append({"text": right, "choices": choices, "target": prompt.continuations[0].target})
         else:
-            choices = [ask.target.removeprefix(delimiter) for ask in prompt.asks]
+            choices = [one.target.removeprefix(delimiter) for one in prompt.continuations]
             lines.append({"text": prompt.text, "choices": choices, "target": right})
     file = folder / f"{label}.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -13,7 +13,7 @@ from data_pipeline.text.label_lines import (
     training_texts,
     word_pairs,
 )
-from pretrain.evaluate.draw import Draw
+from pretrain.evaluate.score_draw import Draw
 from pretrain.evaluate.tasks.base import Loaded, Sources
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import ToyTokenizer

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretrain.evaluate.draws import average_draws
+from pretrain.evaluate.average_draws import average_draws
 from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.measures.target import TargetMeasure

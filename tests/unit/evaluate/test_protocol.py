@@ -105,7 +105,7 @@ def test_lambada_is_plain_without_shots_and_has_blanks_with_them(tokenizer: ToyT
     assert _build(task.format(0), [], documents[0], tokenizer, 999, 0).text == "He saw the"
     one = _build(task.format(1), documents[1:], documents[0], tokenizer, 999, 0)
     assert one.text == "Fill in blank:\n\nShe ate the ____. -> pie\n\nHe saw the ____. ->"
-    assert one.asks == (Continuation("\n\nHe saw the ____. ->", " cat"),)
+    assert one.continuations == (Continuation("\n\nHe saw the ____. ->", " cat"),)
 
 
 @pytest.mark.parametrize("answer_tokens", [0, 9])
@@ -161,7 +161,7 @@ def test_a_prompt_with_choices_leaves_room_for_the_longest(tokenizer: ToyTokeniz
     document = TaskDocument("Q", " yes", choices, (0,))
     for length in range(20, 80):
         prompt = _build(Format(fewshot_delimiter="; "), DOCUMENTS[:4], document, tokenizer, length, 0)
-        assert prompt.asks == choices
+        assert prompt.continuations == choices
         assert all(len(context) + len(target) - 1 <= length for context, target in prompt.pairs)
         more = _build(Format(fewshot_delimiter="; "), DOCUMENTS[: prompt.shots + 1], document, tokenizer, 999, 0)
         assert prompt.shots == 4 or len(more.pairs[1][0]) + len(more.pairs[1][1]) - 1 > length

@@ -25,7 +25,7 @@ def test_a_decoder_goes_on_from_the_last_token_of_the_prompt(bpe: Tokenizer) -> 
     prompts, ids = _prompts(tiny_config(), bpe), bpe.encode("one two three")
     request = prompts.request("one two three", 5)
     assert [*request.reads, request.start] == ids
-    assert prompts.said(request, bpe.encode(" four")) == " four"
+    assert prompts.generated_text(request, bpe.encode(" four")) == " four"
     assert prompts.filled(request, []) is None
     empty = prompts.request("", 5)
     assert (list(empty.reads), empty.start) == ([], bpe.end_of_text)
@@ -47,7 +47,7 @@ def test_names_of_sentinels_stand_for_them_and_what_is_said_for_them_is_filled_i
     ids = bpe.encode("one"), bpe.encode(" three"), bpe.encode(".")
     assert list(request.reads) == [*ids[0], first, *ids[1], second, *ids[2], prompts.specials.end]
     said = [first, *bpe.encode(" two"), second, *bpe.encode(" four five")]
-    assert prompts.said(request, said) == "<extra_id_0> two<extra_id_1> four five"
+    assert prompts.generated_text(request, said) == "<extra_id_0> two<extra_id_1> four five"
     assert prompts.filled(request, said) == "one two three four five."
     assert prompts.filled(request, said[:1]) == "one three<extra_id_1>.", "what nothing was said for stays"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluate.draws import average_draws
+from pretrain.evaluate.average_draws import average_draws
 from pretrain.evaluate.measures.base import ForTask, Measure
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.report.facts import Facts

@@ -23,7 +23,7 @@ from pretrain.process import watchdog
 
 _AT_A_TIME = 256  # documents of a data rank, between two additions to documents.jsonl
 _SAMPLES = 2  # right ones, and as many wrong ones
-_HEAD = 3  # numbers of a document besides its measures': shots shown, whether it was cut, whether it can be asked
+_HEAD = 3  # numbers of a document besides its measures': shots shown, whether it was cut, whether its answer fits
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Draw:
 
     def example(self, number: int) -> TaskDocument:
         """The example with a number that `shown` returned."""
-        found = (self.loaded if self.pool is None else self.pool).example(number)
-        assert found is not None, "only examples that can be shown are drawn"
-        return found
+        document = (self.loaded if self.pool is None else self.pool).example(number)
+        assert document is not None, "only examples that can be shown are drawn"
+        return document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +90,11 @@ def score_draw(
     their total. Collective over all ranks."""
     task, documents = draw.task, draw.documents
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
-    made = ForTask(task, documents, settings.how)
-    measures = [MEASURES[kind](made, scorer) for kind in task.output_types]
-    read = [part.digest for part in (draw.loaded, draw.pool) if part is not None]
+    task_inputs = ForTask(task, documents, settings.decoding)
+    measures = [MEASURES[kind](task_inputs, scorer) for kind in task.output_types]
+    digests = [part.digest for part in (draw.loaded, draw.pool) if part is not None]
     widths = [measure.width for measure in measures]
-    of = digest(settings.identity, scorer.name, settings.seed, repr(settings.how), about, read, widths)
+    of = digest(settings.identity, scorer.name, settings.seed, repr(settings.decoding), about, digests, widths)
     scoring = _DrawScoring(engine, scorer, draw, measures, settings.seed)
     count = min(len(documents), settings.limit or len(documents))
     numbers = scoring.from_before(outcomes.known(of) if engine.is_reporter else {}, count)
@@ -105,23 +105,23 @@ def score_draw(
         watchdog.kick(f"scoring {label}")
         progress(label, count - len(todo) + first, count)
         part = todo[first : first + step]
-        numbers[part] = scoring.ask(part)
+        numbers[part] = scoring.score(part)
         if engine.is_reporter:
             outcomes.add(of, about, (scoring.document_result(index, numbers[index]) for index in part))
     results = [scoring.document_result(index, numbers[index]) for index in range(count)]
-    asked = [index for index, one in enumerate(results) if one.outcomes]
-    if not asked:
+    answerable = [index for index, one in enumerate(results) if one.outcomes]
+    if not answerable:
         raise ConfigError(f"task {task.name}: no document's answer fits the {scorer.length} positions of the model")
     result: dict[str, Any] = {
-        "documents": len(asked),
-        "not_asked": len(results) - len(asked),
-        "truncated": int(numbers[asked, 1].sum()),
-        "mean_shots": float(numbers[asked, 0].sum()) / len(asked),
+        "documents": len(answerable),
+        "not_asked": len(results) - len(answerable),
+        "truncated": int(numbers[answerable, 1].sum()),
+        "mean_shots": float(numbers[answerable, 0].sum()) / len(answerable),
         "metric": task.metric,
     }
     for measure in measures:
-        of_measure = [results[index].outcomes[measure.name] for index in asked]
-        result |= measure.result(of_measure, [documents[index] for index in asked])
+        of_measure = [results[index].outcomes[measure.name] for index in answerable]
+        result |= measure.result(of_measure, [documents[index] for index in answerable])
     right = [_right(one.outcomes, task.metric) if one.outcomes else None for one in results]
     problems = [
         Problem(documents[index].where or f"document {index}", f"its answer is longer than the model's {scorer.length}")
@@ -157,19 +157,19 @@ class _DrawScoring:
         form = draw.task.format(draw.shots)
         return build_prompt(form, shown, draw.documents[index], self._scorer, self._answer_tokens)
 
-    def ask(self, part: Sequence[int]) -> NDArray[np.float64]:
-        """[part, width] numbers of documents, on every rank. Collective."""
+    def score(self, part: Sequence[int]) -> NDArray[np.float64]:
+        """[part, width] numbers of the documents with these indices, on every rank. Collective."""
         mine = [part[item] for item in my_items(self._engine, len(part))]
         prompts = {index: self.prompt(index) for index in mine}
         fits = {i: all(self._scorer.answerable(len(t)) for _, t in p.pairs) for i, p in prompts.items()}
-        asked = [Query(self._draw.documents[index], prompts[index]) for index in mine if fits[index]]
-        found = np.zeros((len(mine), self._width))
-        found[:, :_HEAD] = np.array([(p.shots, p.truncated, fits[i]) for i, p in prompts.items()]).reshape(-1, _HEAD)
+        queries = [Query(self._draw.documents[index], prompts[index]) for index in mine if fits[index]]
+        numbers = np.zeros((len(mine), self._width))
+        numbers[:, :_HEAD] = np.array([(p.shots, p.truncated, fits[i]) for i, p in prompts.items()]).reshape(-1, _HEAD)
         rows, column = np.flatnonzero([fits[index] for index in mine]), _HEAD
         for measure in self._measures:
-            found[rows, column : column + measure.width] = measure.ask(self._scorer, asked)
+            numbers[rows, column : column + measure.width] = measure.score(self._scorer, queries)
             column += measure.width
-        return gather(self._engine, found, len(part))
+        return gather(self._engine, numbers, len(part))
 
     def from_before(self, known: Mapping[int, DocumentResult], count: int) -> NDArray[np.float64]:
         """[count, width] numbers of the first documents, on every rank; NaN for those that the reporting rank does not
@@ -196,20 +196,20 @@ class _DrawScoring:
 
     def samples(self, results: Sequence[DocumentResult], right: Sequence[bool | None]) -> list[dict[str, Any]]:
         """The first documents that were answered correctly, and the first that were not."""
-        asked = [index for index, one in enumerate(results) if one.outcomes]
-        wrong = [index for index in asked if not right[index]][:_SAMPLES]
-        chosen = sorted([*wrong, *[index for index in asked if right[index]][:_SAMPLES]])
-        found = []
+        answerable = [index for index, one in enumerate(results) if one.outcomes]
+        wrong = [index for index in answerable if not right[index]][:_SAMPLES]
+        chosen = sorted([*wrong, *[index for index in answerable if right[index]][:_SAMPLES]])
+        samples = []
         for index in chosen:
             prompt, document = self.prompt(index), self._draw.documents[index]
-            contexts = [ask.context for ask in prompt.asks]
-            found.append(
+            contexts = [one.context for one in prompt.continuations]
+            samples.append(
                 {
                     "document": index,
                     "where": document.where,
                     "prompt": prompt.text,
-                    "question": prompt.asks[0].context,
-                    "choices": [ask.target.strip() for ask in prompt.asks] if document.choices else None,
+                    "question": prompt.continuations[0].context,
+                    "choices": [one.target.strip() for one in prompt.continuations] if document.choices else None,
                     "contexts": contexts if len(set(contexts)) > 1 else None,
                     "correct": list(document.right),
                     "target": document.target.strip(),
@@ -218,7 +218,7 @@ class _DrawScoring:
                     "outcomes": results[index].outcomes,
                 }
             )
-        return found
+        return samples
 
 
 def check_kind(task: Task, scorer: Scorer) -> None:
