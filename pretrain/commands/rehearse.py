@@ -1,4 +1,4 @@
-"""`pretrain rehearse CONFIG [key=value ...] --gpus N [--hardware NAME] [--ranks first,middle,last]`"""
+"""`pretrain rehearse CONFIG [key=value ...] --gpus N [--hardware NAME] [--ranks first,middle,last|all-kinds|3,517]`"""
 
 import argparse
 import json
@@ -7,7 +7,8 @@ import sys
 
 from pretrain.commands.arguments import Parser, count
 
-_NAMED = ("first", "middle", "last")
+_DEFAULT = ("first", "middle", "last")
+_NAMED = (*_DEFAULT, "all-kinds")
 
 
 def main(argv: list[str]) -> int:
@@ -18,6 +19,7 @@ def main(argv: list[str]) -> int:
         "what a rank holds, computes and sends.",
         (
             "gpt3/175b --gpus 1024 --hardware h100",
+            "gpt3/175b --gpus 1024 --ranks all-kinds --jobs 8",
             "gpt3/1.3b --gpus 32 --ranks 0,31 precision=bf16 --json",
         ),
     )
@@ -35,10 +37,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--ranks",
         type=_ranks,
-        default=_NAMED,
+        default=_DEFAULT,
         metavar="A,B,...",
-        help="Ranks by number, or first, middle and last by pipeline stage (default first,middle,last).",
+        help="Ranks by number; first, middle and last by pipeline stage; or all-kinds, one rank of each kind that does "
+        "different work (default first,middle,last).",
     )
+    parser.add_argument("--jobs", type=count, help="Ranks rehearsed at a time (default: the cores).")
     parser.add_argument(
         "--micro-batches", type=count, help="Micro-batches of a step (default: as many as fill the pipeline)."
     )
@@ -49,16 +53,14 @@ def main(argv: list[str]) -> int:
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.device import find_device
     from pretrain.plan.planned import with_vocabulary
-    from pretrain.rehearse.rank import RankRehearsal
+    from pretrain.rehearse.progress import RehearsalProgress
     from pretrain.rehearse.report import as_json, lines
     from pretrain.rehearse.run import rehearse
 
     config = with_vocabulary(load(RunConfig, options.config, options.overrides))
     device = find_device(options.hardware)
 
-    def progress(rank: RankRehearsal) -> None:
-        print(f"rank {rank.rank}: {rank.cpu_s:.0f} s of a core", file=sys.stderr, flush=True)
-
+    progress = RehearsalProgress()
     rehearsal = rehearse(
         config,
         options.gpus,
@@ -66,8 +68,10 @@ def main(argv: list[str]) -> int:
         device=device,
         per_node=min(options.gpus_per_node or device.devices, options.gpus),
         micro_batches=options.micro_batches,
-        progress=progress,
+        jobs=options.jobs,
+        progress=progress.add,
     )
+    progress.close()
     if options.json:
         print(json.dumps(as_json(rehearsal, options.hardware), indent=2))
     else:
@@ -80,5 +84,5 @@ def main(argv: list[str]) -> int:
 def _ranks(text: str) -> tuple[int | str, ...]:
     words = text.split(",")
     if not all(word in _NAMED or word.isdecimal() for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of ranks, or first, middle, last")
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of ranks, or {', '.join(_NAMED)}")
     return tuple(int(word) if word.isdecimal() else word for word in words)

@@ -51,6 +51,10 @@ class Layout:
         pipeline, data = divmod(rest, self.data)
         return tensor, context, data, pipeline
 
+    def rank(self, tensor: int, context: int, data: int, pipeline: int) -> int:
+        """The global rank at these coordinates."""
+        return tensor + self.tensor * (context + self.context * (data + self.data * pipeline))
+
     def __str__(self) -> str:
         """Compact name such as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`. ZeRO stages 2 and 3 are
         always DeepSpeed's; stage 1 has the suffix `deepspeed` if it is."""

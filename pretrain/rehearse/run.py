@@ -8,13 +8,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
+from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
 from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
 
-NAMED_RANKS = ("first", "middle", "last")
 _LEAST_MICRO_BATCHES = 2
 """without a pipeline: one, and one whose gradient is added to the first's"""
 
@@ -58,13 +57,14 @@ def rehearse(
     device: Device,
     per_node: int,
     micro_batches: int | None = None,
-    progress: Callable[[RankRehearsal], None] = lambda rank: None,
+    jobs: int | None = None,
+    progress: Callable[[RankRehearsal, int], None] = lambda rank, total: None,
 ) -> Rehearsal:
-    """Rehearses `ranks` (numbers, or names of NAMED_RANKS) of a run on `gpus` ranks. `micro_batches`: of a step
-    (default: as many as fill the pipeline). `progress` is called with each rank that is done. Raises ConfigError for
-    layouts that are not legal and ranks that don't exist."""
+    """Rehearses `ranks` (numbers, or names of NAMED_RANKS) of a run on `gpus` ranks, `jobs` at a time (default: the
+    cores). `micro_batches`: of a step (default: as many as fill the pipeline). `progress` is called with each rank that
+    is done and the number of ranks. Raises ConfigError for layouts that are not legal and ranks that don't exist."""
     layout = plan_layout(config, gpus)
-    numbers = list(dict.fromkeys(_number(rank, layout) for rank in ranks))
+    numbers = rank_numbers(ranks, config, layout)
     run_micro_batches = config.batch.sequences // (layout.data * config.batch.micro_sequences)
     count = micro_batches or min(run_micro_batches, _filling(layout))
     batch = {"sequences": layout.data * config.batch.micro_sequences * count, "ramp": None}
@@ -77,32 +77,31 @@ def rehearse(
         device=device,
         micro_batches=count,
         run_micro_batches=run_micro_batches,
-        ranks=_side_by_side(config, layout, numbers, device, progress),
+        ranks=_side_by_side(
+            [(config, layout, number, device) for number in numbers], jobs or len(os.sched_getaffinity(0)), progress
+        ),
         planned=planned,
     )
 
 
 def _side_by_side(
-    config: RunConfig,
-    layout: Layout,
-    numbers: Sequence[int],
-    device: Device,
-    progress: Callable[[RankRehearsal], None],
+    calls: Sequence[tuple[RunConfig, Layout, int, Device]],
+    jobs: int,
+    progress: Callable[[RankRehearsal, int], None],
 ) -> tuple[RankRehearsal, ...]:
     """A process group of fakes can't be left, and torch stays patched: each process rehearses one rank."""
-    workers = min(len(numbers), len(os.sched_getaffinity(0)))
     context = multiprocessing.get_context("forkserver")  # it imports torch and megatron-core once
     context.set_forkserver_preload([rehearse_rank.__module__])
-    with ProcessPoolExecutor(workers, context, max_tasks_per_child=1) as pool:
-        futures = [pool.submit(rehearse_rank, config, layout, number, device) for number in numbers]
+    with ProcessPoolExecutor(min(jobs, len(calls)), context, max_tasks_per_child=1) as pool:
+        futures = [pool.submit(rehearse_rank, *call) for call in calls]
         for future in futures:
-            future.add_done_callback(lambda done: _report(done, progress))
-        return tuple(_result(future, number, layout) for future, number in zip(futures, numbers, strict=True))
+            future.add_done_callback(lambda done: _report(done, progress, len(calls)))
+        return tuple(_result(future, rank, layout) for future, (_, layout, rank, _) in zip(futures, calls, strict=True))
 
 
-def _report(done: "Future[RankRehearsal]", progress: Callable[[RankRehearsal], None]) -> None:
+def _report(done: "Future[RankRehearsal]", progress: Callable[[RankRehearsal, int], None], total: int) -> None:
     if not done.cancelled() and done.exception() is None:
-        progress(done.result())
+        progress(done.result(), total)
 
 
 def _result(future: "Future[RankRehearsal]", rank: int, layout: Layout) -> RankRehearsal:
@@ -121,14 +120,3 @@ def _filling(layout: Layout) -> int:
         return layout.pipeline
     chunks = 2 * (layout.pipeline - 1) + (layout.virtual - 1) * layout.pipeline + 1
     return -(-chunks // (layout.virtual * layout.pipeline)) * layout.pipeline
-
-
-def _number(rank: int | str, layout: Layout) -> int:
-    """The number of a rank. `first` is on the first stage, `middle` on the one in the middle, `last` on the last; each
-    is in the middle of its stage, as its neighbours on all axes are others."""
-    if isinstance(rank, str):
-        per_stage = layout.world // layout.pipeline
-        return {"first": 0, "middle": layout.pipeline // 2 * per_stage + per_stage // 2, "last": layout.world - 1}[rank]
-    if rank >= layout.world:
-        raise ConfigError(f"--ranks {rank}: the run has ranks 0 to {layout.world - 1}")
-    return rank

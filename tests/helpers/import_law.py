@@ -96,7 +96,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "denoising masked span_corruption t5_study tlm",
         "registry",
     ),
-    "pretrain.rehearse": ("cuda_kernels planned", "recorder", "patches", "rank", "run", "report"),
+    "pretrain.rehearse": ("cuda_kernels kinds planned", "recorder", "patches", "rank", "progress run", "report"),
     "pretrain.scaling": (
         "points size",
         "forms isoflop shape rules runs",
@@ -132,7 +132,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.engine": ("base", "collective", "make", "memory", "device", "rendezvous"),
     "pretrain.engine.zero": ("base", "select"),
     "pretrain.engine.megatron": ("engine",),
-    "pretrain.rehearse": ("rank", "run", "report"),
+    "pretrain.rehearse": ("progress", "rank", "run", "report"),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),
     "pretrain.commands": ("lean_imports", "verbs"),
     "data_pipeline.steps": ("base", "registry"),
