@@ -193,8 +193,8 @@ def _theirs(config: RunConfig, engine: Engine) -> GPT2LMHeadModel:
     )
     model = GPT2LMHeadModel(hf_config(config.model, known)).eval()
     for link in links(config.model):
-        values = link.out(*(weights[name] for name in link.ours))
-        model.load_state_dict(dict(zip(link.theirs, values, strict=True)), strict=False)
+        values = link.out(*(weights[name] for name in link.mcore_names))
+        model.load_state_dict(dict(zip(link.hf_names, values, strict=True)), strict=False)
     model.tie_weights()
     return model
 

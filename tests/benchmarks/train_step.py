@@ -135,8 +135,8 @@ def _their_step(engine: Engine, config: RunConfig, device: torch.device) -> Step
         model = GPT2LMHeadModel(described)
     model.to_empty(device=device)
     for link in links(config.model):
-        values = link.out(*(weights[name] for name in link.ours))
-        model.load_state_dict(dict(zip(link.theirs, values, strict=True)), strict=False)
+        values = link.out(*(weights[name] for name in link.mcore_names))
+        model.load_state_dict(dict(zip(link.hf_names, values, strict=True)), strict=False)
     model.tie_weights()
     model.train()
     parameters, settings, micro = list(model.parameters()), config.optimizer, config.batch.micro_sequences

@@ -70,9 +70,9 @@ def _export_with(family: str, break_links: str, checkpoint: Path, exported: Path
     def wrong(model: Any) -> Any:
         """Two tensors of one shape change places."""
         for link in right.links(model):
-            if break_links in link.ours[0]:
-                first, *middle, last = link.theirs
-                link = links.Link(link.ours, (last, *middle, first), link.out, link.back)
+            if break_links in link.mcore_names[0]:
+                first, *middle, last = link.hf_names
+                link = links.Link(link.mcore_names, (last, *middle, first), link.out, link.back)
             yield link
 
     exports.hf_family_of = lambda model: replace(right, links=wrong)
@@ -113,8 +113,8 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     ours, expected = {}, {}
     parts = engine.gradients()
     for link in links:
-        (own,) = link.ours
-        for name, gradient in zip(link.theirs, link.out(parts[f"gradient/{own}"].pieces[0].value), strict=True):
+        (own,) = link.mcore_names
+        for name, gradient in zip(link.hf_names, link.out(parts[f"gradient/{own}"].pieces[0].value), strict=True):
             if ("token_type" in name and config.model.segments == 0) or "_global." in name:  # which ours has not
                 continue
             ours[name], expected[name] = gradient.clone().numpy(), named[name].grad.numpy()
@@ -136,8 +136,8 @@ def _with_the_weights_of(engine: Any, config: RunConfig) -> tuple[Any, list[Any]
     links = list(family.links(config.model))
     weights = {}
     for link in links:
-        values = [state[f"model/{name}"].pieces[0].value for name in link.ours]
-        weights |= dict(zip(link.theirs, (x.clone() for x in link.out(*values)), strict=True))
+        values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
+        weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
     theirs = family.class_of(config.model)(family.hf_config(config.model, SPECIALS))
     if not config.model.tie_word_embeddings:  # transformers ties every new T5's
         theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())

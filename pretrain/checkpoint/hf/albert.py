@@ -63,14 +63,14 @@ def links(model: Model) -> Iterator[Link]:
     yield same("embedding.encoder.segment_embeddings.weight", "albert.embeddings.token_type_embeddings.weight")
     yield from norm("embedding.encoder.norm", "albert.embeddings.LayerNorm", model)
     yield from linear("embedding.encoder.projection", "albert.encoder.embedding_hidden_mapping_in", model)
-    ours, attention = "encoder.layers.0", f"{_LAYER}.attention"
+    mcore, attention = "encoder.layers.0", f"{_LAYER}.attention"
     names = [f"{attention}.{name}" for name in ("query", "key", "value")]
-    yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-    yield from linear(f"{ours}.self_attention.linear_proj", f"{attention}.dense", model)
-    yield from norm(f"{ours}.self_attn_bda.norm", f"{attention}.LayerNorm", model)
-    yield from linear(f"{ours}.mlp.linear_fc1", f"{_LAYER}.ffn", model)
-    yield from linear(f"{ours}.mlp.linear_fc2", f"{_LAYER}.ffn_output", model)
-    yield from norm(f"{ours}.mlp_bda.norm", f"{_LAYER}.full_layer_layer_norm", model)
+    yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+    yield from linear(f"{mcore}.self_attention.linear_proj", f"{attention}.dense", model)
+    yield from norm(f"{mcore}.self_attn_bda.norm", f"{attention}.LayerNorm", model)
+    yield from linear(f"{mcore}.mlp.linear_fc1", f"{_LAYER}.ffn", model)
+    yield from linear(f"{mcore}.mlp.linear_fc2", f"{_LAYER}.ffn_output", model)
+    yield from norm(f"{mcore}.mlp_bda.norm", f"{_LAYER}.full_layer_layer_norm", model)
     yield from linear("head.transform", "predictions.dense", model)
     yield from norm("head.norm", "predictions.LayerNorm", model)
     yield rows("output_layer.bias", "predictions.bias", model)

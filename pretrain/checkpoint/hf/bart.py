@@ -27,11 +27,11 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
     )
 
 
-def check_both(model: Model, name: str, **wanted: Any) -> None:
-    """What BART and its kin have no word for. Raises ConfigError."""
-    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0}
-    wanted |= {"norm_eps": 1e-5}  # which theirs do not let one choose
-    check(model, name, ACTIVATIONS, **wanted)
+def check_both(model: Model, name: str, **required: Any) -> None:
+    """Raises ConfigError for a model that BART and its kin cannot express."""
+    required |= {"norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0}
+    required |= {"norm_eps": 1e-5}  # fixed in transformers
+    check(model, name, ACTIVATIONS, **required)
     check_heads(model, name)
 
 
@@ -93,40 +93,41 @@ def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "model.shared.weight", model)
     longest = max(model.sequence_length, model.label_length)
     for stack, length in (("encoder", model.sequence_length), ("decoder", model.label_length)):
-        ours, theirs = f"embedding.{stack}.position_embeddings.weight", f"model.{stack}.embed_positions.weight"
-        yield _positions(ours, theirs, length + _OFFSET, longest - length)
+        mcore, hf = f"embedding.{stack}.position_embeddings.weight", f"model.{stack}.embed_positions.weight"
+        yield _positions(mcore, hf, length + _OFFSET, longest - length)
         yield from norm(f"embedding.{stack}.norm", f"model.{stack}.layernorm_embedding", model)
     yield from layers(model)
 
 
-def _positions(ours: str, theirs: str, own: int, more: int) -> Link:
-    """Theirs are as many for both stacks: the shorter one gets rows that are not used."""
+def _positions(mcore: str, hf: str, used: int, unused: int) -> Link:
+    """Position embeddings of a stack: [used, hidden] here, and [used + unused, hidden] in transformers, whose tables
+    have the same length in both stacks."""
 
     def out(x: Tensor) -> list[Tensor]:
-        return [torch.cat((x, x.new_zeros(more, x.shape[1])))]
+        return [torch.cat((x, x.new_zeros(unused, x.shape[1])))]
 
-    return one(ours, (theirs,), out, lambda x: x[:own])
+    return one(mcore, (hf,), out, lambda x: x[:used])
 
 
 def layers(model: Model) -> Iterator[Link]:
     """Links of the layers of encoder and decoder."""
     for stack, count in zip(("encoder", "decoder"), model.stacks, strict=True):
         for layer in range(count):
-            ours, theirs = f"{stack}.layers.{layer}", f"model.{stack}.layers.{layer}"
-            names = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
-            yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-            yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.self_attn.out_proj", model)
-            yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.self_attn_layer_norm", model)
+            mcore, hf = f"{stack}.layers.{layer}", f"model.{stack}.layers.{layer}"
+            names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
+            yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+            yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.self_attn.out_proj", model)
+            yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.self_attn_layer_norm", model)
             if stack == "decoder":
-                cross = f"{theirs}.encoder_attn"
-                yield from linear(f"{ours}.cross_attention.linear_q", f"{cross}.q_proj", model)
+                cross = f"{hf}.encoder_attn"
+                yield from linear(f"{mcore}.cross_attention.linear_q", f"{cross}.q_proj", model)
                 names = [f"{cross}.{name}_proj" for name in "kv"]
-                yield from by_head(f"{ours}.cross_attention.linear_kv", names, model)
-                yield from linear(f"{ours}.cross_attention.linear_proj", f"{cross}.out_proj", model)
-                yield from norm(f"{ours}.cross_attn_bda.norm", f"{cross}_layer_norm", model)
-            yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.fc1", model)
-            yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.fc2", model)
-            yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.final_layer_norm", model)
+                yield from by_head(f"{mcore}.cross_attention.linear_kv", names, model)
+                yield from linear(f"{mcore}.cross_attention.linear_proj", f"{cross}.out_proj", model)
+                yield from norm(f"{mcore}.cross_attn_bda.norm", f"{cross}_layer_norm", model)
+            yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.fc1", model)
+            yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.fc2", model)
+            yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.final_layer_norm", model)
 
 
 BART = HfFamily(

@@ -13,11 +13,11 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 
-def check_encoder(model: Model, name: str, **wanted: Any) -> None:
-    """What Hugging Face's encoders have no word for. Raises ConfigError."""
-    wanted = {"positions.name": "learned"} | wanted
-    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
-    check(model, name, ACTIVATIONS, **wanted, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
+def check_encoder(model: Model, name: str, **required: Any) -> None:
+    """Raises ConfigError for a model that Hugging Face's encoders cannot express."""
+    required = {"positions.name": "learned"} | required
+    required |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
+    check(model, name, ACTIVATIONS, **required, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
     check_heads(model, name)
 
 
@@ -103,22 +103,22 @@ def links(model: Model) -> Iterator[Link]:
         yield from by_answer("head.next_sentence", "cls.seq_relationship")
 
 
-def by_answer(ours: str, theirs: str) -> Iterator[Link]:
-    """Theirs says "follows" first."""
+def by_answer(mcore: str, hf: str) -> Iterator[Link]:
+    """Link of a head with two answers: transformers has "follows" first."""
     for leaf in ("weight", "bias"):
-        yield one(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), lambda x: [x.flip(0)], lambda x: x.flip(0))
+        yield one(f"{mcore}.{leaf}", (f"{hf}.{leaf}",), lambda x: [x.flip(0)], lambda x: x.flip(0))
 
 
 def layers(model: Model, prefix: str) -> Iterator[Link]:
     for layer in range(model.layers):
-        ours, theirs = f"encoder.layers.{layer}", f"{prefix}.{layer}"
-        names = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attention.output.dense", model)
-        yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.attention.output.LayerNorm", model)
-        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.intermediate.dense", model)
-        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.output.dense", model)
-        yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.output.LayerNorm", model)
+        mcore, hf = f"encoder.layers.{layer}", f"{prefix}.{layer}"
+        names = [f"{hf}.attention.self.{name}" for name in ("query", "key", "value")]
+        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+        yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.attention.output.dense", model)
+        yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.attention.output.LayerNorm", model)
+        yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.intermediate.dense", model)
+        yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.output.dense", model)
+        yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.output.LayerNorm", model)
 
 
 BERT = HfFamily(

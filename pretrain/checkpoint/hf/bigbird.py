@@ -37,10 +37,10 @@ def hf_config(model: Model, specials: Specials) -> BigBirdConfig:
         raise ConfigError(
             "Hugging Face's BigBird has segments: a model without model.segments cannot be exported to it"
         )
-    pattern, *others = model.attention.kinds
+    pattern, *more_patterns = model.attention.kinds
     assert isinstance(pattern, BigBird), "checked"
     again = pattern.first_again
-    if others or pattern != BigBird(block=pattern.block, first=1, last=1, random=0, first_again=max(again, 1)):
+    if more_patterns or pattern != BigBird(block=pattern.block, first=1, last=1, random=0, first_again=max(again, 1)):
         raise ConfigError(
             "Hugging Face's BigBird has one pattern in all layers, of window=3, first=1, last=1, and where it does not "
             "train no random blocks but the first one again: only model.attention.pattern with random=0 and "
@@ -94,18 +94,18 @@ def model_of(config: BigBirdConfig) -> dict[str, Any]:
 def links(model: Model) -> Iterator[Link]:
     """BERT's, but for a pooler that is one layer, and is there without its head, too."""
     for link in bert.links(model):
-        (ours,), (theirs, *_) = link.ours, link.theirs
-        leaf = ours.rpartition(".")[2]
-        if ours.startswith("head.pooler."):
-            yield same(ours, f"{_POOLER}.{leaf}")
-        elif ours.startswith("head.transform.") and not model.binary_head:
-            yield one(ours, (theirs, f"{_POOLER}.{leaf}"), lambda x: [x, torch.zeros_like(x)], lambda x, _: x)
+        (mcore,), (hf, *_) = link.mcore_names, link.hf_names
+        leaf = mcore.rpartition(".")[2]
+        if mcore.startswith("head.pooler."):
+            yield same(mcore, f"{_POOLER}.{leaf}")
+        elif mcore.startswith("head.transform.") and not model.binary_head:
+            yield one(mcore, (hf, f"{_POOLER}.{leaf}"), lambda x: [x, torch.zeros_like(x)], lambda x, _: x)
         else:
             yield link
 
 
 def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
-    """What of their `values` has no place in ours."""
+    """Names the tensors of `values` that our model has no parameters for."""
     pooler = not model.binary_head and any(bool(values[f"{_POOLER}.{leaf}"].any()) for leaf in ("weight", "bias"))
     return [f"{_POOLER} (no head reads it)"] if pooler else []
 

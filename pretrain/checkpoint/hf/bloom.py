@@ -66,13 +66,13 @@ def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "transformer.word_embeddings.weight", model)
     yield from norm("embedding.decoder.norm", "transformer.word_embeddings_layernorm", model)
     for layer in range(model.layers):
-        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        yield from norm(f"{ours}.input_layernorm", f"{theirs}.input_layernorm", model)
-        yield from linear(f"{ours}.self_attention.linear_qkv", f"{theirs}.self_attention.query_key_value", model)
-        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.self_attention.dense", model)
-        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.post_attention_layernorm", model)
-        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.dense_h_to_4h", model)
-        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.dense_4h_to_h", model)
+        mcore, hf = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{mcore}.input_layernorm", f"{hf}.input_layernorm", model)
+        yield from linear(f"{mcore}.self_attention.linear_qkv", f"{hf}.self_attention.query_key_value", model)
+        yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.self_attention.dense", model)
+        yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.post_attention_layernorm", model)
+        yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.mlp.dense_h_to_4h", model)
+        yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.mlp.dense_4h_to_h", model)
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "transformer.ln_f", model)
 
 

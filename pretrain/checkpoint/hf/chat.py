@@ -15,11 +15,11 @@ def read(directory: Path) -> str | None:
     releases of transformers wrote one template or several with names (the default one is read). None: it has none."""
     if (directory / FILE).is_file():
         return (directory / FILE).read_text(encoding="utf-8")
-    found = read_json(directory / _CONFIG).get(_KEY) if (directory / _CONFIG).is_file() else None
-    if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get(_USUAL)
-    return found if isinstance(found, str) else None
+    template = read_json(directory / _CONFIG).get(_KEY) if (directory / _CONFIG).is_file() else None
+    if isinstance(template, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = by_name.get(_USUAL)
+    return template if isinstance(template, str) else None
 
 
 def of_run(checkpoint: Path) -> str | None:

@@ -12,16 +12,16 @@ from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.model import Model
 
 _EPS = 1e-6
-"""which theirs do not let one choose in layers"""
+"""fixed in the layers of transformers' CTRL"""
 
 
 def hf_config(model: Model, specials: Specials) -> CTRLConfig:
     """Every field stated. Raises ConfigError for a model that CTRL cannot express."""
-    wanted: dict[str, Any] = {"positions.name": "sinusoidal"}
+    required: dict[str, Any] = {"positions.name": "sinusoidal"}
     check(
         model, "CTRL", {"relu": "relu"}, norm="pre", norm_type="layer", norm_eps=_EPS, bias=True, embedding_norm=False,
         embedding_scale=True, tie_word_embeddings=True, attention_dropout=0.0, ffn_dropout=0.0,
-        **wanted,
+        **required,
     )  # fmt: skip
     check_heads(model, "CTRL")
     return CTRLConfig(
@@ -54,14 +54,14 @@ def model_of(config: CTRLConfig) -> dict[str, Any]:
 def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "transformer.w.weight", model)
     for layer in range(model.layers):
-        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        yield from norm(f"{ours}.input_layernorm", f"{theirs}.layernorm1", model)
-        names = [f"{theirs}.multi_head_attention.W{name}" for name in "qkv"]
-        yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.multi_head_attention.dense", model)
-        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.layernorm2", model)
-        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.ffn.0", model)
-        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.ffn.2", model)
+        mcore, hf = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{mcore}.input_layernorm", f"{hf}.layernorm1", model)
+        names = [f"{hf}.multi_head_attention.W{name}" for name in "qkv"]
+        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+        yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.multi_head_attention.dense", model)
+        yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.layernorm2", model)
+        yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.ffn.0", model)
+        yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.ffn.2", model)
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "transformer.layernorm", model)
     yield rows("output_layer.bias", "lm_head.bias", model)
 

@@ -58,17 +58,17 @@ def export(
         write_tokenizer(tokenizer, config.objective, config.model, temporary)
         if (template := chat.of_run(checkpoint)) is not None:
             (temporary / chat.FILE).write_text(template, encoding="utf-8")
-        write_tensors(temporary / WEIGHTS, family.links(config.model), WholeTensors(checkpoint, manifest))
+        write_tensors(temporary / WEIGHTS, family.links(config.model), FullTensors(checkpoint, manifest))
         batch = rows_for(config)
-        ours = scorer().logits(batch)
-        theirs, missing, unknown = load(family, config.model, temporary)
+        logits = scorer().logits(batch)
+        hf_model, missing, unknown = load(family, config.model, temporary)
         if missing or unknown:
             raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
-        agreement = pass_gate("exported", ours, theirs, batch, config.model.position_offset)
-        if theirs.can_generate():
-            theirs.generation_config.save_pretrained(temporary)
+        agreement = pass_gate("exported", logits, hf_model, batch, config.model.position_offset)
+        if hf_model.can_generate():
+            hf_model.generation_config.save_pretrained(temporary)
         (temporary / "README.md").write_text(
-            card.text(Record.read(checkpoint / RECORD), config, type(theirs).__name__, agreement.difference)
+            card.text(Record.read(checkpoint / RECORD), config, type(hf_model).__name__, agreement.difference)
         )
         temporary.rename(directory)
     except OSError as error:
@@ -78,15 +78,15 @@ def export(
     return agreement
 
 
-def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> None:
+def write_tensors(path: Path, links: Iterator[Link], read: "FullTensors") -> None:
     """A safetensors file of what `links` make of our tensors: shapes first, from tensors without values, then one
     parameter's values after the other."""
     chain = list(links)
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for link in chain:
-        shapes = link.out(*(torch.empty(read.shape(name), device="meta") for name in link.ours))
-        for name, shape in zip(link.theirs, shapes, strict=True):
+        shapes = link.out(*(torch.empty(read.shape(name), device="meta") for name in link.mcore_names))
+        for name, shape in zip(link.hf_names, shapes, strict=True):
             size = 4 * math.prod(shape.shape)
             offsets = [position, position + size]
             entries[name] = {"dtype": "F32", "shape": list(shape.shape), "data_offsets": offsets}
@@ -96,12 +96,12 @@ def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> No
     with path.open("xb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for link in chain:
-            for value in link.out(*(torch.from_numpy(read(name)) for name in link.ours)):
+            for value in link.out(*(torch.from_numpy(read(name)) for name in link.mcore_names)):
                 file.write(memoryview(_little_endian(value).data).cast("B"))
 
 
-class WholeTensors:
-    """Our whole tensors, by the name of the parameter."""
+class FullTensors:
+    """Full tensors of a checkpoint, by the name of the parameter."""
 
     def __init__(self, checkpoint: Path, manifest: Manifest) -> None:
         self._checkpoint, self._manifest = checkpoint, manifest

@@ -1,4 +1,4 @@
-"""What a class of transformers declares here: how its models and ours become each other."""
+"""What a family of Hugging Face declares: conversions of configs and tensors in both directions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

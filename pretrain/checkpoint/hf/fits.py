@@ -8,16 +8,17 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-"""our names of activations -> theirs"""
+"""our names of activations -> those of transformers"""
 
 
 def check(
     model: Model, name: str, activations: Mapping[str, str], patterns: Sequence[str] = ("dense",),
-    grouped: bool = False, **wanted: Any,
+    grouped: bool = False, **required: Any,
 ) -> None:  # fmt: skip
-    """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, its activation is one that
-    `name` has, its layers see whom `patterns` say, and each query has a key of its own, if it has no `grouped` ones."""
-    for key, value in ({"embedding_size": None, "shared_layers": False} | wanted).items():
+    """Raises ConfigError unless Hugging Face's `name` can express the model: its keys, which may be dotted, have the
+    `required` values, `activations` has its activation, `patterns` has its attention patterns, and it has as many key
+    and value heads as query heads unless `grouped`."""
+    for key, value in ({"embedding_size": None, "shared_layers": False} | required).items():
         configured = attrgetter(key)(model)
         if configured != value:
             raise ConfigError(
@@ -43,7 +44,7 @@ def check_heads(model: Model, name: str) -> None:
         raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
 
 
-def our_activation(theirs: str) -> str:
-    """Raises KeyError for one that is not known here."""
-    also = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_python": "gelu"}  # by another implementation
-    return ({name: ours for ours, name in ACTIVATIONS.items()} | also)[theirs]
+def our_activation(hf_name: str) -> str:
+    """Our name of an activation of transformers. Raises KeyError for an unknown one."""
+    variants = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_python": "gelu"}  # other implementations
+    return ({hf: name for name, hf in ACTIVATIONS.items()} | variants)[hf_name]

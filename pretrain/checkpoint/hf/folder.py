@@ -25,11 +25,11 @@ _FORMER = {".weight": ".gamma", ".bias": ".beta"}  # norms' leaves, in files of 
 
 @dataclass(frozen=True)
 class Folder:
-    """What `read` found. `theirs` is the config as transformers reads it, of the class that `family` has."""
+    """What `read` found. `hf_config` is the config as transformers reads it, of the class that `family` has."""
 
     path: Path
     family: HfFamily
-    theirs: PretrainedConfig
+    hf_config: PretrainedConfig
     tensors: dict[str, tuple[int, ...]]
 
 
@@ -49,12 +49,12 @@ def read(path: Path) -> Folder:
     tensors = _tensors(path)
     try:
         family.refuse(tree, len(tensors))
-        theirs = family.model_class.config_class.from_dict(tree)
+        hf_config = family.model_class.config_class.from_dict(tree)
     except ConfigError as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from None
     except Exception as error:  # the library raises whatever a value leads to
         raise ConfigError(f"{path / 'config.json'} cannot be read ({_line(error)})") from None
-    return Folder(path, family, theirs, tensors)
+    return Folder(path, family, hf_config, tensors)
 
 
 _REFUSED = {
@@ -71,18 +71,18 @@ def check_tensors(folder: Folder, model: Model) -> None:
         raise ConfigError(
             f"{folder.path / 'config.json'} has {layers:,} layers, and the folder has {len(folder.tensors)} tensors"
         )
-    ours = {part.name: part.shape for part in parameter_specs(model)}
+    shape_of = {part.name: part.shape for part in parameter_specs(model)}
     for link in folder.family.links(model):
-        shapes = link.out(*(torch.empty(ours[name], device="meta") for name in link.ours))
-        for name, value in zip(link.theirs, shapes, strict=True):
-            found = next((folder.tensors[n] for n in _names(folder, model, name) if n in folder.tensors), None)
-            if found is None and not name.startswith(folder.family.head_prefixes):
+        shapes = link.out(*(torch.empty(shape_of[name], device="meta") for name in link.mcore_names))
+        for name, value in zip(link.hf_names, shapes, strict=True):
+            shape = next((folder.tensors[n] for n in _names(folder, model, name) if n in folder.tensors), None)
+            if shape is None and not name.startswith(folder.family.head_prefixes):
                 raise ConfigError(
                     f"{folder.path} has no tensor {name}, and it is not a head, which could be initialized randomly"
                 )
-            if found is not None and found != tuple(value.shape):
+            if shape is not None and shape != tuple(value.shape):
                 raise ConfigError(
-                    f"{folder.path}: {name} is {list(found)}, and config.json makes it {list(value.shape)}"
+                    f"{folder.path}: {name} is {list(shape)}, and config.json makes it {list(value.shape)}"
                 )
 
 

@@ -38,38 +38,38 @@ class Agreement:
     limit: float
 
     def __str__(self) -> str:
-        found = f"largest logit difference from transformers {self.difference:.2e}"
+        measured = f"largest logit difference from transformers {self.difference:.2e}"
         if self.limit <= GATE:
-            return found
-        return f"{found}; its own, of weights a unit in the last place away: {self.limit:.2e}"
+            return measured
+        return f"{measured}; its own, of weights a unit in the last place away: {self.limit:.2e}"
 
 
-def pass_gate(verb: str, ours: tuple[Tensor, ...], theirs: Any, batch: Rows, position_offset: int) -> Agreement:
+def pass_gate(verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, position_offset: int) -> Agreement:
     """Holds our logits against those of a Hugging Face model, which is of no more use after that. Raises RunError,
     "not VERB: ...", if they differ."""
-    expected = hf_logits(theirs, batch, position_offset)
-    difference, limit = largest_difference(ours, expected), GATE
+    expected = hf_logits(hf_model, batch, position_offset)
+    difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
-        limit = max(limit, _rounding(theirs, batch, position_offset, expected))
+        limit = max(limit, _rounding(hf_model, batch, position_offset, expected))
     if not difference <= limit:
         raise RunError(
-            f"not {verb}: logits differ by {difference:.2e} from transformers' {type(theirs).__name__}, more than "
+            f"not {verb}: logits differ by {difference:.2e} from transformers' {type(hf_model).__name__}, more than "
             f"{limit:.2e}"
         )
     return Agreement(difference, limit)
 
 
-def _rounding(theirs: Any, batch: Rows, position_offset: int, expected: tuple[Tensor, ...]) -> float:
+def _rounding(hf_model: Any, batch: Rows, position_offset: int, expected: tuple[Tensor, ...]) -> float:
     """How far logits move when all weights do by a unit in the last place, up or down as drawn. The most of a few
     draws, as a position that is near to a turning point moves much in some of them and little in others. Weights stay
     moved: a copy would take the memory of another model."""
     draw, moved = torch.Generator().manual_seed(0), []
     for _ in range(_DRAWS):
         with torch.no_grad():
-            for weight in theirs.parameters():
+            for weight in hf_model.parameters():
                 up = torch.rand(weight.shape, generator=draw) < 0.5
                 weight.mul_(torch.where(up, 1 + _UNIT, 1 - _UNIT))
-        before, expected = expected, hf_logits(theirs, batch, position_offset)
+        before, expected = expected, hf_logits(hf_model, batch, position_offset)
         moved.append(largest_difference(before, expected))
     return max(moved)
 
@@ -91,37 +91,39 @@ def rows_for(config: RunConfig) -> Rows:
     return rows
 
 
-def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
+def hf_logits(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
     """What InspectEngine.logits returns, from a Hugging Face model."""
     with torch.no_grad():
-        return hf_outputs(theirs.float().eval(), batch, position_offset)
+        return hf_outputs(hf_model.float().eval(), batch, position_offset)
 
 
-def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
-    """The same, as `theirs` is and with its gradients."""
+def hf_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
+    """The same, as `hf_model` is and with its gradients."""
     inputs = {
         "input_ids": batch.tokens,
         "attention_mask": batch.attention_mask,
-        "langs" if theirs.config.model_type == "xlm" else "token_type_ids": batch.segments,
+        "langs" if hf_model.config.model_type == "xlm" else "token_type_ids": batch.segments,
         "position_ids": batch.positions,
         "decoder_input_ids": batch.decoder_tokens,
     }
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
-    if theirs.config.model_type in _COUNTING:  # or they would follow from which ids are those of padding
+    if hf_model.config.model_type in _COUNTING:  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
-    if count := getattr(theirs.config, "global_tokens", 0):
+    if count := getattr(hf_model.config, "global_tokens", 0):
         tensors["global_attention_mask"] = torch.zeros(batch.tokens.shape, dtype=torch.int64)
         tensors["global_attention_mask"][:, :count] = 1
-    outputs = theirs(**tensors)
+    outputs = hf_model(**tensors)
     if hasattr(outputs, "prediction_logits"):
         answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits
         return outputs.prediction_logits, answers.flip(1)
     return (outputs.logits,)
 
 
-def largest_difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
+def largest_difference(logits: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
     """NaN where any logit is none. Raises RunError where shapes differ."""
-    if [x.shape for x in ours] != [x.shape for x in theirs]:
-        raise RunError(f"the implementations' outputs have other shapes: {[tuple(x.shape) for x in (*ours, *theirs)]}")
-    differences = torch.stack([(a - b).abs().max() for a, b in zip(ours, theirs, strict=True)])
+    if [x.shape for x in logits] != [x.shape for x in expected]:
+        raise RunError(
+            f"the implementations' outputs have other shapes: {[tuple(x.shape) for x in (*logits, *expected)]}"
+        )
+    differences = torch.stack([(a - b).abs().max() for a, b in zip(logits, expected, strict=True)])
     return float(differences.max())  # Python's max would lose a NaN

@@ -69,15 +69,15 @@ def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[st
     return tensors
 
 
-def _name(theirs: str, kind: str) -> str:
-    """Raises ConfigError for a tensor that no known model has."""
-    stem, _, leaf = theirs.rpartition(".")
+def _name(gguf_name: str, kind: str) -> str:
+    """Hugging Face's name of a tensor. Raises ConfigError for a tensor that no known model has."""
+    stem, _, leaf = gguf_name.rpartition(".")
     if stem in _WHOLE:
         return f"{_WHOLE[stem]}.{leaf}"
-    begin, _, rest = stem.partition(".")
-    number, _, part = rest.partition(".")
-    if begin != "blk" or part not in _OF_LAYER:
-        raise ConfigError(f"tensor {theirs} is not known here")
+    block, _, name_in_block = stem.partition(".")
+    number, _, part = name_in_block.partition(".")
+    if block != "blk" or part not in _OF_LAYER:
+        raise ConfigError(f"tensor {gguf_name} is not known here")
     name = "pre_feedforward_layernorm" if (kind, part) == ("gemma3", "ffn_norm") else _OF_LAYER[part]
     return f"model.layers.{number}.{name}.{leaf}"
 

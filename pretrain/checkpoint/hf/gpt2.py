@@ -16,8 +16,8 @@ from pretrain.config.model import Model
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    wanted: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
-    check(model, "GPT-2", ACTIVATIONS, **wanted)
+    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
+    check(model, "GPT-2", ACTIVATIONS, **required)
     check_heads(model, "GPT-2")
     return GPT2Config(
         **shared_fields(model, specials),
@@ -74,24 +74,24 @@ def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "transformer.wte.weight", model)
     yield same("embedding.position_embeddings.weight", "transformer.wpe.weight")
     for layer in range(model.layers):
-        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        yield from norm(f"{ours}.input_layernorm", f"{theirs}.ln_1", model)
-        yield from conv_by_head(f"{ours}.self_attention.linear_qkv", f"{theirs}.attn.c_attn", model)
-        yield from conv(f"{ours}.self_attention.linear_proj", f"{theirs}.attn.c_proj")
-        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.ln_2", model)
-        yield from conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
-        yield from conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
+        mcore, hf = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{mcore}.input_layernorm", f"{hf}.ln_1", model)
+        yield from conv_by_head(f"{mcore}.self_attention.linear_qkv", f"{hf}.attn.c_attn", model)
+        yield from conv(f"{mcore}.self_attention.linear_proj", f"{hf}.attn.c_proj")
+        yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.ln_2", model)
+        yield from conv(f"{mcore}.mlp.linear_fc1", f"{hf}.mlp.c_fc")
+        yield from conv(f"{mcore}.mlp.linear_fc2", f"{hf}.mlp.c_proj")
     yield from norm("decoder.final_layernorm", "transformer.ln_f", model)
     if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
-def conv(ours: str, theirs: str) -> Iterator[Link]:
-    yield transposed(f"{ours}.weight", f"{theirs}.weight")
-    yield same(f"{ours}.bias", f"{theirs}.bias")
+def conv(mcore: str, hf: str) -> Iterator[Link]:
+    yield transposed(f"{mcore}.weight", f"{hf}.weight")
+    yield same(f"{mcore}.bias", f"{hf}.bias")
 
 
-def conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+def conv_by_head(mcore: str, hf: str, model: Model) -> Iterator[Link]:
     """[heads * (q, k, v), ...] here, (q of all heads, k, v) there."""
 
     def out(fused: Tensor) -> list[Tensor]:
@@ -105,7 +105,7 @@ def conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
         return torch.transpose(split, 0, 1).flatten(0, 2)
 
     for leaf in ("weight", "bias"):
-        yield one(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), out, back)
+        yield one(f"{mcore}.{leaf}", (f"{hf}.{leaf}",), out, back)
 
 
 GPT2 = HfFamily(

@@ -29,8 +29,8 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
     """Every field stated. Raises ConfigError for a model that GPT-Neo cannot express."""
-    wanted: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
-    check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **wanted)
+    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
+    check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **required)
     check_heads(model, "GPT-Neo")
     windows = sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
     if len(windows) > 1:
@@ -44,7 +44,7 @@ def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
         max_position_embeddings=model.sequence_length,
         hidden_size=model.hidden,
         num_layers=model.layers,
-        attention_types=[[["local" if one else "global" for one in local], 1]],
+        attention_types=[[["local" if is_local else "global" for is_local in local], 1]],
         num_heads=model.heads,
         intermediate_size=model.ffn_dim,
         window_size=windows[0],
@@ -95,20 +95,20 @@ def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "transformer.wte.weight", model)
     yield same("embedding.position_embeddings.weight", "transformer.wpe.weight")
     for layer in range(model.layers):
-        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        yield _reads(ours, theirs, model)
-        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attn.attention.out_proj", model)
-        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.ln_2", model)
-        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc", model)
-        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj", model)
+        mcore, hf = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield _reads(mcore, hf, model)
+        yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.attn.attention.out_proj", model)
+        yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.ln_2", model)
+        yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.mlp.c_fc", model)
+        yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.mlp.c_proj", model)
     yield from norm("decoder.final_layernorm", "transformer.ln_f", model)
     if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
-def _reads(ours: str, theirs: str, model: Model) -> Link:
+def _reads(mcore: str, hf: str, model: Model) -> Link:
     """The norm and what makes queries, keys and values of it: see the top of this file."""
-    weights = tuple(f"{theirs}.attn.attention.{name}_proj.weight" for name in "qkv")
+    weights = tuple(f"{hf}.attn.attention.{name}_proj.weight" for name in "qkv")
     split, _ = by_head("", [""] * 3, model)
     scale = math.sqrt(model.dim_per_head)
 
@@ -122,9 +122,9 @@ def _reads(ours: str, theirs: str, model: Model) -> Link:
         (weight,) = split.back(q * scale, k, v)
         return [gain, shift, weight, weight.new_zeros(len(weight))]
 
-    mine = tuple(f"{ours}.{name}" for name in ("input_layernorm.weight", "input_layernorm.bias"))
-    fused = tuple(f"{ours}.self_attention.linear_qkv.{leaf}" for leaf in ("weight", "bias"))
-    return Link((*mine, *fused), (f"{theirs}.ln_1.weight", f"{theirs}.ln_1.bias", *weights), out, back)
+    layernorm = tuple(f"{mcore}.{name}" for name in ("input_layernorm.weight", "input_layernorm.bias"))
+    fused = tuple(f"{mcore}.self_attention.linear_qkv.{leaf}" for leaf in ("weight", "bias"))
+    return Link((*layernorm, *fused), (f"{hf}.ln_1.weight", f"{hf}.ln_1.bias", *weights), out, back)
 
 
 GPT_NEO = HfFamily(

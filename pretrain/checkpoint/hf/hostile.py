@@ -33,21 +33,21 @@ _WRITTEN = (
 )  # fmt: skip
 
 
-def texts(tokenizer: Tokenizer, found: tuple[str, ...]) -> list[str]:
+def texts(tokenizer: Tokenizer, special_tokens: tuple[str, ...]) -> list[str]:
     """Written ones, runs of each white space, characters of every plane, and pieces of the vocabulary in random order;
-    none that spells one of `found`, the special tokens that a text may hold."""
+    none that spells one of `special_tokens`, which a text may hold."""
     draw = random.Random(0)
-    made = [*_WRITTEN, *_SPELLED, *(f"a {name}b {name}{name}" for name in _SPELLED)]
-    made += [space * count + end for space in " \t\n" for count in range(1, 20) for end in ("", "a", "1", ".")]
-    made += [chr(code) + end for code in range(0x250) for end in ("", "a")]
+    texts = [*_WRITTEN, *_SPELLED, *(f"a {name}b {name}{name}" for name in _SPELLED)]
+    texts += [space * count + end for space in " \t\n" for count in range(1, 20) for end in ("", "a", "1", ".")]
+    texts += [chr(code) + end for code in range(0x250) for end in ("", "a")]
     for plane in range(17):
         starts = range(0, 0x3000, 48) if plane == 0 else draw.sample(range(0x10000 - 48), _BLOCKS)
         blocks = [[chr((plane << 16) + start + k) for k in range(48)] for start in starts]
         blocks += [[chr(draw.randrange(0x10000) + (plane << 16)) for _ in range(48)] for _ in range(_BLOCKS)]
-        kept = [[c for c in block if not "\ud800" <= c <= "\udfff"] for block in blocks]
-        made += [joint.join(block) for block in kept for joint in ("", " ")]
+        characters = [[c for c in block if not "\ud800" <= c <= "\udfff"] for block in blocks]
+        texts += [joint.join(block) for block in characters for joint in ("", " ")]
     pieces = [piece for piece in tokenizer.texts() if piece]
-    made += [*draw.sample(pieces, min(_PIECES, len(pieces)))]
-    made += ["".join(draw.choices(pieces, k=draw.randint(2, 12))) for _ in range(_PIECES)]
-    made.append("".join(draw.choices(pieces, k=_PIECES)))
-    return [text for text in made if not any(name in text for name in found)]
+    texts += [*draw.sample(pieces, min(_PIECES, len(pieces)))]
+    texts += ["".join(draw.choices(pieces, k=draw.randint(2, 12))) for _ in range(_PIECES)]
+    texts.append("".join(draw.choices(pieces, k=_PIECES)))
+    return [text for text in texts if not any(name in text for name in special_tokens)]

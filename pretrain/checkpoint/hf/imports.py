@@ -29,7 +29,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     config, its tensors and its tokenizer are held against each other before anything is built."""
     folder = folders.read(directory)
     try:
-        model = folder.family.model_of(folder.theirs)
+        model = folder.family.model_of(folder.hf_config)
     except KeyError as error:
         raise ConfigError(f"{directory}: the activation {error} is not known here") from None
     sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
@@ -57,22 +57,26 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
-    theirs = _model(folder, config, warn)
-    values, state = theirs.state_dict(), engine.state()
-    _say_what_is_left_out(folder, config, values, warn)
+    hf_model = _model(folder, config, warn)
+    values, state = hf_model.state_dict(), engine.state()
+    _warn_of_skipped(folder, config, values, warn)
     for link in folder.family.links(config.model):
-        for name in link.theirs:
+        for name in link.hf_names:
             if not values[name].isfinite().all():
                 raise ConfigError(f"{directory}: {name} has values that are no finite numbers")
-        for name, value in zip(link.ours, link.back(*(values[name].float() for name in link.theirs)), strict=True):
+        for name, value in zip(
+            link.mcore_names, link.back(*(values[name].float() for name in link.hf_names)), strict=True
+        ):
             part = state.pop(f"model/{name}")
             if tuple(value.shape) != part.shape:
-                raise RunError(f"{directory}: {link.theirs[0]} makes {tuple(value.shape)}, and {part.shape} is needed")
+                raise RunError(
+                    f"{directory}: {link.hf_names[0]} makes {tuple(value.shape)}, and {part.shape} is needed"
+                )
             for piece in part.pieces:
                 piece.value.copy_(value)
     assert not state, f"no link leads to {sorted(state)}"
     batch = rows_for(config)
-    agreement = pass_gate("imported", engine.logits(batch), theirs, batch, config.model.position_offset)
+    agreement = pass_gate("imported", engine.logits(batch), hf_model, batch, config.model.position_offset)
     cursor = {"samples": 0, "fingerprint": "imported"}
     record = Record(
         step=0,
@@ -91,21 +95,21 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     return agreement
 
 
-def _say_what_is_left_out(
+def _warn_of_skipped(
     folder: Folder, config: RunConfig, values: Mapping[str, Tensor], warn: Callable[[str], None]
 ) -> None:  # fmt: skip
     try:
-        left_out = folder.family.left_out(config.model, values)
+        skipped = folder.family.left_out(config.model, values)
     except ConfigError as error:
         raise ConfigError(f"{folder.path}: {error}") from None
-    if left_out:
-        warn(f"not imported from {folder.path}: {', '.join(left_out)}")
+    if skipped:
+        warn(f"not imported from {folder.path}: {', '.join(skipped)}")
 
 
 def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> Any:
     torch.manual_seed(config.run.seed)
     try:
-        theirs, missing, unknown = load(folder.family, config.model, folder.path, folder.theirs)
+        hf_model, missing, unknown = load(folder.family, config.model, folder.path, folder.hf_config)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder.path} cannot be read ({' '.join(str(error).split())[:200]})") from None
     for names, why in ((missing, "has no tensor"), (unknown, "has a tensor that the model has no place for,")):
@@ -115,4 +119,4 @@ def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> An
         warn(f"{folder.path} has no weights for {', '.join(missing)}: they are initialized randomly")
     if unknown:
         warn(f"not imported from {folder.path}: {', '.join(unknown)}")
-    return theirs
+    return hf_model

@@ -1,7 +1,8 @@
-"""How our parameters are Hugging Face's, and back: mostly one of ours is one or several of theirs.
+"""Conversion between our parameters and Hugging Face's: usually one of ours is one or several of theirs.
 
-A family's file lists its links once; export and import both follow them, a link at a time, so that no more is held than
-the parameters of one. Functions take meta tensors too: that is how shapes are known before values.
+A family's file lists its links once. Export and import both follow them, a link at a time, so that only the parameters
+of one link are in memory. `mcore` and `hf` are the names of a tensor or module here, as megatron-core has them, and in
+transformers. Functions take meta tensors too: that is how shapes are known before values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,69 +18,72 @@ Many = Callable[..., Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Link:
-    """`out` makes the tensors called `theirs` of those called `ours`, `back` ours of theirs."""
+    """Tensors that are converted together. `out` converts values of `mcore_names` to those of `hf_names`, `back` the
+    other way."""
 
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
+    mcore_names: tuple[str, ...]
+    hf_names: tuple[str, ...]
     out: Many
     back: Many
 
 
 def one(
-    ours: str, theirs: tuple[str, ...], out: Callable[[Tensor], Sequence[Tensor]], back: Callable[..., Tensor]
+    mcore: str, hf: tuple[str, ...], out: Callable[[Tensor], Sequence[Tensor]], back: Callable[..., Tensor]
 ) -> Link:  # fmt: skip
     """A link of one of our parameters."""
-    return Link((ours,), theirs, out, lambda *parts: [back(*parts)])
+    return Link((mcore,), hf, out, lambda *values: [back(*values)])
 
 
-def same(ours: str, theirs: str) -> Link:
-    return one(ours, (theirs,), lambda x: [x], lambda x: x)
+def same(mcore: str, hf: str) -> Link:
+    return one(mcore, (hf,), lambda x: [x], lambda x: x)
 
 
-def transposed(ours: str, theirs: str) -> Link:
+def transposed(mcore: str, hf: str) -> Link:
     """Conv1D keeps [in, out]."""
-    return one(ours, (theirs,), lambda x: [x.T], lambda x: x.T)
+    return one(mcore, (hf,), lambda x: [x.T], lambda x: x.T)
 
 
-def rows(ours: str, theirs: str, model: Model) -> Link:
+def rows(mcore: str, hf: str, model: Model) -> Link:
     """The vocabulary's rows, without those that pad it (which are zeros when they come back)."""
     assert model.vocabulary is not None
     real, padding = model.vocabulary, model.padded_vocab_size - model.vocabulary
-    return one(ours, (theirs,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
+    return one(mcore, (hf,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
 
 
-def linear(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+def linear(mcore: str, hf: str, model: Model) -> Iterator[Link]:
     """Weight, and bias if the model has them."""
     for leaf in ("weight", "bias") if model.bias else ("weight",):
-        yield same(f"{ours}.{leaf}", f"{theirs}.{leaf}")
+        yield same(f"{mcore}.{leaf}", f"{hf}.{leaf}")
 
 
-def norm(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+def norm(mcore: str, hf: str, model: Model) -> Iterator[Link]:
     for leaf in ("weight", "bias") if model.norm_type == "layer" else ("weight",):
-        yield same(f"{ours}.{leaf}", f"{theirs}.{leaf}")
+        yield same(f"{mcore}.{leaf}", f"{hf}.{leaf}")
 
 
-def by_head(ours: str, theirs: Sequence[str], model: Model) -> Iterator[Link]:
-    """Each key and value, and before them (if `theirs` are three) the queries that share them, lie together here, and
+def by_head(mcore: str, hf: Sequence[str], model: Model) -> Iterator[Link]:
+    """Each key and value, and before them (if `hf` has three names) the queries that share them, lie together here, and
     apart there."""
-    queries = (model.heads // model.num_kv_heads,) if len(theirs) == 3 else ()
-    heads = (*queries, 1, 1)  # of each group, of each of `theirs`
+    queries = (model.heads // model.num_kv_heads,) if len(hf) == 3 else ()
+    heads = (*queries, 1, 1)  # of each group, of each of `hf`
 
     def out(fused: Tensor) -> Sequence[Tensor]:
         split = fused.view(model.num_kv_heads, sum(heads), model.dim_per_head, *fused.shape[1:])
         return [part.flatten(0, 2) for part in split.split(heads, dim=1)]
 
-    def back(*parts: Tensor) -> Tensor:
+    def back(*values: Tensor) -> Tensor:
         split = [
-            part.view(model.num_kv_heads, count, model.dim_per_head, *part.shape[1:])
-            for part, count in zip(parts, heads, strict=True)
+            value.view(model.num_kv_heads, count, model.dim_per_head, *value.shape[1:])
+            for value, count in zip(values, heads, strict=True)
         ]
         return torch.cat(split, dim=1).flatten(0, 2)
 
     for leaf in ("weight", "bias") if model.has_qkv_bias else ("weight",):
-        yield one(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)
+        yield one(f"{mcore}.{leaf}", tuple(f"{name}.{leaf}" for name in hf), out, back)
 
 
-def gated(ours: str, gate: str, value: str) -> Link:
+def gated(mcore: str, gate: str, value: str) -> Link:
     """Gate and value of each feature lie side by side here."""
-    return one(ours, (gate, value), lambda x: [x[0::2], x[1::2]], lambda g, v: torch.stack((g, v), dim=1).flatten(0, 1))
+    return one(
+        mcore, (gate, value), lambda x: [x[0::2], x[1::2]], lambda g, v: torch.stack((g, v), dim=1).flatten(0, 1)
+    )

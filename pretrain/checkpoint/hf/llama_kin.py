@@ -25,7 +25,7 @@ from pretrain.config.positions import RotaryPositions
 from pretrain.errors import ConfigError
 
 _ACTIVATIONS = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": "relu"}
-_OURS = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_new": "gated_gelu"}
+_FROM_HF = {hf: name for name, hf in _ACTIVATIONS.items()} | {"gelu_new": "gated_gelu"}
 
 
 def windows(model: Model) -> list[int]:
@@ -34,18 +34,18 @@ def windows(model: Model) -> list[int]:
 
 
 def check_decoder(
-    model: Model, name: str, patterns: tuple[str, ...], wanted: Mapping[str, Any], free: tuple[str, ...]
+    model: Model, name: str, patterns: tuple[str, ...], required: Mapping[str, Any], free: tuple[str, ...]
 ) -> None:
-    """Raises ConfigError for what `name` and its kin have no word for, or what is not as `wanted`. Keys in `free` may
-    have any value."""
+    """Raises ConfigError for a model that Hugging Face's `name` cannot express: a key has another value than
+    `required`, or than the kin's usual one. Keys in `free` may have any value."""
     usual: dict[str, Any] = {
         "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
         "final_logit_softcap": None, "attention_logit_softcap": None,
         "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
     }  # fmt: skip
-    wanted = {key: value for key, value in {**usual, **wanted}.items() if key not in free}
-    check(model, name, _ACTIVATIONS, patterns, grouped=True, **wanted)
+    required = {key: value for key, value in {**usual, **required}.items() if key not in free}
+    check(model, name, _ACTIVATIONS, patterns, grouped=True, **required)
     if len(set(windows(model))) > 1:
         raise ConfigError(
             f"Hugging Face's {name} has one sliding window: a model with windows of {windows(model)} cannot be exported"
@@ -89,7 +89,7 @@ def section(config: Any) -> dict[str, Any]:
         "norm_type": "rms",
         "norm_eps": config.rms_norm_eps,
         "bias": False,
-        "activation": _OURS[getattr(config, "hidden_act", None) or config.hidden_activation],
+        "activation": _FROM_HF[getattr(config, "hidden_act", None) or config.hidden_activation],
         "tie_word_embeddings": config.tie_word_embeddings,
         "attention_dropout": config.attention_dropout,
         "init": {"name": "normal", "scale_residual": False},
@@ -120,23 +120,23 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
 def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "model.embed_tokens.weight", model)
     for layer in range(model.layers):
-        ours, theirs = f"decoder.layers.{layer}", f"model.layers.{layer}"
-        yield from norm(f"{ours}.input_layernorm", f"{theirs}.input_layernorm", model)
-        names = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
-        yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
+        mcore, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
+        yield from norm(f"{mcore}.input_layernorm", f"{hf}.input_layernorm", model)
+        names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
+        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
         if model.qk_norm:
             for name in "qk":
-                yield from norm(f"{ours}.self_attention.{name}_layernorm", f"{theirs}.self_attn.{name}_norm", model)
-        yield same(f"{ours}.self_attention.linear_proj.weight", f"{theirs}.self_attn.o_proj.weight")
+                yield from norm(f"{mcore}.self_attention.{name}_layernorm", f"{hf}.self_attn.{name}_norm", model)
+        yield same(f"{mcore}.self_attention.linear_proj.weight", f"{hf}.self_attn.o_proj.weight")
         if model.norm == "sandwich":
-            yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.post_attention_layernorm", model)
-            yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.pre_feedforward_layernorm", model)
-            yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.post_feedforward_layernorm", model)
+            yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.post_attention_layernorm", model)
+            yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.pre_feedforward_layernorm", model)
+            yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.post_feedforward_layernorm", model)
         else:
-            yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.post_attention_layernorm", model)
-        gate, value = f"{theirs}.mlp.gate_proj.weight", f"{theirs}.mlp.up_proj.weight"
-        yield gated(f"{ours}.mlp.linear_fc1.weight", gate, value)
-        yield same(f"{ours}.mlp.linear_fc2.weight", f"{theirs}.mlp.down_proj.weight")
+            yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.post_attention_layernorm", model)
+        gate, value = f"{hf}.mlp.gate_proj.weight", f"{hf}.mlp.up_proj.weight"
+        yield gated(f"{mcore}.mlp.linear_fc1.weight", gate, value)
+        yield same(f"{mcore}.mlp.linear_fc2.weight", f"{hf}.mlp.down_proj.weight")
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "model.norm", model)
     if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
@@ -151,16 +151,16 @@ def _family(
     settings: Callable[[Any], dict[str, Any]],
     takes: Callable[[Model], bool] = lambda model: True,
     patterns: tuple[str, ...] = ("dense", "banded"),
-    wanted: Mapping[str, Any] | None = None,
+    required: Mapping[str, Any] | None = None,
     free: tuple[str, ...] = (),
     refuse: Callable[[dict[str, Any], int], None] = refuse,
 ) -> HfFamily:
     """A row of the table. `hf_fields`: fields of its config besides the shared ones; `settings`: keys of our `model`
-    section besides the shared ones; `patterns`, `wanted` and `free`: see `check_decoder`."""
+    section besides the shared ones; `patterns`, `required` and `free`: see `check_decoder`."""
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
         """Every field stated. Raises ConfigError for a model that the family cannot express."""
-        check_decoder(model, name, patterns, wanted or {}, free)
+        check_decoder(model, name, patterns, required or {}, free)
         described: PretrainedConfig = model_class.config_class(
             **fields(model, specials), **hf_fields(model), architectures=[model_class.__name__]
         )
@@ -229,13 +229,13 @@ def _mistral_settings(config: Any) -> dict[str, Any]:
     return _settings(config) | {"attention": {"pattern": [{"name": "banded", "window": config.sliding_window}]}}
 
 
-def _gemma3_positions(found: Any) -> dict[str, Any]:
-    ours, local = positions(found["full_attention"]), positions(found["sliding_attention"])
-    if local != ours:
+def _gemma3_positions(rope_parameters: Any) -> dict[str, Any]:
+    settings, local = (positions(rope_parameters[kind]) for kind in ("full_attention", "sliding_attention"))
+    if local != settings:
         if "scaling" in local:
             raise ConfigError("positions of layers with a sliding window are scaled, which is not known here")
-        ours["local_base"] = local["base"]
-    return ours
+        settings["local_base"] = local["base"]
+    return settings
 
 
 def _refuse_gemma(tree: dict[str, Any], most_layers: int) -> None:
@@ -255,7 +255,7 @@ LLAMA_KIN = (
         Gemma2ForCausalLM,
         "gemma2",
         takes=lambda model: model.norm == "sandwich" and not model.qk_norm,
-        wanted=_GEMMA2,
+        required=_GEMMA2,
         free=("final_logit_softcap", "attention_logit_softcap"),
         hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": rope(model)},
         settings=lambda config: {
@@ -271,7 +271,7 @@ LLAMA_KIN = (
         Gemma3ForCausalLM,
         "gemma3_text",
         takes=lambda model: model.norm == "sandwich",
-        wanted=_GEMMA3,
+        required=_GEMMA3,
         free=("final_logit_softcap", "positions.local_base"),
         hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": _gemma3_rope(model)},
         settings=lambda config: {
@@ -287,7 +287,7 @@ LLAMA_KIN = (
         Qwen3ForCausalLM,
         "qwen3",
         takes=lambda model: model.qk_norm,
-        wanted={"qk_norm": True},
+        required={"qk_norm": True},
         hf_fields=lambda model: _qwen_fields(model) | {"attention_bias": False},
         settings=lambda config: _settings_by_layer(config) | {"qk_norm": True},
     ),
@@ -296,7 +296,7 @@ LLAMA_KIN = (
         Qwen2ForCausalLM,
         "qwen2",
         takes=lambda model: model.has_qkv_bias,
-        wanted={"has_qkv_bias": True},
+        required={"has_qkv_bias": True},
         hf_fields=_qwen_fields,
         settings=lambda config: _settings_by_layer(config) | {"qkv_bias": True},
     ),

@@ -45,13 +45,13 @@ def hf_config(model: Model, specials: Specials) -> LongformerConfig:
             f"them {sorted(set(windows))} (2 * window - 2) and cannot be exported to it"
         )
     (count,) = counts
-    ours: dict[str, Any] = {"global_tokens": count} if count else {}
+    global_fields: dict[str, Any] = {"global_tokens": count} if count else {}
     return LongformerConfig(
         **encoder_fields(model, specials),
         sep_token_id=specials.sep,
         attention_window=windows,
         architectures=[LongformerForMaskedLM.__name__],
-        **ours,
+        **global_fields,
     )
 
 
@@ -80,17 +80,17 @@ def model_of(config: Any) -> dict[str, Any]:
 
 def links(model: Model) -> Iterator[Link]:
     for link in roberta.links(model, "longformer"):
-        yield _twice(link) if "linear_qkv" in link.ours[0] else link
+        yield _twice(link) if "linear_qkv" in link.mcore_names[0] else link
 
 
 def _twice(link: Link) -> Link:
-    """Projections, which global tokens have of their own there."""
-    count = len(link.theirs)
+    """Writes projections twice: transformers has separate ones for global tokens."""
+    count = len(link.hf_names)
     return Link(
-        link.ours,
-        (*link.theirs, *map(_of_global, link.theirs)),
-        lambda *ours: [*link.out(*ours), *link.out(*ours)],
-        lambda *theirs: link.back(*theirs[:count]),
+        link.mcore_names,
+        (*link.hf_names, *map(_of_global, link.hf_names)),
+        lambda *values: [*link.out(*values), *link.out(*values)],
+        lambda *values: link.back(*values[:count]),
     )
 
 
@@ -100,7 +100,7 @@ def _of_global(name: str) -> str:
 
 
 def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
-    """What of their `values` has no place in ours. Raises ConfigError where it would be read."""
+    """Names the tensors of `values` that our model has no parameters for. Raises ConfigError if they are in use."""
     local = [name.replace("_global.", ".") for name in values if "_global." in name]
     if all(equal(values[name], values[_of_global(name)]) for name in local):
         return []

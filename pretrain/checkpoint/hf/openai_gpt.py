@@ -22,13 +22,13 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     """Every field stated. Raises ConfigError for a model that OpenAI GPT cannot express."""
-    wanted: dict[str, Any] = {
+    required: dict[str, Any] = {
         "norm": "post",
         "positions.name": "learned",
         "ffn_dropout": 0.0,
         "tie_word_embeddings": True,
     }
-    check(model, "OpenAI GPT", _ACTIVATIONS, **wanted)
+    check(model, "OpenAI GPT", _ACTIVATIONS, **required)
     if model.ffn_dim != 4 * model.hidden:
         raise ConfigError(
             f"Hugging Face's OpenAI GPT has model.ffn={4 * model.hidden}, four times model.hidden: a model with "
@@ -45,10 +45,10 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
 
 def model_of(config: OpenAIGPTConfig) -> dict[str, Any]:
     """Our `model` section."""
-    ours = {theirs: name for name, theirs in _ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
+    names = {hf: name for name, hf in _ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
     return shared_settings(config) | {
         "norm": "post",
-        "activation": ours[config.afn],
+        "activation": names[config.afn],
         "init": {"name": "normal", "scale_residual": False},
     }
 
@@ -57,13 +57,13 @@ def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "transformer.tokens_embed.weight", model)
     yield same("embedding.position_embeddings.weight", "transformer.positions_embed.weight")
     for layer in range(model.layers):
-        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        yield from conv_by_head(f"{ours}.self_attention.linear_qkv", f"{theirs}.attn.c_attn", model)
-        yield from conv(f"{ours}.self_attention.linear_proj", f"{theirs}.attn.c_proj")
-        yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.ln_1", model)
-        yield from conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
-        yield from conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
-        yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.ln_2", model)
+        mcore, hf = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from conv_by_head(f"{mcore}.self_attention.linear_qkv", f"{hf}.attn.c_attn", model)
+        yield from conv(f"{mcore}.self_attention.linear_proj", f"{hf}.attn.c_proj")
+        yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.ln_1", model)
+        yield from conv(f"{mcore}.mlp.linear_fc1", f"{hf}.mlp.c_fc")
+        yield from conv(f"{mcore}.mlp.linear_fc2", f"{hf}.mlp.c_proj")
+        yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.ln_2", model)
 
 
 OPENAI_GPT = HfFamily(

@@ -70,7 +70,7 @@ def load(
     RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
     logging.disable_progress_bar()
-    theirs, report = family.class_of(model).from_pretrained(
+    hf_model, report = family.class_of(model).from_pretrained(
         directory,
         config=config,
         dtype=torch.float32,
@@ -85,4 +85,4 @@ def load(
         name for name in report["missing_keys"] if model.positions.name == "learned" or not name.endswith(computed)
     ]
     unknown = (name for name in report["unexpected_keys"] if not name.endswith(_CONSTANTS))
-    return theirs, sorted(missing), sorted(unknown)
+    return hf_model, sorted(missing), sorted(unknown)

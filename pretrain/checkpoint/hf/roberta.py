@@ -55,15 +55,15 @@ def model_of(config: RobertaConfig) -> dict[str, Any]:
 
 def links(model: Model, prefix: str = "roberta") -> Iterator[Link]:
     """Links of the encoder and its embeddings, whose names in transformers begin with `prefix`."""
-    theirs = f"{prefix}.embeddings"
-    yield rows("embedding.word_embeddings.weight", f"{theirs}.word_embeddings.weight", model)
+    embeddings = f"{prefix}.embeddings"
+    yield rows("embedding.word_embeddings.weight", f"{embeddings}.word_embeddings.weight", model)
     yield one(
         "embedding.encoder.position_embeddings.weight",
-        (f"{theirs}.position_embeddings.weight", f"{theirs}.token_type_embeddings.weight"),
+        (f"{embeddings}.position_embeddings.weight", f"{embeddings}.token_type_embeddings.weight"),
         _without_segment,
         lambda positions, segment: positions + segment,
     )
-    yield from norm("embedding.encoder.norm", f"{theirs}.LayerNorm", model)
+    yield from norm("embedding.encoder.norm", f"{embeddings}.LayerNorm", model)
     yield from layers(model, f"{prefix}.encoder.layer")
     yield from linear("head.transform", "lm_head.dense", model)
     yield from norm("head.norm", "lm_head.layer_norm", model)

@@ -19,8 +19,8 @@ _BASE = 10000.0
 def hf_config(model: Model, specials: Specials) -> RoFormerConfig:
     """Every field stated. Raises ConfigError for a model that RoFormer cannot express."""
     positions = {"name": "rotary", "interleaved": True, "base": _BASE, "local_base": None, "scaling": None}
-    wanted = {f"positions.{key}": value for key, value in positions.items()}
-    check_encoder(model, "RoFormer", binary_head=False, embedding_size=model.embedding_size, **wanted)
+    required = {f"positions.{key}": value for key, value in positions.items()}
+    check_encoder(model, "RoFormer", binary_head=False, embedding_size=model.embedding_size, **required)
     if model.segments < 1 or model.embedding_size == model.hidden:
         raise ConfigError(
             "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "

@@ -9,7 +9,7 @@ from pretrain.errors import ConfigError
 
 
 def rope(model: Model) -> dict[str, Any]:
-    """Their `rope_parameters`, of dense layers."""
+    """`rope_parameters` of dense layers."""
     positions = model.positions
     assert isinstance(positions, RotaryPositions), "the family has no others"
     if positions.scaling is None:
@@ -32,15 +32,15 @@ def rope(model: Model) -> dict[str, Any]:
 
 
 def positions(parameters: Any) -> dict[str, Any]:
-    """Our `model.positions`, of their `rope_parameters`. Raises ConfigError for a scaling that is not known here."""
+    """Our `model.positions` section for `rope_parameters`. Raises ConfigError for a scaling that is not known here."""
     kind = parameters.get("rope_type", "default")
-    ours: dict[str, Any] = {"name": "rotary", "base": parameters["rope_theta"]}
+    settings: dict[str, Any] = {"name": "rotary", "base": parameters["rope_theta"]}
     if kind == "default" or (kind == "linear" and parameters["factor"] == 1):
-        return ours
+        return settings
     if kind == "linear":
-        return ours | {"scaling": {"name": "linear", "factor": parameters["factor"]}}
+        return settings | {"scaling": {"name": "linear", "factor": parameters["factor"]}}
     if kind == "yarn":
-        return ours | {"scaling": _yarn(parameters)}
+        return settings | {"scaling": _yarn(parameters)}
     if kind != "llama3":
         raise ConfigError(
             f"rotary positions scaled by the rule {kind} are not known here: linear, llama3 and yarn are"
@@ -51,7 +51,7 @@ def positions(parameters: Any) -> dict[str, Any]:
         "factor": parameters["factor"],
         "original_length": parameters["original_max_position_embeddings"],
     }
-    return ours | {
+    return settings | {
         "scaling": scaling
         | {"low_freq_factor": parameters["low_freq_factor"], "high_freq_factor": parameters["high_freq_factor"]}
     }

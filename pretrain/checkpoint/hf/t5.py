@@ -15,14 +15,14 @@ from pretrain.errors import ConfigError
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
     """Every field stated. Raises ConfigError for a model that T5 cannot express."""
-    wanted: dict[str, Any] = {
+    required: dict[str, Any] = {
         "norm": "pre",
         "norm_type": "rms",
         "bias": False,
         "positions.name": "relative",
         "embedding_norm": False,
     }
-    check(model, "T5", _ACTIVATIONS, **wanted, embedding_scale=False)
+    check(model, "T5", _ACTIVATIONS, **required, embedding_scale=False)
     if not model.is_encoder_decoder:
         raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
     encoder_layers, decoder_layers = model.stacks
@@ -53,8 +53,8 @@ _ACTIVATIONS = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-ge
 
 
 def model_of(config: T5Config) -> dict[str, Any]:
-    """Our `model` section. Theirs has no longest length: 512 positions are what it was trained on."""
-    ours = {theirs: name for name, theirs in _ACTIVATIONS.items()}
+    """Our `model` section. T5 has no maximum length: the default is the 512 positions that it was trained on."""
+    names = {hf: name for name, hf in _ACTIVATIONS.items()}
     return {
         "family": "t5",
         "layers": config.num_decoder_layers,
@@ -69,7 +69,7 @@ def model_of(config: T5Config) -> dict[str, Any]:
         "norm_type": "rms",
         "norm_eps": config.layer_norm_epsilon,
         "bias": False,
-        "activation": ours[config.feed_forward_proj],
+        "activation": names[config.feed_forward_proj],
         "positions": {
             "name": "relative",
             "num_buckets": config.relative_attention_num_buckets,
@@ -95,25 +95,25 @@ def links(model: Model) -> Iterator[Link]:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
-def _layer(ours: str, theirs: str, model: Model, decodes: bool) -> Iterator[Link]:
-    yield from norm(f"{ours}.input_layernorm", f"{theirs}.0.layer_norm", model)
-    names = [f"{theirs}.0.SelfAttention.{name}" for name in "qkv"]
-    yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-    yield same(f"{ours}.self_attention.linear_proj.weight", f"{theirs}.0.SelfAttention.o.weight")
+def _layer(mcore: str, hf: str, model: Model, decodes: bool) -> Iterator[Link]:
+    yield from norm(f"{mcore}.input_layernorm", f"{hf}.0.layer_norm", model)
+    names = [f"{hf}.0.SelfAttention.{name}" for name in "qkv"]
+    yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+    yield same(f"{mcore}.self_attention.linear_proj.weight", f"{hf}.0.SelfAttention.o.weight")
     if decodes:
-        cross = f"{theirs}.1.EncDecAttention"
-        yield from norm(f"{ours}.pre_cross_attn_layernorm", f"{theirs}.1.layer_norm", model)
-        yield same(f"{ours}.cross_attention.linear_q.weight", f"{cross}.q.weight")
-        yield from by_head(f"{ours}.cross_attention.linear_kv", [f"{cross}.k", f"{cross}.v"], model)
-        yield same(f"{ours}.cross_attention.linear_proj.weight", f"{cross}.o.weight")
-    last = f"{theirs}.{2 if decodes else 1}"
-    yield from norm(f"{ours}.pre_mlp_layernorm", f"{last}.layer_norm", model)
+        cross = f"{hf}.1.EncDecAttention"
+        yield from norm(f"{mcore}.pre_cross_attn_layernorm", f"{hf}.1.layer_norm", model)
+        yield same(f"{mcore}.cross_attention.linear_q.weight", f"{cross}.q.weight")
+        yield from by_head(f"{mcore}.cross_attention.linear_kv", [f"{cross}.k", f"{cross}.v"], model)
+        yield same(f"{mcore}.cross_attention.linear_proj.weight", f"{cross}.o.weight")
+    last = f"{hf}.{2 if decodes else 1}"
+    yield from norm(f"{mcore}.pre_mlp_layernorm", f"{last}.layer_norm", model)
     dense = f"{last}.DenseReluDense"
     if model.gated:
-        yield gated(f"{ours}.mlp.linear_fc1.weight", f"{dense}.wi_0.weight", f"{dense}.wi_1.weight")
+        yield gated(f"{mcore}.mlp.linear_fc1.weight", f"{dense}.wi_0.weight", f"{dense}.wi_1.weight")
     else:
-        yield same(f"{ours}.mlp.linear_fc1.weight", f"{dense}.wi.weight")
-    yield same(f"{ours}.mlp.linear_fc2.weight", f"{dense}.wo.weight")
+        yield same(f"{mcore}.mlp.linear_fc1.weight", f"{dense}.wi.weight")
+    yield same(f"{mcore}.mlp.linear_fc2.weight", f"{dense}.wo.weight")
 
 
 T5 = HfFamily(

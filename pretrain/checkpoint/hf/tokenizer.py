@@ -103,28 +103,29 @@ def _config(
 
 
 def check(tokenizer: Tokenizer, objective: Objective, directory: Path) -> None:
-    """The gate: ids of hostile text, with what is put around them; the text back, where ours gives it back; and special
-    ids. Raises RunError."""
+    """Raises RunError unless transformers' tokenizer of `directory` agrees with `tokenizer`: on the ids of hostile text
+    with special tokens around it, on decoding where ours restores the text, and on special ids."""
     specials = objective.specials(tokenizer)
-    theirs = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    if len(theirs) > specials.vocabulary:
+    exported = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    if len(exported) > specials.vocabulary:
         raise RunError(
-            f"not exported: transformers makes a tokenizer of {len(theirs)} ids of it, and it has {specials.vocabulary}"
+            f"not exported: transformers makes a tokenizer of {len(exported)} ids of it, and it has "
+            f"{specials.vocabulary}"
         )
-    theirs.model_max_length = 10**9  # it would warn of long texts
-    special = tuple(token.content for token in theirs.added_tokens_decoder.values() if token.special)
+    exported.model_max_length = 10**9  # it would warn of long texts
+    special = tuple(token.content for token in exported.added_tokens_decoder.values() if token.special)
     texts = hostile.texts(tokenizer, special if found_in_text(specials) else ())
     before, after = around(objective, specials, tokenizer)
-    with_marks = theirs(texts, add_special_tokens=True)["input_ids"]
-    for text, ours, there in zip(texts, tokenizer.encode_batch(texts, threads=1), with_marks, strict=True):
-        ids = ours.tolist()
-        if there != [*before, *ids, *after]:
+    with_marks = exported(texts, add_special_tokens=True)["input_ids"]
+    for text, token_ids, hf_ids in zip(texts, tokenizer.encode_batch(texts, threads=1), with_marks, strict=True):
+        ids = token_ids.tolist()
+        if hf_ids != [*before, *ids, *after]:
             raise RunError(
-                f"not exported: transformers' {type(theirs).__name__} makes {there[:20]} of {text[:60]!r}, and ours "
+                f"not exported: transformers' {type(exported).__name__} makes {hf_ids[:20]} of {text[:60]!r}, and ours "
                 f"{ids[:20]}"
             )
-        if (back := tokenizer.decode(ids)) == text and theirs.decode(ids, skip_special_tokens=True) != back:
+        if (back := tokenizer.decode(ids)) == text and exported.decode(ids, skip_special_tokens=True) != back:
             raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")
     for role, index in (("pad", specials.pad), ("cls", specials.cls), ("sep", specials.sep), ("mask", specials.mask)):
-        if index >= 0 and getattr(theirs, f"{role}_token_id") != index:
+        if index >= 0 and getattr(exported, f"{role}_token_id") != index:
             raise RunError(f"not exported: transformers takes another id than {index} for {role}")

@@ -17,7 +17,7 @@ from pretrain.errors import ConfigError
 _FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt", "bytes.json")
 _PAIR = ("vocab.json", "merges.txt")
 _MARIAN = ("source.spm", "target.spm")
-_BYTE = re.compile("<0x[0-9A-F]{2}>|[\0-\x7f\ufffd]")  # one is said in several ways
+_BYTE = re.compile("<0x[0-9A-F]{2}>|[\0-\x7f\ufffd]")  # a byte has several spellings
 
 
 def read(directory: Path, config: RunConfig) -> bytes:
@@ -35,14 +35,14 @@ def read(directory: Path, config: RunConfig) -> bytes:
             if two
             else f"{directory} has no tokenizer: put its tokenizer.json, .model or vocab.txt there"
         )
-    first, *others = tokenizer_files
+    first, *further_files = tokenizer_files
     tokenizer = _load(first)
     texts = tokenizer.texts()
-    for other in others:
-        for ours, theirs in zip(texts, _load(other).texts(), strict=False):
-            if ours != theirs and ours and theirs and not _BYTE.fullmatch(ours) and not _BYTE.fullmatch(theirs):
+    for file in further_files:
+        for a, b in zip(texts, _load(file).texts(), strict=False):
+            if a != b and a and b and not _BYTE.fullmatch(a) and not _BYTE.fullmatch(b):
                 raise ConfigError(
-                    f"{first} and {other} are two vocabularies: remove the one that the model was not trained on"
+                    f"{first} and {file} are two vocabularies: remove the one that the model was not trained on"
                 )
     needed = config.objective.specials(tokenizer).vocabulary
     if needed > config.model.vocab_size:

@@ -12,7 +12,7 @@ from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
-_FFN = 4  # times the hidden size, which theirs do not let one choose
+_FFN = 4  # times the hidden size, fixed in transformers' XLM
 
 
 def hf_config(model: Model, specials: Specials) -> XLMConfig:
@@ -68,14 +68,14 @@ def links(model: Model) -> Iterator[Link]:
         yield same("embedding.encoder.segment_embeddings.weight", "transformer.lang_embeddings.weight")
     yield from norm("embedding.encoder.norm", "transformer.layer_norm_emb", model)
     for layer in range(model.layers):
-        ours, theirs = f"encoder.layers.{layer}", "transformer"
-        names = [f"{theirs}.attentions.{layer}.{name}_lin" for name in "qkv"]
-        yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attentions.{layer}.out_lin", model)
-        yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.layer_norm1.{layer}", model)
-        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.ffns.{layer}.lin1", model)
-        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.ffns.{layer}.lin2", model)
-        yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.layer_norm2.{layer}", model)
+        mcore, hf = f"encoder.layers.{layer}", "transformer"
+        names = [f"{hf}.attentions.{layer}.{name}_lin" for name in "qkv"]
+        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+        yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.attentions.{layer}.out_lin", model)
+        yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.layer_norm1.{layer}", model)
+        yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.ffns.{layer}.lin1", model)
+        yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.ffns.{layer}.lin2", model)
+        yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.layer_norm2.{layer}", model)
     yield rows("output_layer.bias", "pred_layer.proj.bias", model)
 
 
