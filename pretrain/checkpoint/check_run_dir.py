@@ -1,4 +1,4 @@
-"""Check that a directory can be that of a run, by its content and by where it lies."""
+"""Check that a directory can be used as `run.dir`, by its content and its parents."""
 
 import errno
 import os
@@ -47,12 +47,12 @@ def _problem(path: Path) -> str | None:
         return "holds a dataset"
     if (path / _EXPORT).is_file():
         return "holds a model for transformers"
-    inside = next((one for one in sorted(_folders(path)) if _is_run(one)), None)
-    return _of_a_run(path) if inside is None else f"holds other runs, such as {inside.name}"
+    run = next((folder for folder in sorted(_folders(path)) if _is_run(folder)), None)
+    return _of_a_run(path) if run is None else f"holds other runs, such as {run.name}"
 
 
 def _of_a_run(path: Path) -> str | None:
-    """What is wrong with a place below a run's own folders."""
+    """What is wrong with a path inside a folder that a run keeps for itself."""
     for folder in (path, *path.parents):
         if folder in RunDir(folder.parent).folders and _is_run(folder.parent):
             return f"lies in {folder.name} of the run {folder.parent}"
@@ -60,5 +60,5 @@ def _of_a_run(path: Path) -> str | None:
 
 
 def _folders(path: Path) -> list[Path]:
-    with os.scandir(path) as found:
-        return [Path(one.path) for one in found if one.is_dir()]
+    with os.scandir(path) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir()]

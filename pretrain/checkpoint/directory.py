@@ -16,13 +16,13 @@ _REPLACED = ".replaced.tmp"
 
 
 def locate(path: Path) -> list[Path]:
-    """The checkpoints that a path may mean: itself, or those of a run, newest first. Raises ConfigError if there is
-    none, RunError if it cannot be looked at."""
+    """Checkpoints that a path stands for, newest first: itself, or those of a run. Raises ConfigError if there is none,
+    RunError if the path cannot be read."""
     try:
         if (path / RECORD).exists() or (path / MANIFEST).exists():
             return [path]
-        found = complete_checkpoints(RunDir(path).checkpoints)
-        inside = complete_checkpoints(path) if not found else []
+        checkpoints = complete_checkpoints(RunDir(path).checkpoints)
+        inside = complete_checkpoints(path) if not checkpoints else []
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read ({error.strerror}): restore access to it") from None
     if inside:
@@ -30,11 +30,11 @@ def locate(path: Path) -> list[Path]:
             f"{path} is the folder of a run's checkpoints: name the run ({path.parent}) for its newest valid one, or "
             f"one of them, such as {inside[-1]}"
         )
-    if not found and not path.exists():
+    if not checkpoints and not path.exists():
         raise ConfigError(f"{path} does not exist: name a checkpoint or a run")
-    if not found:
+    if not checkpoints:
         raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
-    return found[::-1]
+    return checkpoints[::-1]
 
 
 def tidy(directory: Path) -> None:

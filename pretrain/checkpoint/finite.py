@@ -1,4 +1,4 @@
-"""Whether what a checkpoint would hold is finite."""
+"""Check that the tensors of a checkpoint are finite."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,15 @@ from pretrain.engine.collective import gather
 
 
 def not_finite(state: Mapping[str, GlobalPart]) -> str | None:
-    """A tensor of `state`, on any rank, that holds a value which is not finite; None: all are. Reads each value once.
-    Collective."""
-    own = next((name for name, part in state.items() if not all(is_finite(piece.value) for piece in part.pieces)), None)
-    return next((name for name in gather(own) if name is not None), None)
+    """Name of a tensor of `state` that holds a value which is not finite, on any rank; None: all values are finite.
+    Reads each value once. Collective."""
+    local = next(
+        (name for name, part in state.items() if not all(is_finite(piece.value) for piece in part.pieces)), None
+    )
+    return next((name for name in gather(local) if name is not None), None)
 
 
 def is_finite(value: Tensor) -> bool:
-    """Whether all of `value` is."""
+    """Whether all elements of `value` are finite."""
     # The least and the largest are NaN if any value is.
     return not value.numel() or all(bool(bound.isfinite()) for bound in torch.aminmax(value))

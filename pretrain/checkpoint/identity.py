@@ -53,8 +53,8 @@ def code_digest() -> str:
 def versions() -> dict[str, str]:
     """Versions of the software that decides a run's numbers."""
     names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "tokenizers", "numpy")
-    ours = {"python": platform.python_version(), "pretrain": _code_version()}
-    return ours | {name: version(name) for name in names}
+    own_versions = {"python": platform.python_version(), "pretrain": _code_version()}
+    return own_versions | {name: version(name) for name in names}
 
 
 def _code_version() -> str:

@@ -10,8 +10,8 @@ from pretrain.engine.collective import gather
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import RunDir
 
-# What passes: the same command, started again later, may find the disk well.
-_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN}
+# Errors that may be gone when the same command is run again later.
+_TRANSIENT = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN}
 
 
 class Claim:
@@ -46,9 +46,9 @@ class Claim:
 
 
 def claim(run_dir: Path, leader: bool) -> Claim | None:
-    """Takes the run directory; on the leader the result says how to let go of it. Collective; raises ConfigError on
-    every rank if another run holds it or it is no place to write to, RunError if its disk is in trouble."""
-    held: Claim | None = None
+    """Locks the run directory. Returns the claim on the leader, None on other ranks. Raises ConfigError on every rank
+    if another run holds it or it cannot be written, RunError if its disk is in trouble. Collective."""
+    claimed: Claim | None = None
     problem: Exception | None = None
     if leader:
         try:
@@ -57,11 +57,11 @@ def claim(run_dir: Path, leader: bool) -> Claim | None:
             if lock is None:
                 problem = ConfigError(f"another run is writing to {run_dir}: wait for it, or use another run.dir")
             else:
-                held = Claim(run_dir, lock)
+                claimed = Claim(run_dir, lock)
         except OSError as error:
-            kind = RunError if error.errno in _PASSING else ConfigError
+            kind = RunError if error.errno in _TRANSIENT else ConfigError
             problem = kind(f"{run_dir} cannot be written ({error.strerror}): choose another run.dir")
-    found = next((p for p in gather(problem) if p is not None), None)
-    if found is not None:
-        raise found
-    return held
+    first_problem = next((error for error in gather(problem) if error is not None), None)
+    if first_problem is not None:
+        raise first_problem
+    return claimed

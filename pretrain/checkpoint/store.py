@@ -47,12 +47,12 @@ def newest_valid(directory: Path, report: Callable[[str], None], group: dist.Pro
 
     # One rank's view: shared storage may show others an older one.
     candidates, damaged = run_on_rank_0(f"looking for checkpoints in {directory}", look, group)
-    found = _first_valid(candidates[::-1], passed_over, group)
-    if found is None and (candidates or damaged):
+    checkpoint = _first_valid(candidates[::-1], passed_over, group)
+    if checkpoint is None and (candidates or damaged):
         raise RunError(
             f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start a new run"
         )
-    return found
+    return checkpoint
 
 
 def first_valid(candidates: list[Path], report: Callable[[str], None], group: dist.ProcessGroup | None = None) -> Path:
@@ -66,18 +66,18 @@ def first_valid(candidates: list[Path], report: Callable[[str], None], group: di
         if checkpoint != candidates[-1]:
             report(f"{problem}; trying an older checkpoint")
 
-    found = _first_valid(candidates, passed_over, group)
-    if found is None:
+    valid = _first_valid(candidates, passed_over, group)
+    if valid is None:
         raise RunError(f"{problems[-1]}: this checkpoint is damaged, choose another")
-    return found
+    return valid
 
 
 def verify(checkpoint: Path, group: dist.ProcessGroup | None = None) -> str | None:
     """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files.
     Raises RunError where files can't be accessed."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    found = run_on_all_ranks(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
-    return next((problem for problem in gather(found, group) if problem is not None), None)
+    problem = run_on_all_ranks(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
+    return next((text for text in gather(problem, group) if text is not None), None)
 
 
 def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGroup | None = None) -> int:
@@ -124,8 +124,8 @@ def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) ->
     plan: dict[str, list[tuple[Box, Tensor, Slices]]] = {}
     for name, part in state.items():
         for piece in part.pieces:
-            for box, inside, there in _sources(path, name, manifest.tensors[name], piece):
-                plan.setdefault(box.file, []).append((box, piece.value[inside], there))
+            for box, in_piece, in_box in _sources(path, name, manifest.tensors[name], piece):
+                plan.setdefault(box.file, []).append((box, piece.value[in_piece], in_box))
     for name, sources in plan.items():
         with files.open_plain(checkpoint / name) as file:
             if max(box.end for box, *_ in sources) > os.fstat(file.fileno()).st_size:
@@ -133,9 +133,9 @@ def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) ->
     read_bytes = 0
     for name, sources in plan.items():
         with files.open_plain(checkpoint / name) as file:
-            for box, target, there in sources:
+            for box, target, in_box in sources:
                 # Copy-on-write, only because torch wants arrays that it could write to.
-                values = np.memmap(file, "<f4", "c", box.position, box.shape)[there]
+                values = np.memmap(file, "<f4", "c", box.position, box.shape)[in_box]
                 target.copy_(torch.from_numpy(values))
                 read_bytes += values.nbytes
     return read_bytes
@@ -196,21 +196,21 @@ def _overlap(boxes: Iterable[Box]) -> bool:
     ordered = sorted(boxes, key=lambda box: box.offset)
     for index, box in enumerate(ordered):
         last = tuple(offset + size - 1 for offset, size in zip(box.offset, box.shape, strict=True))
-        for other in islice(ordered, index + 1, None):
-            if other.offset > last:
+        for later in islice(ordered, index + 1, None):
+            if later.offset > last:
                 break  # it begins after the box's last value, as do all that follow
-            if _shared(box.offset, box.shape, other.offset, other.shape) is not None:
+            if _shared(box.offset, box.shape, later.offset, later.shape) is not None:
                 return True
     return False
 
 
 def _shared(
-    offset: tuple[int, ...], shape: tuple[int, ...], other: tuple[int, ...], other_shape: tuple[int, ...]
+    offset_a: tuple[int, ...], shape_a: tuple[int, ...], offset_b: tuple[int, ...], shape_b: tuple[int, ...]
 ) -> Bounds | None:
     """[low, high) of what two boxes share in each dimension; None if they share nothing."""
     bounds = [
-        (max(a, b), min(a + size, b + other_size))
-        for a, size, b, other_size in zip(offset, shape, other, other_shape, strict=True)
+        (max(a, b), min(a + size_a, b + size_b))
+        for a, size_a, b, size_b in zip(offset_a, shape_a, offset_b, shape_b, strict=True)
     ]
     return bounds if all(low < high for low, high in bounds) else None
 

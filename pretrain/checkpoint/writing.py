@@ -48,24 +48,24 @@ class Writer:
         try:
             run_on_all_ranks(action, self._before, self._group)
             run_on_rank_0(action, lambda: self._prepare(temporary, size_bytes), self._group)
-            own = run_on_all_ranks(action, lambda: _write_part(snapshot, temporary), self._group)
-            written = gather_on_rank_0(own, self._group)
-            found = run_on_all_ranks(action, lambda: _finish(snapshot, temporary, final, written), self._group)
+            part = run_on_all_ranks(action, lambda: _write_part(snapshot, temporary), self._group)
+            parts = gather_on_rank_0(part, self._group)
+            written_bytes = run_on_all_ranks(action, lambda: _finish(snapshot, temporary, final, parts), self._group)
         except RunError:
             if dist.get_rank() == 0:
                 directories.discard(temporary)  # what it holds of a full disk may be just what a log needs
             raise
-        return found
+        return written_bytes
 
     def retain(self, step: int) -> None:
         """Removes the oldest checkpoints; that of `step`, just verified, is never one of them. For the first rank."""
         try:
-            found = complete_checkpoints(self._directory)
+            checkpoints = complete_checkpoints(self._directory)
         except OSError as error:
             self._warn(f"{self._directory} cannot be read ({error.strerror}): no checkpoint was removed")
             return
-        others = [path for path in found if path.name != checkpoint_name(step)]
-        for old in others[: max(0, len(others) + 1 - self._keep)]:
+        removable = [path for path in checkpoints if path.name != checkpoint_name(step)]
+        for old in removable[: max(0, len(removable) + 1 - self._keep)]:
             try:
                 directories.remove(old)
             except OSError as error:
@@ -105,20 +105,20 @@ def _write_part(snapshot: Snapshot, temporary: Path) -> tuple[dict[str, Digest],
 
 
 def _finish(
-    snapshot: Snapshot, temporary: Path, final: Path, written: list[tuple[dict[str, Digest], dict[str, Stored]]]
+    snapshot: Snapshot, temporary: Path, final: Path, parts: list[tuple[dict[str, Digest], dict[str, Stored]]]
 ) -> int:
-    """Adds the remaining files on the first rank, which has what all ranks have `written`, and publishes the
-    checkpoint."""
-    if not written:
+    """Adds the remaining files on the first rank, which has the `parts` of all ranks, and publishes the checkpoint.
+    Returns the bytes of all files; 0 on the other ranks."""
+    if not parts:
         return 0
     digests = {
         RECORD: files.write(temporary / RECORD, [snapshot.record.encode()]),
         TOKENIZER: files.write(temporary / TOKENIZER, [snapshot.tokenizer]),
     }
     tensors: dict[str, Stored] = {}
-    for own_digests, own_tensors in written:
-        digests |= own_digests
-        for name, stored in own_tensors.items():
+    for rank_digests, rank_tensors in parts:
+        digests |= rank_digests
+        for name, stored in rank_tensors.items():
             boxes = tensors[name].boxes if name in tensors else ()
             tensors[name] = Stored(stored.shape, boxes + stored.boxes)
     files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])

@@ -62,7 +62,7 @@ def _has_a_class_of_hugging_face(model: Model) -> bool:
         return False
     if model.family == "t5" and not model.has_encoder:
         return False
-    return model.positions.name != "shaw" and all(one.name in _EXPORTED for one in model.attention.pattern)
+    return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
 
 
 def stopped(config: RunConfig, step: int) -> str:

@@ -199,43 +199,42 @@ class RunLog:
 
     @_on_reporter
     def tasks(self, step: int, tokens: int, results: TaskResults) -> None:
-        """What tasks came to after `step` steps."""
+        """Records the scores of tasks after `step` steps."""
         assert self._tracker is not None, "the run has begun"
         self.event("tasks", step=step, tokens=tokens, results=results)
-        parts = []
+        scores = []
         for task, by_shots in results.items():
             for shots, result in by_shots.items():
                 value = result[result["metric"]]
                 if value is not None:
                     self._tracker.point(step, f"tasks/{task}/{shots}-shot/{result['metric']}", value)
-                    parts.append(f"{task} ({shots} shots) {value:.4g}")
-        self.say(f"step {step}: {', '.join(parts)}")
+                    scores.append(f"{task} ({shots} shots) {value:.4g}")
+        self.say(f"step {step}: {', '.join(scores)}")
 
     @_on_reporter
     def data(self, inputs: Sequence[DataInput]) -> None:
-        """The data that the run is trained on, for the tracker; its files have it in the config."""
+        """Passes the training data to the tracker; the run's files have it in the config."""
         assert self._tracker is not None, "the run has begun"
         self._tracker.data(inputs)
 
     @_on_reporter
     def event(self, name: str, **facts: Any) -> None:
-        """Something happened: a line of events.jsonl."""
+        """Appends a line to events.jsonl."""
         self._files.event(name, **facts)
 
     @_on_reporter
     def changed(self, step: int) -> None:
-        """Settings were changed in the run's middle: those changes of its config that were made by now, and are not in
-        its events yet."""
+        """Records the changes of settings up to `step` that are not in events.jsonl yet."""
         if self._known_changes is None:  # once: later the disk may be in trouble
             events = [event for event in read_events(self._directory) if event["event"] == "changed"]
             self._known_changes = {(event["why"], event["step"]) for event in events}
         for number, change in enumerate(self._config.run.changes):
             if change.step <= step:
-                made = change_record(self._config, number)
+                entry = change_record(self._config, number)
                 if (change.why, change.step) not in self._known_changes:
-                    self.event("changed", **made)
+                    self.event("changed", **entry)
                     self._known_changes.add((change.why, change.step))
-                self.say(describe_change(made))
+                self.say(describe_change(entry))
 
     @_on_reporter
     def stopped(self, step: int, tokens: int) -> None:
@@ -289,8 +288,8 @@ class RunLog:
             return
         self._progress.close()
         if error is not None and not self._refuses(error):
-            written = "".join(traceback.format_exception(error))
-            self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=written)
+            trace_text = "".join(traceback.format_exception(error))
+            self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=trace_text)
         impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
         if self._tracker is not None and not impatient:
             self._tracker.close("failed" if error is not None else self._ended)

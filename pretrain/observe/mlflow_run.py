@@ -42,14 +42,14 @@ class MlflowRun:
             _create(database)
         self._client = MlflowClient(tracking_uri=uri)
         id_file = RunDir(run_dir).tracker_run_id("mlflow")
-        known = self._continue(id_file)
-        if known is None:
+        recorded = self._continue(id_file)
+        if recorded is None:
             # Without a place of its own, a local database would keep files under the working directory.
             artifacts = (database.parent.resolve() / "mlflow-artifacts").as_uri() if database else None
             experiment = self._experiment(config.track.experiment, artifacts)
             self._id = self._client.create_run(experiment, run_name=config.run.name).info.run_id
             atomic_write(id_file, self._id.encode())
-        self._describe(config, tags, known or {})
+        self._describe(config, tags, recorded or {})
 
     def log_metrics(self, points: Sequence[Point]) -> None:
         self._client.log_batch(self._id, [Metric(p.name, p.value, p.time_ms, p.step) for p in points])
@@ -58,7 +58,7 @@ class MlflowRun:
         self._client.log_artifact(self._id, str(file.path), file.folder or None)
 
     def log_dataset(self, data: DataInput) -> None:
-        """The fingerprint is cut to what MLflow takes as a digest; its profile has the whole."""
+        """Records a dataset. MLflow limits the length of its digest; its profile has the full fingerprint."""
         profile = json.dumps({**data.profile, "fingerprint": data.fingerprint})
         source = json.dumps({"uri": data.address})
         dataset = Dataset(data.name, data.fingerprint[:_DIGEST_LENGTH], "pretrain", source, profile=profile)
@@ -85,28 +85,29 @@ class MlflowRun:
         return dict(run.data.params)
 
     def _experiment(self, name: str, artifacts: str | None) -> str:
-        """Its id; created if need be, with its files at `artifacts` (None: where the server says)."""
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        """Id of an experiment, which is created if it does not exist, with its files at `artifacts` (None: the server's
+        default)."""
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(name, artifacts, {_KIND: _TRAINING}))
             except MlflowException:  # another run was faster
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        if _KIND not in found.tags:
-            self._client.set_experiment_tag(found.experiment_id, _KIND, _TRAINING)
-        return str(found.experiment_id)
+        if _KIND not in experiment.tags:
+            self._client.set_experiment_tag(experiment.experiment_id, _KIND, _TRAINING)
+        return str(experiment.experiment_id)
 
-    def _describe(self, config: RunConfig, tags: Mapping[str, str], known: dict[str, str]) -> None:
-        """Parameters never change in MLflow: what a resumed run sets differently becomes a tag."""
-        wanted = flatten(config.model_dump(mode="json", exclude={"track": {"uri"}}))  # which may hold a password
-        changed = {f"resumed.{key}": value for key, value in wanted.items() if known.get(key, value) != value}
-        new = [Param(key, value) for key, value in wanted.items() if key not in known]
+    def _describe(self, config: RunConfig, tags: Mapping[str, str], recorded: dict[str, str]) -> None:
+        """Records the config as parameters. Those never change in MLflow: what a resumed run changes becomes a tag."""
+        parameters = flatten(config.model_dump(mode="json", exclude={"track": {"uri"}}))  # which may hold a password
+        changed = {f"resumed.{key}": value for key, value in parameters.items() if recorded.get(key, value) != value}
+        new = [Param(key, value) for key, value in parameters.items() if key not in recorded]
         facts = [RunTag(key, value) for key, value in {**system_info(), **tags, **changed}.items()]
         for start in range(0, max(len(new), len(facts)), _PER_BATCH):
-            some = slice(start, start + _PER_BATCH)
-            self._client.log_batch(self._id, params=new[some], tags=facts[some])
+            batch = slice(start, start + _PER_BATCH)
+            self._client.log_batch(self._id, params=new[batch], tags=facts[batch])
 
 
 def system_info() -> dict[str, str]:

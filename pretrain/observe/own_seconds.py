@@ -45,8 +45,9 @@ class ThreadSeconds:
         self._steps += 1
 
     def take(self) -> float:
-        found, self._spent_s, self._steps = self._spent_s / max(1, self._steps), 0.0, 0
-        return found
+        mean_s = self._spent_s / max(1, self._steps)
+        self._spent_s, self._steps = 0.0, 0
+        return mean_s
 
     def _now_s(self) -> float:
         ran_ns, waited_ns, _ = os.pread(self._file, 100, 0).split()

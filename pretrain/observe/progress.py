@@ -120,8 +120,8 @@ def _short(number: float) -> str:
 
 def duration(seconds: float) -> str:
     """Formats seconds as `42 s`, `3 min 05 s`, `7 h 12 min`, `3 d 04 h`."""
-    whole = round(seconds)
+    total = round(seconds)
     for unit, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit:
-            return f"{whole // unit} {name} {whole % unit // part:02d} {part_name}"
-    return f"{whole} s"
+        if total >= unit:
+            return f"{total // unit} {name} {total % unit // part:02d} {part_name}"
+    return f"{total} s"

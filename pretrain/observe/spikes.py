@@ -78,11 +78,12 @@ class SpikeWatch:
 
     @property
     def recent(self) -> Recent:
-        """For a checkpoint."""
+        """Values in the window, for a checkpoint."""
         return Recent(tuple(self._losses), tuple(self._norms))
 
     def judge(self, result: StepNumbers) -> Spike | None:
-        """Takes a step in. A gradient that only was too large for fp16's loss scale is no spike, and no value."""
+        """Judges a step and adds it to the window. A step is ignored if its gradient only was too large for fp16's loss
+        scale."""
         if result.lowered_scale or not result.token_count:
             return None
         loss, again = result.loss_sum / result.token_count, self._bad
@@ -90,11 +91,11 @@ class SpikeWatch:
             what, value = ("gradient norm", result.grad_norm) if math.isfinite(loss) else ("loss", loss)
             self._bad = True
             return Spike(what, value, again=again)
-        found = [
+        spikes = [
             self._compare("loss", loss, self._losses, LOSS_FLOOR, again),
             self._compare("gradient norm", result.grad_norm, self._norms, NORM_FLOOR, again),
         ]
-        spike = next((one for one in found if one is not None), None)
+        spike = next((spike for spike in spikes if spike is not None), None)
         self._bad = spike is not None
         return spike
 

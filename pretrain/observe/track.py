@@ -66,9 +66,9 @@ class TrackerThread:
         self._put(File(Path(path).resolve(), folder))
 
     def data(self, inputs: Sequence[DataInput]) -> None:
-        """What the run is trained on. Returns at once."""
-        for one in inputs:
-            self._put(one)
+        """Records the training data. Returns at once."""
+        for dataset in inputs:
+            self._put(dataset)
 
     def close(self, status: RunStatus) -> None:
         """Delivers what is left, for a bounded time, and ends the run in the tracker."""
