@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Literal
 
 from launch.attempts import Attempt
-from launch.run_files import HUNG
+from launch.run_progress import HUNG
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _MACHINE_ERRORS = ("LostPeersError", HUNG, "RendezvousError")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from launch import attempts, presence, run_files
+from launch import attempts, presence, run_progress
 from launch.slurm import client, queueing
 from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
@@ -59,7 +59,7 @@ def status(run_dir: Path) -> Status:
         raise ConfigError(f"{run_dir} holds no run, and no records of a job: name a run.dir")
     directory = known or files.launch
     history, steps = attempts.read(directory), newest_metrics(run_dir)
-    beat, found = heartbeat.read(run_dir), run_files.progress(run_dir)
+    beat, found = heartbeat.read(run_dir), run_progress.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
     jobs, state, why = _of_queue(directory)
     if state is None and directory == run_dir and history:  # a build, which writes no events

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Protocol
 
 from data_pipeline.errors import ExitStatus
-from launch import attempts, presence, run_files
+from launch import attempts, presence, run_progress
 from launch.attempts import Attempt
 from launch.policy import Decision, decide
 from pretrain.process.signals import SIGNALS, end_with_parent, unblock
@@ -160,14 +160,14 @@ class Supervisor:
                     self._kill()
             time.sleep(_POLL_S)
         self.placement.clear()
-        found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.RunProgress(0, None)
+        found = run_progress.progress(self.run_dir) if self.run_dir is not None else run_progress.RunProgress(0, None)
         reason = (
-            run_files.failure(self.run_dir, began)
+            run_progress.failure(self.run_dir, began)
             if self.run_dir is not None and status != ExitStatus.STOPPED
             else None
         )
         if hang is not None and reason is None:
-            reason = f"{run_files.HUNG}: {hang}"
+            reason = f"{run_progress.HUNG}: {hang}"
         return Attempt(
             began=began.isoformat(timespec="milliseconds"),
             ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -177,7 +177,7 @@ class Supervisor:
             reason=reason,
             job=self.placement.job,
             nodes=self.placement.nodes,
-            bad_nodes=run_files.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
+            bad_nodes=run_progress.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
         )
 
     def _hang(self, began: datetime) -> str | None:
@@ -188,7 +188,7 @@ class Supervisor:
         beat, now = heartbeat.read(self.run_dir), time.time()
         if beat is not None and began.timestamp() < beat.time < now - self.silence_s:
             return f"no heartbeat for {self.silence_s:g} s"
-        found = run_files.found_to_hang(self.run_dir, began)
+        found = run_progress.found_to_hang(self.run_dir, began)
         return "the run hangs" if found is not None and found.timestamp() < now - _LEAVE_S else None
 
     def _wait(self, pause_s: float) -> bool:

@@ -24,7 +24,7 @@ from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
-from pretrain.observe.run_files import RunFiles
+from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.observe.spikes import StepNumbers
 from pretrain.observe.track import TrackerThread
 from pretrain.plan.hardware import peak_flops
@@ -88,7 +88,7 @@ class RunLog:
             return
         self._directory = Path(config.run.dir)
         self._progress = Progress(config.track.every_steps)
-        self._files = RunFiles(self._directory, renew, self.alarm)
+        self._files = RunDirWriter(self._directory, renew, self.alarm)
         self._known_changes: set[tuple[str, int]] | None = None
         self._heldout: float | None = None
         self._peak: Peak | None = None

@@ -23,7 +23,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import median
 
-from launch.run_files import events, progress
+from launch.run_progress import events, progress
 from pretrain.run_dir.records import read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command

@@ -111,11 +111,16 @@ def _die() -> None:
 
 def _die_at(moment: str) -> None:
     """Kills the reporting rank at a moment between finding the noise and finishing the rollback."""
-    from pretrain.observe import run_files
-    from pretrain.observe.run_files import RunFiles
+    from pretrain.observe import run_dir_writer
+    from pretrain.observe.run_dir_writer import RunDirWriter
     from pretrain.training import resume
 
-    event, write, cut, load = RunFiles.event, RunFiles._write_config, run_files.MetricsLog, resume.store.load
+    event, write, cut, load = (
+        RunDirWriter.event,
+        RunDirWriter._write_config,
+        run_dir_writer.MetricsLog,
+        resume.store.load,
+    )
     began = []
 
     def dying_event(self: Any, name: str, **facts: Any) -> None:
@@ -143,9 +148,9 @@ def _die_at(moment: str) -> None:
             _die()
         return loaded
 
-    RunFiles.event = dying_event  # type: ignore[method-assign]
-    RunFiles._write_config = dying_write  # type: ignore[method-assign]
-    run_files.MetricsLog = dying_cut  # type: ignore[misc, assignment]
+    RunDirWriter.event = dying_event  # type: ignore[method-assign]
+    RunDirWriter._write_config = dying_write  # type: ignore[method-assign]
+    run_dir_writer.MetricsLog = dying_cut  # type: ignore[misc, assignment]
     resume.store.load = dying_load  # type: ignore[assignment]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint import saver, unsaved
-from pretrain.observe import run_files
+from pretrain.observe import run_dir_writer
 from pretrain.run_dir import json_lines
 from pretrain.run_dir.records import read_metrics
 from tests.end_to_end.conftest import write_config
@@ -28,7 +28,7 @@ def impatient(tries: tuple[float, ...] = (0.2,) * 8) -> None:
     """Before a command: what is tried again is so at once."""
     saver._LAST_TRIES_S = tries
     unsaved._FIRST_S = json_lines._AGAIN_S = 0.05
-    run_files._PATIENCE_S, run_files._CLOSE_S = 10.0, 0.5
+    run_dir_writer._PATIENCE_S, run_dir_writer._CLOSE_S = 10.0, 0.5
 
 
 def faulty(directory: Path, share: float, seed: int) -> None:

@@ -116,7 +116,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data launch",
     ),
     "launch": (
-        "run_files tasks snapshot checks presence guard",
+        "run_progress tasks snapshot checks presence guard",
         "attempts",
         "policy",
         "supervisor",

@@ -15,7 +15,7 @@ import pytest
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import RunError
-from pretrain.observe.run_files import RunFiles
+from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.process.urgency import Urgency
 from pretrain.run_dir.records import read_metrics
 from tests.helpers.small_configs import config
@@ -31,7 +31,7 @@ class Run:
         self.directory, self.said = directory, list[str]()
         self.config = config(run={"dir": str(directory)})
         self.taken = False
-        self.files = RunFiles(directory, self._renew, self.said.append)
+        self.files = RunDirWriter(directory, self._renew, self.said.append)
         self.files.begin(self.config, 0)
 
     def _renew(self) -> None:
@@ -95,7 +95,7 @@ def test_a_directory_that_another_run_has_taken_ends_this_one(run: Run) -> None:
 
 def test_lines_that_no_disk_takes_end_the_run_before_memory_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pretrain.run_dir.json_lines._MOST", 10)
-    monkeypatch.setattr("pretrain.observe.run_files._PATIENCE_S", 0.1)
+    monkeypatch.setattr("pretrain.observe.run_dir_writer._PATIENCE_S", 0.1)
     whole_write = os.pwrite
 
     def write(*arguments: Any) -> int:
@@ -113,7 +113,7 @@ def test_lines_that_no_disk_takes_end_the_run_before_memory_does(run: Run, monke
         run.files.check()
         with pytest.raises(RunError, match=r"metrics.jsonl cannot be written \(Disk quota exceeded\): 10 lines"):
             run.files.settle()
-    monkeypatch.setattr("pretrain.observe.run_files._PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("pretrain.observe.run_dir_writer._PATIENCE_S", PATIENCE_S)
     run.files.settle()
     assert run.files.urgency() is Urgency.NONE
     assert [line["step"] for line in read_metrics(run.directory)] == list(range(1, 11))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import run_files, tasks
-from launch.run_files import RunProgress
+from launch import run_progress, tasks
+from launch.run_progress import RunProgress
 from launch.tasks import ArrayTask
 from pretrain.errors import ConfigError
 
@@ -15,15 +15,15 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    assert run_files.progress(tmp_path / "none") == RunProgress(0, None)
-    assert run_files.failure(tmp_path, LONG_AGO) is None
+    assert run_progress.progress(tmp_path / "none") == RunProgress(0, None)
+    assert run_progress.failure(tmp_path, LONG_AGO) is None
 
 
 def test_the_newest_step_and_the_newest_whole_checkpoint_count(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 41}\n{"step": 42}\n{"step": 43, "lo')
     for name in ("step-00000030", "step-00000100", "step-00000200.tmp", "step-00000300.damaged"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert run_files.progress(tmp_path) == RunProgress(42, 100)
+    assert run_progress.progress(tmp_path) == RunProgress(42, 100)
 
 
 def test_the_last_failure_counts_and_a_hang_is_told_apart(tmp_path: Path) -> None:
@@ -34,11 +34,11 @@ def test_the_last_failure_counts_and_a_hang_is_told_apart(tmp_path: Path) -> Non
 
     add(1, "failed", reason="RunError: first")
     add(2, "failed", reason="RunError: second")
-    assert run_files.failure(tmp_path, LONG_AGO) == "RunError: second"
-    assert run_files.failure(tmp_path, datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)) is None
+    assert run_progress.failure(tmp_path, LONG_AGO) == "RunError: second"
+    assert run_progress.failure(tmp_path, datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)) is None
     add(4, "hung", step=3)
     add(4, "failed", reason="the run hangs at step 3")
-    assert run_files.failure(tmp_path, datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)) == (
+    assert run_progress.failure(tmp_path, datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)) == (
         "HungError: the run hangs at step 3"
     )
 

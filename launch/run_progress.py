@@ -1,4 +1,4 @@
-"""Progress of a run by the files in its directory, which is all that another process or machine sees of it."""
+"""Progress and failures of a run, read from the files in its directory, which is all that other machines see."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""The run's files that its log writes: config.yaml, metrics.jsonl and events.jsonl of run.dir. Deleted, they are made
+"""Writer of the files of a run's log: config.yaml, metrics.jsonl and events.jsonl of run.dir. Deleted ones are made
 again."""
 
 import threading
@@ -19,9 +19,10 @@ _PATIENCE_S = 60.0  # with a disk, when the run is to end
 _CLOSE_S = 5.0  # with one that is in trouble, when the run has ended by an error
 
 
-class RunFiles:
-    """`renew` takes the directory again if it was deleted, and raises RunError if it belongs to another run by now;
-    `alarm` gets sentences that nobody should miss. Both are called in any thread."""
+class RunDirWriter:
+    """Writes config, metrics and events into `directory`. `renew` claims it again if it was deleted; raises RunError
+    if it belongs to another run by now; `alarm` gets sentences that nobody should miss. Both are called in any
+    thread."""
 
     def __init__(self, directory: Path, renew: Callable[[], None], alarm: Callable[[str], None]) -> None:
         self.directory, self._renew, self._alarm = directory, renew, alarm
