@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,11 +33,9 @@ def lines(path: Path) -> list[list[str]]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            words = shlex.split(line, comments=True)
+            words = command_words(line, comments=True)
         except ValueError as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
-        if words[:1] == ["pretrain"]:
-            words = words[1:]
         if words:
             found.append(words)
     if not found or len(found) > _MOST:
@@ -44,7 +43,13 @@ def lines(path: Path) -> list[list[str]]:
     return found
 
 
-def write(path: Path, tasks: list[ArrayTask]) -> None:
+def command_words(text: str, comments: bool = False) -> list[str]:
+    """Words of a command after `pretrain`, which may be omitted. Raises ValueError for quotes that are not closed."""
+    words = shlex.split(text, comments=comments)
+    return words[1:] if words[:1] == ["pretrain"] else words
+
+
+def write(path: Path, tasks: Sequence[ArrayTask]) -> None:
     atomic_write(path, "".join(f"{json.dumps(asdict(task))}\n" for task in tasks).encode())
 
 

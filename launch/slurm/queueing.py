@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from data_pipeline.common.atomic import atomic_write
-from launch import attempts
+from launch import attempts, snapshot, tasks
 from launch.slurm import client
 from launch.slurm.script import BatchJob, script
 from pretrain.errors import unwritable
@@ -30,12 +30,14 @@ class Queued:
 
 def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queued]:
     """Submits jobs, each of which starts once the one before it has succeeded; the first waits for `dependency`, in
-    Slurm's syntax. Raises RunError if a script can't be written, ConfigError with Slurm's error."""
+    Slurm's syntax. Raises RunError, before any is submitted, if a file of theirs can't be written; ConfigError with
+    Slurm's error."""
+    for job in jobs:
+        write(job)
     queued: list[Queued] = []
     for job in jobs:
         if queued:
             dependency = f"afterok:{queued[-1].number}"
-        write(job)
         number = client.submit(str(job.path), dependency)
         queued.append(Queued(number, job.name, str(job.log(number)), str(job.records)))
         _record(job, queued[-1])
@@ -43,8 +45,13 @@ def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queue
 
 
 def write(job: BatchJob) -> None:
-    """Writes the script, and creates the folder of its log, which Slurm does not. Raises RunError."""
+    """Writes the script with the config or the commands that it reads, and creates the folder of its log, which Slurm
+    does not. Raises RunError."""
+    if job.config is not None:
+        snapshot.take(job.directory, job.config)
     try:
+        if job.array is not None:
+            tasks.write(job.tasks_file, job.array.tasks)
         job.logs.mkdir(parents=True, exist_ok=True)
         atomic_write(job.path, script(job).encode())
         attempts.allow(job.records)

@@ -5,11 +5,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch import tasks
 from launch.slurm.site import Site, has_control
+from launch.tasks import ArrayTask
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
 _EXIT_S = 120
 """Seconds for the other ranks to exit after the first, which includes a save."""
+
+
+@dataclass(frozen=True)
+class TaskArray:
+    """Commands of a job array."""
+
+    tasks: tuple[ArrayTask, ...]
+    at_once: int
+    """Number of tasks that run at the same time, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +39,8 @@ class BatchJob:
     """Words after `pretrain`; empty for an array, whose tasks have their own."""
     run_dir: Path | None
     """Directory of a training run, whose files show its progress."""
+    config: RunConfig | None = None
+    """Config of a training run, which is stored in `directory` for the command to read."""
     python: str
     site: Site
     nodes: int
@@ -37,8 +51,8 @@ class BatchJob:
     """Whether a run resumes on the nodes left when one is lost."""
     module: str = "pretrain"
     """Python module that runs the command."""
-    tasks: tuple[Path, int, int] | None = None
-    """File of an array's commands, their number, and how many run at once; None: no array."""
+    array: TaskArray | None = None
+    """Commands of an array; None: the job has one command."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError for text that would break a line of the script."""
@@ -56,9 +70,14 @@ class BatchJob:
         return self.directory / f"{self.name}.sbatch"
 
     @property
+    def tasks_file(self) -> Path:
+        """File with the commands of an array."""
+        return self.directory / tasks.FILE
+
+    @property
     def records(self) -> Path:
         """Directory of its attempts; the commands before and after a run have their own."""
-        return self.directory if self.run_dir is not None or self.tasks is not None else self.directory / self.name
+        return self.directory if self.run_dir is not None or self.array is not None else self.directory / self.name
 
     @property
     def logs(self) -> Path:
@@ -67,7 +86,7 @@ class BatchJob:
 
     def log(self, number: str) -> Path:
         """Log of the job with this id; for an array, that of task N."""
-        return self.logs / (f"{self.name}-{number}-N.out" if self.tasks is not None else f"{self.name}-{number}.out")
+        return self.logs / (f"{self.name}-{number}-N.out" if self.array is not None else f"{self.name}-{number}.out")
 
 
 def script(job: BatchJob) -> str:
@@ -91,12 +110,12 @@ def dry(job: BatchJob) -> Iterator[str]:
 def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
     site, quote = job.site, shlex.quote
     yield f"--job-name={quote(job.name)}", "What squeue shows."
-    log = str(job.logs).replace("%", "%%") + ("/%x-%A-%a.out" if job.tasks is not None else "/%x-%j.out")
+    log = str(job.logs).replace("%", "%%") + ("/%x-%A-%a.out" if job.array is not None else "/%x-%j.out")
     yield f"--output={quote(log)}", "Output of all ranks and of the supervisor."
     yield "--open-mode=append", "One log for all attempts of the job."
     yield f"--nodes={job.nodes}", "Number of nodes."
-    tasks = site.ranks if job.ranks_join else 1
-    yield f"--ntasks-per-node={tasks}", "Ranks per node." if job.ranks_join else "One process, which starts its own."
+    ranks = site.ranks if job.ranks_join else 1
+    yield f"--ntasks-per-node={ranks}", "Ranks per node." if job.ranks_join else "One process, which starts its own."
     if site.gpus_per_node:
         yield f"--gpus-per-node={site.gpus_per_node}", "GPUs per node, one for each rank."
     if site.cpus_per_rank is not None:
@@ -113,9 +132,9 @@ def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
     yield from ((f"--{name}={quote(value)}", why) for name, value, why in named if value is not None)
     if site.exclusive:
         yield "--exclusive", "No other job on the nodes."
-    if job.tasks is not None:
-        _, count, at_once = job.tasks
-        yield f"--array=0-{count - 1}%{at_once}", f"A task for each command, at most {at_once} at once."
+    if job.array is not None:
+        last, at_once = len(job.array.tasks) - 1, job.array.at_once
+        yield f"--array=0-{last}%{at_once}", f"A task for each command, at most {at_once} at once."
     yield (
         f"--signal=B:USR1@{site.save_margin_s}",
         "Seconds before the time limit at which the supervisor below gets USR1.",
@@ -137,15 +156,15 @@ def _body(job: BatchJob) -> Iterator[str]:
         exports = {"SRUN_CPUS_PER_TASK": str(site.cpus_per_rank), **exports}
     yield "".join(f"export {name}={quote(value)}\n" for name, value in exports.items()).rstrip()
     where = quote(str(job.records))
-    if job.tasks is not None:
+    if job.array is not None:
         where += "/task-$SLURM_ARRAY_TASK_ID"
     yield "# Runs the command as a step of the job, and restarts it from the newest checkpoint after each failure."
     supervisor = [f"exec {quote(job.python)} -m launch.slurm.supervise", f"--directory {where}"]
     if job.run_dir is not None:
         supervisor.append(f"--run {quote(str(job.run_dir))}")
     supervisor += [f"--restarts {job.restarts}", f"--script {quote(str(job.path))}"]
-    if job.tasks is not None:
-        supervisor.append(f"--task {quote(str(job.tasks[0]))} $SLURM_ARRAY_TASK_ID")
+    if job.array is not None:
+        supervisor.append(f"--task {quote(str(job.tasks_file))} $SLURM_ARRAY_TASK_ID")
     if job.shrinks:
         supervisor.append(f"--shrink-from {site.ranks}")
     yield " ".join(supervisor) + " -- \\"

@@ -2,17 +2,13 @@
 
 import argparse
 import shlex
-import sys
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from launch import snapshot, tasks
-from launch.checks import check
+from launch import tasks
 from launch.slurm import queueing
+from launch.slurm.jobs import Submission, array_job, run_jobs, with_preflight
 from launch.slurm.script import BatchJob, dry
-from launch.slurm.site import Site
+from launch.tasks import ArrayTask
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.printing import show
 from pretrain.commands.site_options import add_site_options, site_of
@@ -21,28 +17,28 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import CONFIG, RunDir
-
-_JOIN = ("train", "eval", "translate", "generate")
-"""Verbs that ranks on several nodes run together."""
 
 
 def main(argv: list[str]) -> int:
     """Submits a run with the commands before and after it, or many commands as an array."""
     options = _parser().parse(argv)
-    site = site_of(options)
+    submission = Submission(
+        site=site_of(options),
+        nodes=options.nodes,
+        restarts=options.restarts,
+        command_line=f"pretrain launch slurm {shlex.join(argv)}",
+    )
     if (options.config is None) == (options.tasks is None):
         raise ConfigError("launch slurm: name a CONFIG to train, or the file of an array with --tasks FILE")
-    jobs, keep = _run(options, site, argv) if options.tasks is None else _array(options, site, argv)
+    jobs = _run(options, submission) if options.tasks is None else [_array(options, submission)]
     if options.dry_run:
         show(text for job in jobs for text in dry(job))
         return 0
-    keep()
-    directory = jobs[0].directory
     for queued in queueing.chain(jobs, options.dependency):
         show([f"job {queued.number}: {queued.name}, log {queued.log}"])
-    where = shlex.quote(str(directory.parent if options.tasks is None else directory))
-    show([f"follow it: pretrain launch status {where}", f"           pretrain launch logs {where} --follow"])
+    directory = jobs[0].directory
+    followed = shlex.quote(str(directory.parent if options.tasks is None else directory))
+    show([f"follow it: pretrain launch status {followed}", f"           pretrain launch logs {followed} --follow"])
     return 0
 
 
@@ -81,6 +77,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--before",
+        type=_command,
         action="append",
         default=[],
         metavar="COMMAND",
@@ -88,6 +85,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--after",
+        type=_command,
         action="append",
         default=[],
         metavar="COMMAND",
@@ -102,115 +100,42 @@ def _parser() -> Parser:
     return parser
 
 
-def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
-    """Jobs in order, and a function that writes the files they need."""
-    before, after = ([_words(text) for text in commands] for commands in (options.before, options.after))
-    config = _with_preflight(load(RunConfig, options.config, options.overrides))
-    checked = config if options.before else resolve(config)  # a command before the run may build its data
-    _check(checked, site, options.nodes)
-    run_dir = Path(config.run.dir).absolute()
-    directory = RunDir(run_dir).launch
-    made = f"pretrain launch slurm {shlex.join(argv)}"
-    train = BatchJob(
-        name=config.run.name,
-        what=f"Trains {run_dir}. Written by: {made}",
-        directory=directory,
-        work_dir=Path.cwd(),
-        command=("train", str(directory / CONFIG)),
-        run_dir=run_dir,
-        python=sys.executable,
-        site=site,
-        nodes=options.nodes,
-        ranks_join=True,
-        restarts=options.restarts,
-        shrinks=options.lost_node == "shrink",
-    )
-    jobs = [
-        *(_beside(train, "before", number, words) for number, words in enumerate(before, 1)),
-        train,
-        *(_beside(train, "after", number, words) for number, words in enumerate(after, 1)),
-    ]
-    return jobs, partial(snapshot.take, directory, config)
+def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:
+    config = with_preflight(load(RunConfig, options.config, options.overrides))
+    submission.check_run(config if options.before else resolve(config))  # a command before the run may build its data
+    shrinks = options.lost_node == "shrink"
+    return run_jobs(submission, config, before=options.before, after=options.after, shrinks=shrinks)
 
 
-def _with_preflight(config: RunConfig) -> RunConfig:
-    """Config with the nodes tested at each start, unless it sets `health.preflight` itself."""
-    if "preflight" in config.health.model_fields_set:
-        return config
-    return config.model_copy(update={"health": config.health.model_copy(update={"preflight": "warn"})})
-
-
-def _check(config: RunConfig, site: Site, nodes: int) -> None:
-    check(config, nodes * site.ranks, site.gpu_memory_gib if site.gpus_per_node else None)
-
-
-def _beside(train: BatchJob, when: str, number: int, words: list[str]) -> BatchJob:
-    """Job of a command before or after the run, on one node."""
-    name = f"{train.name}-{when}" + (f"-{number}" if number > 1 else "")
-    site = train.site if when == "after" else train.site.model_copy(update={"gpus_per_node": 0})
-    site = site.model_copy(update={"ranks_per_node": train.site.ranks})
-    return replace(
-        train,
-        name=name,
-        what=f"pretrain {shlex.join(words)}, {when} {train.run_dir}.",
-        directory=train.directory,
-        command=tuple(words),
-        run_dir=None,
-        site=site,
-        nodes=1,
-        ranks_join=words[0] in _JOIN and "--nproc" not in words,
-        shrinks=False,
-    )
-
-
-def _words(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"'{text}' is no command: {error}") from None
-    words = words[1:] if words[:1] == ["pretrain"] else words
-    if not words:
-        raise ConfigError("--before and --after take a command of pretrain, such as 'data build data/text ...'")
-    if (problem := unknown(words[0])) is not None:
-        raise ConfigError(f"'{text}' is no command of pretrain: {problem}")
-    return words
-
-
-def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
-    """Job array, alone in a list, and a function that writes the files it needs."""
+def _array(options: argparse.Namespace, submission: Submission) -> BatchJob:
     if options.directory is None:
         raise ConfigError("launch slurm --tasks: name a folder for the script, logs and records with --directory")
-    array_tasks = []
-    for words in tasks.lines(options.tasks):
-        if (problem := unknown(words[0])) is not None:
-            raise ConfigError(f"{options.tasks}: {problem}")
-        run_dir = None
-        if words[0] == "train":
-            overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
-            config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
-            _check(resolve(config), site, options.nodes)
-            run_dir = str(Path(config.run.dir).absolute())
-        array_tasks.append(tasks.ArrayTask(tuple(words), run_dir))
-    joins = {task.command[0] in _JOIN for task in array_tasks}
-    if len(joins) > 1:
-        raise ConfigError(
-            f"{options.tasks}: commands that ranks run together ({', '.join(_JOIN)}) and others "
-            "cannot share an array: submit two"
-        )
-    directory = options.directory.absolute()
-    file = directory / tasks.FILE
-    job = BatchJob(
-        name=directory.name,
-        what=f"{len(array_tasks)} commands of {options.tasks}. Written by: pretrain launch slurm {shlex.join(argv)}",
-        directory=directory,
-        work_dir=Path.cwd(),
-        command=(),
-        run_dir=None,
-        python=sys.executable,
-        site=site,
-        nodes=options.nodes,
-        ranks_join=joins.pop(),
-        restarts=options.restarts,
-        tasks=(file, len(array_tasks), options.at_once),
+    array_tasks = [_task(words, options.tasks, submission) for words in tasks.lines(options.tasks)]
+    return array_job(
+        submission, array_tasks, source=options.tasks, directory=options.directory, at_once=options.at_once
     )
-    return [job], partial(tasks.write, file, array_tasks)
+
+
+def _task(words: list[str], source: Path, submission: Submission) -> ArrayTask:
+    """Task of an array. Raises ConfigError for an unknown command, and for a run that cannot start on the nodes."""
+    if (problem := unknown(words[0])) is not None:
+        raise ConfigError(f"{source}: {problem}")
+    if words[0] != "train":
+        return ArrayTask(tuple(words), None)
+    overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
+    config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
+    submission.check_run(resolve(config))
+    return ArrayTask(tuple(words), str(Path(config.run.dir).absolute()))
+
+
+def _command(text: str) -> list[str]:
+    """Words of a pretrain command, without `pretrain`."""
+    try:
+        words = tasks.command_words(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a command: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("name a pretrain command, such as 'data build data/text ...'")
+    if (problem := unknown(words[0])) is not None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a pretrain command: {problem}")
+    return words

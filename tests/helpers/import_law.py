@@ -124,7 +124,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "status array_status cancel",
     ),
     "examples": ("enwik8 label_texts", "corpora demo arithmetic ladder"),
-    "launch.slurm": ("site client ray_step", "script allocation", "queueing supervise"),
+    "launch.slurm": ("site client ray_step", "script allocation", "jobs queueing supervise", "build_job"),
 }
 
 # What others may know of a package. Parts that are not named here are its own affair.

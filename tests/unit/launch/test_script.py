@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.slurm.script import BatchJob, script
+from launch.slurm.script import BatchJob, TaskArray, script
 from launch.slurm.site import Site
+from launch.tasks import ArrayTask
 
 RUN = Path("/runs/it's big")
 
@@ -98,7 +99,7 @@ def test_a_command_of_one_process_is_no_step_of_ranks() -> None:
 
 
 def test_an_array_has_a_task_for_each_command() -> None:
-    made = job(command=(), run_dir=None, tasks=(RUN / "launch" / "tasks.jsonl", 12, 3))
+    made = job(command=(), run_dir=None, array=TaskArray((ArrayTask(("eval", "r"), None),) * 12, 3))
     text = script(made)
     assert options(text)["array"] == "0-11%3"
     words = command(text)
