@@ -11,6 +11,7 @@ from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import recipe_of
+from pretrain.evaluate.evaluator import evaluate, read
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.opening import build_scorer, load_weights
 from pretrain.evaluate.outcomes import FILE, Outcomes, digest
@@ -19,7 +20,6 @@ from pretrain.evaluate.progress import EvaluationProgress
 from pretrain.evaluate.publish import publish
 from pretrain.evaluate.report.combine import combine
 from pretrain.evaluate.report.facts import Facts, decoding_words
-from pretrain.evaluate.run import evaluate, read
 from pretrain.evaluate.run_data import run_datasets
 from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.settings import EvalSettings

@@ -17,10 +17,10 @@ from data_pipeline.overlap.examples import LEAST_WORDS, MOST_WORDS
 from data_pipeline.overlap.gram_index import GramIndex, example_hashes
 from data_pipeline.overlap.search import grams_held
 from pretrain.engine.base import Ranks
+from pretrain.evaluate.evaluator import Evaluation, LoadedTasks
 from pretrain.evaluate.measures.base import fraction
-from pretrain.evaluate.run import Evaluation, LoadedTasks
 from pretrain.evaluate.tasks.base import TaskDocument
-from pretrain.evaluate.tasks.metric_names import GROUP_METRICS
+from pretrain.evaluate.tasks.metric_names import GROUP_METRIC_NAMES
 from pretrain.process import watchdog
 
 
@@ -72,7 +72,7 @@ def overlap(
     - `shots`: by number of shots, the `metric`; under `all`, `clean` and `dirty` its `documents`, count, mean (null of
       none) and standard error; and `clean_minus_all`. Empty where all documents are unknown, and of texts without right
       answers. The metric is the task's; of one that is no share of documents, that of answers that are right. Documents
-      that could not be asked are in none of them.
+      whose answer does not fit the model are in none of them.
     """
     tasks = {}
     for task, documents in evaluation.documents.items():
@@ -118,7 +118,7 @@ def _matched(
 
 def _of_right(metric: str) -> str | None:
     """The metric that is the share of right answers, of a task with this one; None: it has no right answers."""
-    if metric in GROUP_METRICS:
+    if metric in GROUP_METRIC_NAMES:
         return "accuracy_sum"
     if metric in ("exact_match", "f1", "bleu"):
         return "exact_match"

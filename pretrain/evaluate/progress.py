@@ -12,8 +12,8 @@ _LOG_INTERVAL_S = 60.0
 
 
 class EvaluationProgress:
-    """What `evaluate` calls, within a `with`. A log gets a line when something else is asked, and one a minute; of
-    ranks, one `shows` it."""
+    """What `evaluate` calls, within a `with`. A log gets a line when the task or its shots change, and one
+    a minute. Only the rank that `shows` it prints."""
 
     def __init__(
         self, shows: bool = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -24,9 +24,8 @@ class EvaluationProgress:
         self._before = 0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` documents of `what` (a task, shots) have been asked; of 0: nobody knows how many there are.
-        None done is not said, as `0 of 63` reads like a score.
-        The time left is that of `what`, as the next thing's documents take another time."""
+        """Reports that `done` of `total` documents of `what` (a task, shots) are scored; a `total` of 0: unknown.
+        `0 of 63` is not printed, as it reads like a score. The time left is that of `what` alone."""
         if not self._shows:
             return
         now = self._clock()

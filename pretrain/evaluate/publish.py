@@ -9,11 +9,11 @@ from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
-from pretrain.evaluate.in_training import in_training
+from pretrain.evaluate.evaluator import Evaluation
 from pretrain.evaluate.overlap import overlap
 from pretrain.evaluate.report.facts import Facts
+from pretrain.evaluate.report.in_training import in_training
 from pretrain.evaluate.report.write import held_out_note, write
-from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.run_data import run_searched_sets
 from pretrain.evaluate.table import scores, table
 from pretrain.observe.track import keep_report

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pretrain.evaluate.evaluator import Results
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.metrics import (
     chance_text,
@@ -13,7 +14,6 @@ from pretrain.evaluate.report.metrics import (
     spread_text,
 )
 from pretrain.evaluate.report.sections import cut_prompts
-from pretrain.evaluate.run import Results
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.pages.numbers import figure

@@ -104,7 +104,7 @@ def build_run(config: RunConfig, datasets: Sequence[Dataset], locations: Sequenc
     tasks = None
     check_data_dir(Path(config.evaluate.data).expanduser() if config.evaluate.data else None)
     if config.evaluate.tasks:
-        from pretrain.evaluate.live import live_tasks  # takes half a second to import
+        from pretrain.evaluate.live_tasks import live_tasks  # takes half a second to import
 
         with watchdog.allow_slow_io():
             tasks = live_tasks(config, engine, heldout)

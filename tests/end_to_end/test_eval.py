@@ -102,7 +102,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     from lm_eval.tasks import TaskManager
 
     import pretrain.evaluate.lm_eval_model  # noqa: F401  (its name in the registry)
-    from pretrain.evaluate.run import evaluate
+    from pretrain.evaluate.evaluator import evaluate
     from pretrain.evaluate.settings import EvalSettings
 
     arguments = f"checkpoint={checkpoint},parallel.tensor=2,parallel.pipeline=1"

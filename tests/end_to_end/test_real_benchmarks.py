@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.evaluate.run import evaluate
+from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Sources

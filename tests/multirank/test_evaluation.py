@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from pretrain.evaluate.decoding.base import Decoding
+from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.outcomes import FILE, Outcomes
-from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.base import Pair
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings

@@ -47,7 +47,7 @@ PLANTED = [
     ("pretrain/training/build.py", "from importlib import import_module as load"),
     ("pretrain/observe/log.py", "__import__('mlflow')"),
     ("pretrain/training/loop.py", "from mlflow import log_metric"),
-    ("pretrain/evaluate/run.py", "from tests.helpers.tiny import tiny_config"),
+    ("pretrain/evaluate/evaluator.py", "from tests.helpers.tiny import tiny_config"),
     ("pretrain/models/network.py", "from .blocks import PlainLayer"),
     ("pretrain/training/build.py", "import pretrain"),
 ]

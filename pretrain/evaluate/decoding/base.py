@@ -21,7 +21,7 @@ class DecodeRequest:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Token after token, each drawn from what the model says; at temperature 0 the most probable (greedy)."""
+    """Token after token, each drawn from the model's distribution; at temperature 0 the most probable (greedy)."""
 
     temperature: float = 0.0
     """what log probabilities are divided by"""
@@ -51,7 +51,7 @@ Decoding = Sampling | Beam
 GREEDY = Sampling()
 
 Ended = Literal["stop", "longest", "interrupted"]
-"""Why a text is over: an end or a stop string came, it has as many tokens as were asked for, or nobody wanted more."""
+"""Why generation ended: at an end of text or a stop string, at the requested number of tokens, or by an interrupt."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Which token comes next: the distribution that temperature, top-k and top-p make of what the model says, and a draw
-from it.
+"""The choice of the next token: the distribution that temperature, top-k and top-p make of the model's, and a draw from
+it.
 
 The draw takes the largest of log probability + Gumbel noise, with noise for each token of the vocabulary. That is a
 sample of the distribution, and one that rounding hardly changes: another layout, whose probabilities differ in the last
@@ -17,7 +17,7 @@ _FEW = 1024
 
 
 def choose(log_probability: NDArray[np.float32], sampling: Sampling, stream: str) -> int:
-    """A token of the vocabulary [V], of which `log_probability` is what the model says; the lowest id among equals.
+    """A token of the vocabulary [V], of which `log_probability` is the model's; the lowest id among equals.
     `stream` names the random numbers."""
     if sampling.temperature == 0:
         return int(log_probability.argmax())

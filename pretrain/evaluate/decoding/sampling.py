@@ -1,6 +1,6 @@
 """Texts token after token, all requests together: greedy or drawn.
 
-What is drawn is a function of (seed, request, number of the text, position) and of what the model says there, so it
+What is drawn is a function of (seed, request, number of the text, position) and of the model's distribution, so it
 does not depend on which requests are decoded together, nor, up to the model's own rounding, on the layout.
 """
 
@@ -16,7 +16,7 @@ from pretrain.evaluate.decoding.choice import choose
 
 @dataclass
 class _Text:
-    """One that grows."""
+    """An unfinished text."""
 
     request: DecodeRequest
     stream: str
@@ -51,8 +51,8 @@ def sample(
     going = [text for of_one in texts for text in of_one]
     while going:
         parents, newest = (np.array(values) for values in zip(*((t.parent, t.newest) for t in going), strict=True))
-        says = engine.next_tokens(held, parents, newest)
-        for number, (text, log_probability) in enumerate(zip(going, says, strict=True)):
+        scores = engine.next_tokens(held, parents, newest)
+        for number, (text, log_probability) in enumerate(zip(going, scores, strict=True)):
             token = choose(log_probability, sampling, f"{text.stream}/{len(text.tokens)}")
             text.tokens.append(token)
             text.log_probability += float(log_probability[token])

@@ -38,6 +38,19 @@ class TextStream:
         return new
 
 
+def stop_test(decode: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    """A test of generated tokens: whether the text of the last ones has one of `stops`. None: there are no `stops`."""
+    if not stops:
+        return None
+    window = max(len(stop.encode()) for stop in stops) + 1  # n bytes are n tokens at most; the first may lose its space
+
+    def stopped(tokens: Sequence[int]) -> bool:
+        text = decode(tokens[-window:])
+        return any(stop in text for stop in stops)
+
+    return stopped
+
+
 def until(text: str, stops: Sequence[str]) -> str:
     """A text up to the first of `stops`."""
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]

@@ -1,7 +1,7 @@
-"""How documents' answers are judged: what is asked of the model about each, and what the answers come to.
+"""How documents are scored: what a model computes for each, and the metrics that follow from it.
 
-What the model says of one document is a row of numbers, so that it travels between ranks; an outcome is those numbers
-by name, as `documents.jsonl` keeps them; a result is made of outcomes alone.
+What a model computes for one document is a row of numbers, so that it travels between ranks; an outcome is those
+numbers by name, as `documents.jsonl` keeps them; a result is made of outcomes alone.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Judged by what the model gives the one target: right where it would have said exactly that by itself."""
+"""The log probability of the one target, which is right where greedy decoding would have generated exactly that."""
 
 import math
 from collections.abc import Sequence

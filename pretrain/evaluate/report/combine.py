@@ -36,7 +36,7 @@ class Finished:
 def combine(directories: Sequence[Path], out: Path) -> Path:
     """Reads `report.json` of each directory and writes `report.html`, the path of which it returns, and `report.json`
     into `out`. In the JSON, `reports` has the directory, facts and results of each, by size, run and tokens, and
-    `differences` what they were not asked alike. Raises ConfigError for a directory without a report of one
+    `differences` the settings in which they differ. Raises ConfigError for a directory without a report of one
     checkpoint."""
     reports = sorted(map(read, directories), key=lambda report: (*report.run, report.facts["tokens"]))
     differences = {

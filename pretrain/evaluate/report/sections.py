@@ -1,9 +1,10 @@
-"""Results -> what the page says of each task."""
+"""Results -> the section of each task on the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pretrain.evaluate.evaluator import Evaluation, Results
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.metrics import (
     chance_text,
@@ -14,7 +15,6 @@ from pretrain.evaluate.report.metrics import (
 )
 from pretrain.evaluate.report.panels import by_shots
 from pretrain.evaluate.report.samples import Sample, shown
-from pretrain.evaluate.run import Evaluation, Results
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 

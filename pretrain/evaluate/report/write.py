@@ -10,14 +10,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pretrain.evaluate.in_training import InTraining, explanation
+from pretrain.evaluate.evaluator import Evaluation
 from pretrain.evaluate.outcomes import digest
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.charts import Points, learning_curve
 from pretrain.evaluate.report.facts import Facts
+from pretrain.evaluate.report.in_training import InTraining, explanation
 from pretrain.evaluate.report.page import page
 from pretrain.evaluate.report.sections import cut_prompts, sections
-from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
@@ -36,9 +36,9 @@ def write(
 ) -> None:
     """Writes report.json and report.html into `directory`.
 
-    The learning curve comes from metrics.jsonl and events.jsonl in `run_dir`, where they are. `overlap` is what
-    `overlap.py` says of the training text; None: nobody has looked. `in_training` is what training found for the same
-    weights; None: nothing. Call on one rank.
+    The learning curve comes from metrics.jsonl and events.jsonl in `run_dir`, where they are. `overlap` is the result
+    of `overlap.py`; None: the training text was not searched. `in_training` is the loss that training measured for the
+    same weights; None: none. Call on one rank.
     """
     directory.mkdir(parents=True, exist_ok=True)
     date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,7 @@
-"""What a task asks of a model, whatever kind of model it is."""
+"""The interface between tasks and models: what tasks need from a model of any kind."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.evaluate.decoding.base import Decoding, Stops
+from pretrain.evaluate.decoding.stream import stop_test, until
 
 Pair = tuple[Sequence[int], Sequence[int]]
 """(context ids, target ids), neither empty"""
@@ -34,18 +36,19 @@ class Scorer(Protocol):
         """Whether the whole context is read, with room for the target or for `answer_tokens` generated ones."""
 
     def answerable(self, target_tokens: int) -> bool:
-        """Whether the model can say so many tokens at all, after whatever is left of a context."""
+        """Whether the model can score or generate so many tokens, after whatever is left of a context."""
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
-        """[pairs, 2]: log-probability of the target given the context, nats, and 1 where the model says the target by
-        itself. A context that doesn't fit is cut at its beginning. Pairs of one owner (a document's choices), which
-        follow each other, have their common beginning read once; None: each is its own."""
+        """[pairs, 2]: log-probability of the target given the context, nats, and 1 where each of its tokens is the
+        most probable one (lm-eval's `is_greedy`). A context that doesn't fit is cut at its beginning. Pairs of one
+        owner (a document's choices), which follow each other, have their common beginning read once; None: each is its
+        own."""
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
     ) -> list[list[int]]:
-        """What the model says after each of the contexts of pairs: up to `longest` tokens, up to an end of text or to
-        the first of `stops`, which may still be at the end."""
+        """Tokens that the model generates after each of the contexts of pairs: at most `longest`, up to an end of text
+        or to the first of `stops`, which may still be at the end."""
 
 
 def encode_pair(tokenizer: Tokenizer, context: str, target: str) -> Pair:
@@ -63,19 +66,14 @@ def encode_pair(tokenizer: Tokenizer, context: str, target: str) -> Pair:
 def answer_text(tokenizer: Tokenizer, answer: Sequence[int], stops: Sequence[str]) -> str:
     """The text of generated tokens up to an end of text or the first of `stops`; ids that no text has are left out."""
     end = list(answer).index(tokenizer.end_of_text) if tokenizer.end_of_text in answer else len(answer)
-    text = tokenizer.decode([token for token in answer[:end] if token < tokenizer.vocabulary_size])
-    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+    return until(_decode(tokenizer, answer[:end]), stops)
 
 
 def stops_at(tokenizer: Tokenizer, strings: Sequence[str]) -> Stops:
     """An end of text, or the first of `strings`."""
     ends = {tokenizer.end_of_text, *(ids[0] for ids in map(tokenizer.encode, strings) if len(ids) == 1)}
-    if not strings:
-        return Stops(frozenset(ends))
-    window = max(len(string.encode()) for string in strings) + 1  # a string of n bytes spans n tokens at most
+    return Stops(frozenset(ends), stop_test(partial(_decode, tokenizer), strings))
 
-    def stopped(tokens: Sequence[int]) -> bool:
-        text = tokenizer.decode([token for token in tokens[-window:] if token < tokenizer.vocabulary_size])
-        return any(string in text for string in strings)
 
-    return Stops(frozenset(ends), stopped)
+def _decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    return tokenizer.decode([token for token in tokens if token < tokenizer.vocabulary_size])

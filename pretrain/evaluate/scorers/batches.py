@@ -21,7 +21,7 @@ from pretrain.evaluate.scorers.base import Pair
 _TOKENS_CPU, _TOKENS_GPU = 1024, 1 << 14  # what caches hold; what keeps a GPU busy
 NOBODY = -1
 """Number of a pair that only fills a batch."""
-_FILLER = 0  # behind the end of a row, where nobody looks
+_FILLER = 0  # behind the end of a row, where no score is read
 
 
 Batch = TypeVar("Batch")

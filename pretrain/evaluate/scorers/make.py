@@ -1,4 +1,4 @@
-"""A model's config -> how it is asked."""
+"""A model's config -> its scorer."""
 
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.run_config import RunConfig

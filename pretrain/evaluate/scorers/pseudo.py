@@ -22,7 +22,7 @@ _LENGTH_MULTIPLE = 16  # of row lengths: tensor and context ranks can share a se
 
 
 class PseudoScorer:
-    """See `base.Scorer`. "Says by itself" is: each token of the target is the most probable where it is masked."""
+    """See `base.Scorer`. A target is greedy if each of its tokens is the most probable where it is masked."""
 
     name = "pseudo-log-likelihood: log probabilities of the target's tokens, each masked alone"
     generates, rolls = False, False

@@ -1,8 +1,8 @@
 """Models that answer an input with a target: encoder-decoders, and decoders with a prefix. Text in, text out, as T5's:
-the input is the context, the target what is asked for.
+the input is the context, the target the answer.
 
-A model that was trained to fill gaps (it has sentinels) is asked for the content of a gap at the context's end, which
-it says behind the gap's sentinel.
+A model that was trained to fill gaps (it has sentinels) fills a gap at the context's end: its answer follows the gap's
+sentinel.
 """
 
 from collections.abc import Sequence

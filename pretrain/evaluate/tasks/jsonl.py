@@ -45,7 +45,7 @@ def documents(path: Path, make: Callable[[dict[str, Any], str], list[Made]]) -> 
 
 
 class LinesOnDemand(Generic[Made]):
-    """A file of which each line is one document: made when it is asked for, as few of many lines may be. A line's place
+    """A file of which each line is one document: made on demand, as few of many lines may be needed. A line's place
     counts those that are not empty, from 0."""
 
     def __init__(self, path: Path, make: Callable[[dict[str, Any], str], list[Made]], about: str) -> None:

@@ -6,11 +6,11 @@ Names alone, so that reading a task file imports no library.
 from typing import Literal, get_args
 
 OutputType = Literal["loglikelihood", "multiple_choice", "generate_until", "loglikelihood_rolling"]
-"""What a model is asked for, in lm-eval's words: the log-probability of one target; that of every choice; a text;
+"""What a model computes, in lm-eval's words: the log-probability of one target; that of every choice; a text;
 the log-probability of a text by itself."""
 OUTPUT_TYPES: tuple[OutputType, ...] = get_args(OutputType)
 
-GROUP_METRICS = ("macro_f1", "group_all", "group_f1", "by_group")
+GROUP_METRIC_NAMES = ("macro_f1", "group_all", "group_f1", "by_group")
 """Metrics of several documents together: see `measures/group_metrics.py`."""
 
 _ROLLING = ("word_perplexity", "byte_perplexity", "bits_per_byte", "token_perplexity")
@@ -22,7 +22,7 @@ METRIC_NAMES: dict[OutputType, dict[str, str]] = {
         "acc_bytes": "accuracy_per_byte",
         "acc_mutual_info": "accuracy_unconditional",
         "accuracy_per_token": "accuracy_per_token",
-        **{name: name for name in GROUP_METRICS},
+        **{name: name for name in GROUP_METRIC_NAMES},
     },
     "generate_until": {name: name for name in ("exact_match", "f1", "bleu")},
     "loglikelihood_rolling": {name: name for name in _ROLLING},

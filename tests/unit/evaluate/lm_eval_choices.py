@@ -11,11 +11,11 @@ import lm_eval
 import pytest
 from lm_eval.tasks import TaskManager
 
+from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.measures.base import Outcome
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.protocol import Prompt, build_prompt
-from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.score_draw import Draw
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings

@@ -13,8 +13,8 @@ from lm_eval.tasks import TaskManager
 from transformers import GPT2LMHeadModel
 
 from pretrain.errors import ConfigError
+from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.harness import HarnessModel
-from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.arithmetic import document

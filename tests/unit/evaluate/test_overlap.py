@@ -17,9 +17,9 @@ from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.overlap.examples import EvaluationSet
 from data_pipeline.overlap.gram_index import example_hashes
 from pretrain.engine.base import Scores
+from pretrain.evaluate.evaluator import Evaluation, evaluate, read
 from pretrain.evaluate.overlap import overlap, searched_now
 from pretrain.evaluate.report.write import write
-from pretrain.evaluate.run import Evaluation, evaluate, read
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Sources

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.measures.base import ForTask
 from pretrain.evaluate.measures.perplexity import PerplexityMeasure, windows
 from pretrain.evaluate.outcomes import Outcomes
-from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import TaskDocument

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
-from pretrain.evaluate.in_training import InTraining, explanation, in_training
-from pretrain.evaluate.run import evaluate
+from pretrain.evaluate.evaluator import evaluate
+from pretrain.evaluate.report.in_training import InTraining, explanation, in_training
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.table import scores, table

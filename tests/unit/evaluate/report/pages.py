@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from pretrain.evaluate.average_draws import average_draws
+from pretrain.evaluate.evaluator import Evaluation
 from pretrain.evaluate.measures.base import ForTask, Measure
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.report.facts import Facts
-from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import Continuation, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.normalization import squad

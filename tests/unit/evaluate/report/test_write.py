@@ -10,9 +10,9 @@ from transformers import GPT2LMHeadModel
 
 from data_pipeline.dataset.dataset import Dataset
 from docs.make.browser import CHROMIUM, measured
-from pretrain.evaluate.in_training import InTraining
+from pretrain.evaluate.evaluator import Evaluation, evaluate
+from pretrain.evaluate.report.in_training import InTraining
 from pretrain.evaluate.report.write import _curve, write
-from pretrain.evaluate.run import Evaluation, evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.jsonl import Problem

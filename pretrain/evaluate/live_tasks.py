@@ -8,7 +8,7 @@ from data_pipeline.dataset.dataset import Dataset
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.run import Results, evaluate, read
+from pretrain.evaluate.evaluator import Results, evaluate, read
 from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.registry import HELD_OUT, task_named

@@ -41,8 +41,8 @@ class Evaluation:
     documents: dict[str, Sequence[TaskDocument]]
     """task -> the documents that were scored"""
     right: dict[str, dict[str, Sequence[bool | None]]]
-    """task -> number of shots -> whether each document was answered rightly, by the task's metric; None: it could not
-    be asked"""
+    """task -> number of shots -> whether each document was answered correctly, by the task's metric; None: its
+    answer does not fit the model"""
     problems: dict[str, Sequence[Problem]]
     """task -> documents that could not be scored"""
     notes: Mapping[str, str] = field(default_factory=dict)

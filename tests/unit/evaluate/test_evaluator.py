@@ -16,10 +16,10 @@ from data_pipeline.dataset.dataset import Dataset
 from pretrain.engine.base import Scores
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.decoding.base import Sampling
+from pretrain.evaluate.evaluator import Evaluation
+from pretrain.evaluate.evaluator import evaluate as evaluate_with
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.report.write import write
-from pretrain.evaluate.run import Evaluation
-from pretrain.evaluate.run import evaluate as evaluate_with
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.table import table
