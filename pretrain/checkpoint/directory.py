@@ -16,7 +16,7 @@ _REPLACED = ".replaced.tmp"
 
 
 def locate(path: Path) -> list[Path]:
-    """Checkpoints that a path stands for, newest first: itself, or those of a run. Raises ConfigError if there is none,
+    """Checkpoints that a path refers to, newest first: itself, or those of a run. Raises ConfigError if there is none,
     RunError if the path cannot be read."""
     try:
         if (path / RECORD).exists() or (path / MANIFEST).exists():
