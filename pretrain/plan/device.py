@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.config.load import load
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
@@ -81,15 +80,13 @@ def device_names() -> list[str]:
 
 @cache
 def find_device(name: str) -> Device:
-    """Device with this name, or from the YAML file at this path. Raises ConfigError, with the nearest names."""
+    """Device with this name, or from the YAML file at this path. Raises ConfigError with the known names."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or "/" in name:
         return load(Device, path)
     if name not in device_names():
-        near = close_matches(name.lower(), device_names(), most=3, cutoff=0.3)
-        hint = did_you_mean(near, f"known are {', '.join(device_names())}.")
         raise ConfigError(
-            f"no hardware is called '{name}': {hint} Describe your own in a YAML file with the keys of "
-            f"{FOLDER / 'h100.yaml'}, and name it here by its path"
+            f"no hardware is called '{name}'; known are {', '.join(device_names())}: name one of them, or a YAML file "
+            "that describes yours"
         )
     return load(Device, FOLDER / f"{name}.yaml")
