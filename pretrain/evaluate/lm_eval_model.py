@@ -8,13 +8,15 @@ command after that.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from lm_eval.__main__ import cli_evaluate
+from lm_eval._cli import HarnessCLI
 from lm_eval.api.registry import register_model
+from lm_eval.utils import setup_logging
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.directory import locate
@@ -70,9 +72,24 @@ def run_command(argv: list[str]) -> None:
     for what its settings refuse, such as a task that there is not."""
     sys.argv = ["lm-eval", *argv]
     try:
-        cli_evaluate()
+        run_harness()
     except (ValueError, FileNotFoundError) as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
         if frame.f_globals["__name__"] != _SETTINGS and not str(error).startswith(_NO_TASKS):
             raise
         raise ConfigError(f"lm-eval: {error}; see `pretrain lm-eval run --help`") from None
+
+
+def run_harness() -> None:
+    """Runs lm-eval's command line, whose usage, examples and errors name `pretrain lm-eval`, as users type it."""
+    setup_logging()
+    command_line = HarnessCLI()
+    for parser in (command_line._parser, *command_line._subparsers.choices.values()):
+        parser.prog, parser.usage, parser.epilog = map(_as_typed, (parser.prog, parser.usage, parser.epilog))
+        for action in parser._actions:
+            action.help = _as_typed(action.help)
+    command_line.execute(command_line.parse_args())
+
+
+def _as_typed(text: str | None) -> str | None:
+    return text and re.sub(r"\blm-eval(?= |$)", "pretrain lm-eval", text)

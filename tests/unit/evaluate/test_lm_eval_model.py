@@ -1,5 +1,6 @@
 """lm-eval finds our models by name. What they score is in tests/end_to_end/test_eval.py."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -18,9 +19,21 @@ def test_the_registry_has_ours_by_name() -> None:
 def test_the_command_is_lm_eval_s_with_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     typed: list[list[str]] = []
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(lm_eval_model, "cli_evaluate", lambda: typed.append(sys.argv))
+    monkeypatch.setattr(lm_eval_model, "run_harness", lambda: typed.append(sys.argv))
     assert main(["lm-eval", "--model", "pretrain", "--tasks", "a"]) == 0
     assert typed == [["lm-eval", "--model", "pretrain", "--tasks", "a"]]
+
+
+@pytest.mark.parametrize("typed", [[], ["run"], ["ls", "--help"]])
+def test_usage_names_the_command_that_was_typed(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    with contextlib.suppress(SystemExit):
+        main(["lm-eval", *typed])
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: pretrain lm-eval ")
+    assert printed.count("pretrain lm-eval ") == printed.count("lm-eval ")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +65,7 @@ def test_no_tasks_are_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         raise ValueError("No tasks specified, or no tasks found. Please verify the task names.")
 
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(lm_eval_model, "cli_evaluate", fails)
+    monkeypatch.setattr(lm_eval_model, "run_harness", fails)
     assert main(["lm-eval", "run", "--model", "pretrain"]) == 2
     assert "pretrain: lm-eval: No tasks specified" in capsys.readouterr().err
 
@@ -62,7 +75,7 @@ def test_an_error_in_scoring_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError("a fault")
 
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(lm_eval_model, "cli_evaluate", fails)
+    monkeypatch.setattr(lm_eval_model, "run_harness", fails)
     with pytest.raises(ValueError, match="a fault"):
         main(["lm-eval", "--model", "pretrain", "--tasks", "a"])
 
