@@ -42,19 +42,20 @@ class Parser(argparse.ArgumentParser):
 
     def add_config(
         self,
-        help: str,
+        note: str = "",
         overrides: str = "data.path=datasets/book",
         keys: str = "pretrain keys",
         required: bool = True,
     ) -> None:
-        """Adds `config` and then `overrides`, with an example of them and the command that lists their keys."""
+        """Adds `config`, with a sentence on its use, and then `overrides`, with an example and the command that lists
+        their keys."""
         self.add_argument(
             "config",
             metavar="CONFIG",
             nargs=None if required else "?",
-            help=f"{help}; or the name of one that comes with pretrain",
+            help=f"YAML file, or the name of a config that comes with pretrain. {note}".rstrip(),
         )
-        self.add_overrides(f"such as {overrides}", keys)
+        self.add_overrides(overrides, keys)
 
     def add_checkpoint(self) -> None:
         """Adds `checkpoint`, a path."""
@@ -62,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             "checkpoint",
             type=path,
             metavar="CHECKPOINT_OR_RUN",
-            help="a run (its newest valid checkpoint), or a checkpoint",
+            help="Run directory (its newest valid checkpoint), or a checkpoint.",
         )
 
     def add_launched_run(self) -> None:
@@ -76,13 +77,19 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--trust-code",
             action="store_true",
-            help="call functions of attention that the run's config names: Python code of whoever made the run",
+            help="Run the attention functions that the run's config names: Python code of whoever made the run.",
         )
 
-    def add_overrides(self, help: str, keys: str = "pretrain keys") -> None:
+    def add_overrides(
+        self, example: str, keys: str = "pretrain keys", what: str = "Overrides of the config's keys"
+    ) -> None:
         """Adds `overrides`: any number of dotted keys with their values."""
         self.add_argument(
-            "overrides", nargs="*", default=[], metavar="key=value", help=f"{help}; `{keys}` lists the keys"
+            "overrides",
+            nargs="*",
+            default=[],
+            metavar="key=value",
+            help=f"{what}, such as {example}; `{keys}` lists the keys.",
         )
 
     def add_nproc(self, help: str) -> None:

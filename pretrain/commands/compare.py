@@ -9,8 +9,8 @@ from pretrain.errors import RunError
 def main(argv: list[str]) -> int:
     """Returns 0 if two runs are the same run, 1 if not."""
     parser = Parser("compare", "Says whether two runs are the same run, step by step.", ("runs/a runs/b",))
-    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--out", type=Path, help="write the comparison as JSON as well")
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="Run directory.")
+    parser.add_argument("--out", type=Path, help="Write the comparison as JSON as well.")
     options = parser.parse(argv)
     if options.out is not None:
         check_writable(options.out)

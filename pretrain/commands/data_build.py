@@ -10,7 +10,7 @@ def main(argv: list[str]) -> int:
         "Cleans, tokenizes and shards text. Run the same command again to resume a stopped build.",
         ("data/text input=book.txt output=datasets/book",),
     )
-    parser.add_config("YAML file", "input=book.txt output=datasets/book", "pretrain keys --build")
+    parser.add_config(overrides="input=book.txt output=datasets/book", keys="pretrain keys --build")
     options = parser.parse(argv)
     from data_pipeline.build.config import BuildConfig
     from data_pipeline.cli import build_and_show

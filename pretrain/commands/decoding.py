@@ -12,14 +12,14 @@ HOW = (*DRAWS, "beam", "penalty")
 
 def add_decoding(parser: Parser, greedy: str) -> None:
     """Adds the decoding options. `greedy` ends the help of --temperature: when greedy decoding is the default."""
-    parser.add_argument("--temperature", type=_at_least_zero, help=f"sampling temperature; 0: greedy decoding{greedy}")
-    parser.add_argument("--top-k", type=count, help="sample from the N most probable tokens (default: all)")
+    parser.add_argument("--temperature", type=_at_least_zero, help=f"Sampling temperature; 0: greedy decoding{greedy}.")
+    parser.add_argument("--top-k", type=count, help="Sample from the N most probable tokens (default: all).")
     parser.add_argument(
-        "--top-p", type=_share, help="sample from the fewest tokens with this total probability (default: all)"
+        "--top-p", type=_share, help="Sample from the fewest tokens with this total probability (default: all)."
     )
-    parser.add_argument("--beam", type=count, help="beam search with N hypotheses (1: greedy decoding)")
+    parser.add_argument("--beam", type=count, help="Beam search with N hypotheses (1: greedy decoding).")
     parser.add_argument(
-        "--penalty", type=_at_least_zero, help="length penalty of beam search (default 0.6; 0 turns it off)"
+        "--penalty", type=_at_least_zero, help="Length penalty of beam search (default 0.6; 0 turns it off)."
     )
 
 

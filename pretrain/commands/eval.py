@@ -83,46 +83,46 @@ def _parser() -> Parser:
         ),
     )
     parser.add_checkpoint()
-    parser.add_overrides("such as parallel.tensor=2")
+    parser.add_overrides("parallel.tensor=2")
     parser.add_trust_code()
     parser.add_argument(
         "--tasks",
         required=True,
         type=names,
-        help=f"comma-separated task names or task files (*.yaml); built-in tasks: {', '.join(known_names())}",
+        help=f"Comma-separated task names or task files (*.yaml); built-in tasks: {', '.join(known_names())}.",
     )
     parser.add_argument(
         "--shots",
         default=[0],
         type=lambda text: _PAPER if text == _PAPER else numbers(text),
-        help="comma-separated numbers of few-shot examples in each prompt, such as 0,1,8 (default 0); paper: 0, 1 and "
-        "the number of GPT-3's paper",
+        help="Comma-separated numbers of few-shot examples in each prompt, such as 0,1,8 (default 0); paper: 0, 1 and "
+        "the number of GPT-3's paper.",
     )
-    parser.add_argument("--out", type=Path, required=True, help="output directory for the report")
-    parser.add_argument("--limit", type=count, help="number of documents to score per task (default: all)")
+    parser.add_argument("--out", type=Path, required=True, help="Output directory for the report.")
+    parser.add_argument("--limit", type=count, help="Number of documents to score per task (default: all).")
     parser.add_argument(
         "--draws",
         type=count,
         default=1,
-        help="random draws of few-shot examples per document; scores are averaged over them (default 1)",
+        help="Random draws of few-shot examples per document; scores are averaged over them (default 1).",
     )
     parser.add_argument(
-        "--data", type=Path, help="directory with benchmark files (JSON lines); arithmetic tasks need none"
+        "--data", type=Path, help="Directory with benchmark files (JSON lines); arithmetic tasks need none."
     )
     parser.add_argument(
         "--overlap",
         metavar="DATASET_DIR",
-        help="dataset whose training shards are searched for the tasks' documents, to report scores on clean and on "
-        "contaminated ones (default: what the builds of the run's datasets found)",
+        help="Dataset whose training shards are searched for the tasks' documents, to report scores on clean and on "
+        "contaminated ones (default: what the builds of the run's datasets found).",
     )
     parser.add_argument(
-        "--all-checkpoints", action="store_true", help="score every checkpoint of the run and plot the curves"
+        "--all-checkpoints", action="store_true", help="Score every checkpoint of the run and plot the curves."
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the few-shot examples and of generated documents (default 0)"
+        "--seed", type=int, default=0, help="Seed of the few-shot examples and of generated documents (default 0)."
     )
     add_decoding(parser, " (default without any of these five: the decoding of GPT-3's paper for each task)")
-    parser.add_nproc("number of local ranks, with the layout of training (default: one rank)")
+    parser.add_nproc("Number of local ranks, with the layout of training (default: one rank).")
     return parser
 
 

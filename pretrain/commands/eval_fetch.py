@@ -15,8 +15,8 @@ def main(argv: list[str]) -> int:
         "Downloads benchmark files from the Hugging Face hub, as JSON lines.",
         ("--data benchmarks", "hellaswag piqa --data benchmarks"),
     )
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="task whose files to download (default: every task)")
-    parser.add_argument("--data", type=Path, required=True, help="output directory, to give to `pretrain eval --data`")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="Task whose files to download (default: every task).")
+    parser.add_argument("--data", type=Path, required=True, help="Output directory, to give to `pretrain eval --data`.")
     options = parser.parse(argv)
     check_names(options.tasks)
     check_directory("--data", options.data)

@@ -14,9 +14,9 @@ def main(argv: list[str]) -> int:
         ("reports/small reports/large --out reports/both",),
     )
     parser.add_argument(
-        "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="output directory of a `pretrain eval`"
+        "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="Output directory of a `pretrain eval`."
     )
-    parser.add_argument("--out", type=Path, required=True, help="output directory for report.html and report.json")
+    parser.add_argument("--out", type=Path, required=True, help="Output directory for report.html and report.json.")
     options = parser.parse(argv)
     check_directory("--out", options.out)
     if options.out.resolve() in [directory.resolve() for directory in options.reports]:

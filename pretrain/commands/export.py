@@ -15,7 +15,11 @@ def main(argv: list[str]) -> int:
     )
     parser.add_checkpoint()
     parser.add_argument(
-        "--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf (Hugging Face), and the directory to write"
+        "--to",
+        nargs=2,
+        metavar=("FORMAT", "DIR"),
+        required=True,
+        help="Format, hf (Hugging Face), and the directory to write.",
     )
     parser.add_trust_code()
     options = parser.parse(argv)

@@ -69,32 +69,32 @@ def _parser() -> Parser:
         ('runs/book --prompt "The" --temperature 0.8 --top-p 0.9', "runs/book --interactive"),
     )
     parser.add_checkpoint()
-    parser.add_overrides("such as parallel.tensor=2")
+    parser.add_overrides("parallel.tensor=2")
     parser.add_trust_code()
-    parser.add_argument("--prompt", action="append", type=utf8, help="prompt; repeat the option for several prompts")
+    parser.add_argument("--prompt", action="append", type=utf8, help="Prompt. Repeatable.")
     parser.add_argument(
-        "--file", type=Path, help="file of prompts: one per line, or JSON lines with the key prompt (*.jsonl)"
+        "--file", type=Path, help="File of prompts: one per line, or JSON lines with the key prompt (*.jsonl)."
     )
     parser.add_argument(
-        "--interactive", action="store_true", help="read prompts from the keyboard and print each text token by token"
+        "--interactive", action="store_true", help="Read prompts from the keyboard and print each text token by token."
     )
     add_decoding(parser, " (default)")
-    parser.add_argument("--samples", type=count, help="number of texts per prompt (default 1)")
+    parser.add_argument("--samples", type=count, help="Number of texts per prompt (default 1).")
     parser.add_argument(
         "--max-tokens",
         type=count,
-        help="maximum number of tokens per text (default 128, or fewer if the model has fewer left)",
+        help="Maximum number of tokens per text (default 128, or fewer if the model has fewer left).",
     )
     parser.add_argument(
         "--stop",
         action="append",
         default=[],
         type=utf8,
-        help="string that ends a text, not included in it; repeat the option for several",
+        help="String that ends a text, not included in it. Repeatable.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of sampling (default 0)")
-    parser.add_argument("--out", type=Path, help="output file, JSON lines (default: print)")
-    parser.add_nproc("number of local ranks, with the layout of training (default: one rank)")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of sampling (default 0).")
+    parser.add_argument("--out", type=Path, help="Output file, JSON lines (default: print).")
+    parser.add_nproc("Number of local ranks, with the layout of training (default: one rank).")
     return parser
 
 

@@ -14,9 +14,9 @@ def main(argv: list[str]) -> int:
         "Makes a run with checkpoint 0 of another library's weights, once its logits agree with ours.",
         ("hf downloads/gpt2 --out runs/gpt2", "gguf downloads/SmolLM2-135M.gguf --out runs/smollm2"),
     )
-    parser.add_argument("format", choices=["hf", "gguf"])
-    parser.add_argument("source", type=Path, help="hf: the directory that save_pretrained wrote; gguf: a file")
-    parser.add_argument("--out", type=Path, help="run directory to make; absent: runs/ and the source's name")
+    parser.add_argument("format", choices=["hf", "gguf"], help="Format of the weights.")
+    parser.add_argument("source", type=Path, help="Directory that save_pretrained wrote (hf), or file (gguf).")
+    parser.add_argument("--out", type=Path, help="Run directory to create (default: runs/ and the source's name).")
     options = parser.parse(argv)
     source = options.source.resolve()
     out = options.out or Path("runs") / (source.name if options.format == "hf" else source.stem)

@@ -24,13 +24,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "pattern",
         nargs="?",
-        help="part of a key, a pattern with * and ?, another system's name (lr, num-layers), or words of the "
-        "description; default: every key",
+        help="Part of a key, a pattern with * and ?, another system's name (lr, num-layers), or words of the "
+        "description (default: every key).",
     )
     parser.add_argument(
-        "--build", action="store_true", help="list the keys of `pretrain data build` rather than those of training"
+        "--build", action="store_true", help="List the keys of `pretrain data build` rather than those of training."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, a list with an object for each key")
+    parser.add_argument("--json", action="store_true", help="Print JSON, a list with an object for each key.")
     options = parser.parse(argv)
     every = _of_build() if options.build else _of_run()
     matches = every if options.pattern is None else matching_keys(every, options.pattern)

@@ -45,7 +45,7 @@ def _parser() -> Parser:
             "data/gpt3-mix executor=ray --nodes 16 --cluster site.yaml --dry-run",
         ),
     )
-    parser.add_config("YAML file", "input=book.txt output=datasets/book", "pretrain keys --build")
+    parser.add_config(overrides="input=book.txt output=datasets/book", keys="pretrain keys --build")
     parser.add_argument("--nodes", type=count, required=True, help="Number of nodes.")
     add_site_options(parser)
     parser.add_argument(

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
         "Trains on this machine, and restarts from the newest checkpoint after each failure.",
         ("debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",),
     )
-    parser.add_config("YAML file")
+    parser.add_config()
     parser.add_nproc("Local ranks to start (default 1).")
     parser.add_argument(
         "--restarts",

@@ -59,7 +59,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "config", nargs="?", help="Run to train: a YAML file, or the name of a config that comes with pretrain."
     )
-    parser.add_overrides("such as data.path=datasets/book")
+    parser.add_overrides("data.path=datasets/book")
     parser.add_argument("--nodes", type=count, required=True, help="Number of nodes.")
     add_site_options(parser)
     parser.add_argument(

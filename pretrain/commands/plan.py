@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
             "data data/text input=corpora/web --rates rates.yaml --nodes 100 --cores 64    # a build: plan data --help",
         ),
     )
-    parser.add_config("YAML file", "batch.sequences=1536", required=False)
+    parser.add_config(overrides="batch.sequences=1536", required=False)
     parser.add_argument("--gpus", type=count, help="Number of GPUs of the run.")
     parser.add_argument(
         "--hardware", type=str, metavar="NAME", help="Hardware by name, such as h100, or a YAML file that describes it."

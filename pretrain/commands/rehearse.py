@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
             "gpt3/1.3b --gpus 32 --ranks 0,31 precision=bf16 --json",
         ),
     )
-    parser.add_config("YAML file", "parallel.tensor=8")
+    parser.add_config(overrides="parallel.tensor=8")
     parser.add_argument("--gpus", type=count, required=True, help="Number of GPUs of the run.")
     parser.add_argument(
         "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."

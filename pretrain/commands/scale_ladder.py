@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
             "    --seeds 3,2,1 --budget 1e21 --out /runs/ladder",
         ),
     )
-    parser.add_config("YAML file of the models and runs, except for their size and length")
+    parser.add_config("The ladder sets model size and training length.")
     parser.add_argument(
         "--sizes", type=amounts, required=True, help="Sizes in parameters of layers and head, such as 125M,350M."
     )

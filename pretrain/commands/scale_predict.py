@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         metavar="BASE",
         help="Config that the ladder was made from; also plans the predicted run.",
     )
-    parser.add_overrides("Keys that the ladder's base was made with, such as model.vocabulary=1024")
+    parser.add_overrides("model.vocabulary=1024", what="Overrides that the ladder was made with")
     parser.add_argument(
         "--rule", choices=RULES, help="Rule for batch and warm-up of that run, the same as the ladder's (default olmo)."
     )

@@ -18,8 +18,8 @@ def main(argv: list[str]) -> int:
             "gpt3/125m data.path=datasets/book parallel.tensor=2 --nproc 8",
         ),
     )
-    parser.add_config("YAML file")
-    parser.add_nproc("number of local ranks to start (omit under torchrun or srun)")
+    parser.add_config()
+    parser.add_nproc("Number of local ranks to start (omit under torchrun or srun).")
     options = parser.parse(argv)
     print_a_log()
     from pretrain.checkpoint.check_run_dir import check_run_dir

@@ -19,20 +19,20 @@ def main(argv: list[str]) -> int:
         ("runs/transformer test.jsonl --beam 4",),
     )
     parser.add_checkpoint()
-    parser.add_argument("file", type=Path, help="JSON lines with the key source, and target to compute BLEU")
-    parser.add_overrides("such as parallel.tensor=2")
+    parser.add_argument("file", type=Path, help="JSON lines with the key source, and target to compute BLEU.")
+    parser.add_overrides("parallel.tensor=2")
     parser.add_trust_code()
     parser.add_argument(
-        "--beam", type=count, default=4, help="hypotheses of beam search (default 4; 1: greedy decoding)"
+        "--beam", type=count, default=4, help="Hypotheses of beam search (default 4; 1: greedy decoding)."
     )
     parser.add_argument(
-        "--penalty", type=float, default=0.6, help="length penalty of beam search (default 0.6; 0 turns it off)"
+        "--penalty", type=float, default=0.6, help="Length penalty of beam search (default 0.6; 0 turns it off)."
     )
     parser.add_argument(
-        "--longest", type=count, help="maximum number of tokens per target (default: the model's target length)"
+        "--longest", type=count, help="Maximum number of tokens per target (default: the model's target length)."
     )
-    parser.add_argument("--out", type=Path, help="output file, one hypothesis per line (default: print)")
-    parser.add_nproc("number of local ranks, which share the sources (default: one rank)")
+    parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: print).")
+    parser.add_nproc("Number of local ranks, which share the sources (default: one rank).")
     options = parser.parse(argv)
     from pretrain.commands.recorded import open_run
 

@@ -24,20 +24,20 @@ def main(argv: list[str]) -> int:
         "Trains the same few steps on one rank and on each layout, and compares every gradient and weight.",
         ("debug/gpt --layouts tp2,pp2,tp2pp2dp2+sp+vp2", "debug/gpt --layouts auto --nproc 4"),
     )
-    parser.add_config("YAML file; its data is used if it names any")
+    parser.add_config("Its data is used if it names any.")
     parser.add_argument(
         "--layouts",
         required=True,
-        help="layouts separated by commas, such as tp2,pp2,tp2pp2dp2+sp+vp2+zero1; auto: one of every kind",
+        help="Layouts separated by commas, such as tp2,pp2,tp2pp2dp2+sp+vp2+zero1; auto: one of every kind.",
     )
-    parser.add_nproc("local ranks that auto fills (default: 4); other layouts start as many as they need")
-    parser.add_argument("--steps", type=count, default=4, help="optimizer steps to compare (default 4)")
+    parser.add_nproc("Local ranks that auto fills (default 4); other layouts start as many as they need.")
+    parser.add_argument("--steps", type=count, default=4, help="Optimizer steps to compare (default 4).")
     parser.add_argument(
         "--full",
         action="store_true",
-        help="keep the config's sizes, which must fit on one rank in fp32; otherwise the model is shrunk",
+        help="Keep the config's sizes, which must fit on one rank in fp32 (default: shrink the model).",
     )
-    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="JSON report (default verify.json)")
+    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="JSON report (default verify.json).")
     options = parser.parse(argv)
     from pretrain.verify.jobs import layouts_that_fit, plan, resolve_config
 

@@ -16,6 +16,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
 """First words of a text that cannot be understood without the name above it."""
 
+SENTENCE = re.compile(r"([A-Z]|\{\}).*[.]( \{\})?", re.DOTALL)
+"""Help of an option: begins with a capital and ends with a full stop."""
+
 BANNED = re.compile(
     r"\b("
     r"go on|goes on|going on|gone on|went on|told|dear|anew|meanwhile|stretch|stretches|likewise"
@@ -52,6 +55,22 @@ def _fragments() -> list[str]:
         for line, text in _texts(tree)
         if FRAGMENT.match(text.strip())
     ]
+
+
+def _helps() -> Iterator[tuple[str, str]]:
+    """`file:line` and help of each option; values in an f-string read `{}`."""
+    for file, tree in _parsed():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            texts = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("add_nproc", "add_config"):
+                texts += node.args[:1]
+            for text in texts:
+                parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+                if any(isinstance(part, ast.Constant) for part in parts):
+                    words = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+                    yield f"{file}:{text.lineno}", words
 
 
 def _banned() -> list[str]:
@@ -91,6 +110,12 @@ def _classes() -> dict[str, list[str]]:
 
 def test_docstrings_helps_and_descriptions_stand_alone() -> None:
     assert not _fragments()
+
+
+def test_helps_of_options_are_sentences() -> None:
+    helps = dict(_helps())
+    assert len(helps) > 100
+    assert not {place: text for place, text in helps.items() if SENTENCE.fullmatch(text) is None}
 
 
 def test_texts_and_pages_do_without_banned_words() -> None:

@@ -129,8 +129,8 @@ def main(argv: list[str]) -> int:
     """Fits the constants, or judges what is stored."""
     parser = argparse.ArgumentParser(prog="python -m tools.fit_plan.fit", description=__doc__)
     parser.add_argument("rows", type=Path)
-    parser.add_argument("--write", action="store_true", help="store constants, factors and errors")
-    parser.add_argument("--score", action="store_true", help="judge what is stored")
+    parser.add_argument("--write", action="store_true", help="Store constants, factors and errors.")
+    parser.add_argument("--score", action="store_true", help="Judge what is stored.")
     options = parser.parse_args(argv)
     every = load_steps(options.rows)
     rows = every.take(every.fits)

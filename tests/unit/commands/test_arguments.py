@@ -11,7 +11,7 @@ from pretrain.errors import ConfigError
 
 def parser() -> Parser:
     made = Parser("try", "Tries.", ("a.yaml --out there",))
-    made.add_config("YAML file")
+    made.add_config()
     made.add_argument("--out", type=Path, help="where")
     made.add_argument("--shots", type=numbers, help="how many")
     made.add_argument("--limit", type=count, help="at most")
