@@ -9,9 +9,9 @@ from pathlib import Path
 from pretrain.commands.arguments import Parser, check_picture, check_writable, count
 from pretrain.plan.goodput import Failures
 
-_HERE = Path()
+_THIS_MACHINE = Path()
 _RANKS = 4
-_MOST = 1e12
+_MOST_AMOUNT = 1e12
 """Largest price, power, number of seconds or rate, so that their products stay finite."""
 
 
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> int:
         "--calibrate",
         type=Path,
         nargs="?",
-        const=_HERE,
+        const=_THIS_MACHINE,
         metavar="RUN",
         help="Instead of a plan, find the speed factor of RUN's software; without RUN, measure this machine's CPU.",
     )
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
         "--threads", type=count, help="Threads of each rank under --calibrate (default: its share of the cores)."
     )
     options = parser.parse(argv)
-    if options.calibrate == _HERE:
+    if options.calibrate == _THIS_MACHINE:
         if options.config is not None or options.hardware is not None:
             parser.error("--calibrate without a run measures this machine: leave CONFIG and --hardware out")
         return _measure(options, argv)
@@ -135,7 +135,7 @@ def main(argv: list[str]) -> int:
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.plan_report import Prices, as_json, lines
-    from pretrain.plan.planned import make_plan
+    from pretrain.plan.planner import make_plan
 
     config = load(RunConfig, options.config, options.overrides)
     prices = Prices(options.price, options.watts)
@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
     if options.frontier is not None:
         from pretrain.plan import frontier
 
-        _written(options.frontier, "--frontier", lambda path: frontier.picture(plan, failures, path))
+        _write(options.frontier, "--frontier", lambda path: frontier.picture(plan, failures, path))
     return 0
 
 
@@ -164,43 +164,32 @@ def _show_attention(options: argparse.Namespace) -> int:
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.attention_map import lines, picture
-    from pretrain.plan.planned import check_layers
+    from pretrain.plan.planner import check_layers
 
     check_picture(options.png, "--png")
     model = load(RunConfig, options.config, options.overrides).model
     check_layers(model)
     print("\n".join(lines(model)))
-    _written(options.png, "--png", lambda path: picture(model, path))
+    _write(options.png, "--png", lambda path: picture(model, path))
     print(f"drawn: {options.png}")
     return 0
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from pretrain.config.load import dump, load
-    from pretrain.config.run_config import RunConfig
-    from pretrain.errors import ConfigError
-    from pretrain.plan.calibrate import calibrated
-    from pretrain.run_dir.paths import RunDir
-    from pretrain.run_dir.records import read_events, read_metrics
+    from pretrain.config.load import dump
+    from pretrain.plan.calibrate import calibrate_run
 
     run: Path = options.calibrate
     out = options.out or Path("stack.yaml")
     check_writable(out)
-    config, lines, ranks, begun = load(RunConfig, RunDir(run).config), read_metrics(run), None, 0
-    for event in read_events(run):
-        if event["event"] == "started":
-            ranks, begun = event["ranks"], 0
-        elif event["event"] == "resumed":
-            begun = event["step"]
-    if ranks is None:
-        raise ConfigError(f"{run} is no run that has started: give a run directory")
-    of_start = [line for line in lines if line["step"] > begun]
-    found = calibrated(config, ranks, of_start, options.hardware, options.gpus_per_node)
-    _written(out, "--out", lambda path: path.write_text(dump(found.file(str(run), options.hardware))))
-    low, high = found.quartiles
-    print(f"{found.steps} steps: median {found.seconds:.4g} s (quartiles {low:.4g}, {high:.4g})")
-    print(f"estimated without a factor: {found.estimate:.4g} s; the factor is {found.stack.factor:.3f}")
-    print(f"stored: {out}; plan with --stack {out}")
+    calibration = calibrate_run(run, options.hardware, options.gpus_per_node)
+    _write(out, "--out", lambda path: path.write_text(dump(calibration.file(str(run), options.hardware))))
+    low, high = calibration.quartiles
+    print(f"{calibration.steps} steps: median {calibration.seconds:.4g} s (quartiles {low:.4g}, {high:.4g})")
+    print(
+        f"estimated without a factor: {calibration.estimate:.4g} s; the factor is {calibration.stack.factor:.3f}\n"
+        f"stored: {out}; plan with --stack {out}"
+    )
     return 0
 
 
@@ -214,26 +203,26 @@ def _measure(options: argparse.Namespace, argv: list[str]) -> int:
         check_writable(out)
         if (options.threads or 1) > (os.cpu_count() or 1):
             raise ConfigError(f"--threads {options.threads:,}: this machine has {os.cpu_count()} cores: say fewer")
-        told = os.environ.get("OMP_NUM_THREADS")
-        threads = ["--threads", told] if told and options.threads is None else []
+        openmp_threads = os.environ.get("OMP_NUM_THREADS")
+        threads = ["--threads", openmp_threads] if openmp_threads and options.threads is None else []
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return start_ranks(options.nproc or _RANKS, ["plan", *argv, *threads], None)
     from pretrain.config.health import Health
     from pretrain.config.load import dump
     from pretrain.engine import rendezvous
-    from pretrain.plan.measured import described
+    from pretrain.plan.machine import describe_machine
     from pretrain.preflight.step_timing import measure_machine
 
     store, rank, world = rendezvous.rendezvous(Health(), {})
     machine = measure_machine(store, rank, world, options.threads)
     if machine is None:
         return 0
-    _written(out, "--out", lambda path: path.write_text(dump(described(machine))))
+    _write(out, "--out", lambda path: path.write_text(dump(describe_machine(machine))))
     print(f"stored: {out}; plan with --hardware {out}")
     return 0
 
 
-def _written(path: Path, option: str, write: Callable[[Path], object]) -> None:
+def _write(path: Path, option: str, write: Callable[[Path], object]) -> None:
     from pretrain.errors import RunError
 
     try:
@@ -247,6 +236,6 @@ def _amount(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MOST:g}")
+    if not 0 <= value <= _MOST_AMOUNT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MOST_AMOUNT:g}")
     return value

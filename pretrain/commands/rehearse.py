@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.device import find_device
-    from pretrain.plan.planned import with_vocabulary
+    from pretrain.plan.planner import with_vocabulary
     from pretrain.rehearse.progress import RehearsalProgress
     from pretrain.rehearse.report import as_json, lines
     from pretrain.rehearse.run import rehearse

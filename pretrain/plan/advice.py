@@ -9,8 +9,8 @@ from pretrain.plan.device import Device
 from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.search import Option, search
 
-_WORTH = 0.01  # gains below this are not told of
-_NEAR = 0.05  # of the batch, how far another may be away
+_WORTH = 0.01  # smaller gains are not reported
+_NEAR = 0.05  # of the batch, how far another one may differ
 _LARGEST_START = 512
 
 
@@ -18,24 +18,25 @@ def advice(
     config: RunConfig, device: Device, gpus: int, *, per_node: int, stack: StackFactor, best: Option
 ) -> list[str]:
     """Sentence for each other batch or ramp under which a step is faster for its number of sequences."""
-    now, said, gained = config.batch.sequences / best.seconds, [], 0.0
-    for batch, sentence in _others(config.batch):
+    sequences_per_s, sentences, best_gain = config.batch.sequences / best.seconds, [], 0.0
+    for batch, sentence in _alternatives(config.batch):
         try:
-            other = search(
+            result = search(
                 config.model_copy(update={"batch": batch}), device, gpus, per_node=per_node, stack=stack, top=1
             )
         except ConfigError:
             continue
-        if not other.options:
+        if not result.options:
             continue
-        faster = batch.sequences / other.options[0].seconds / now - 1
-        if faster > gained + _WORTH:
-            said.append(f"{sentence}: {faster:.1%} faster for the same sequences, as {other.options[0].choice.layout}")
-            gained = faster
-    return said
+        fastest = result.options[0]
+        gain = batch.sequences / fastest.seconds / sequences_per_s - 1
+        if gain > best_gain + _WORTH:
+            sentences.append(f"{sentence}: {gain:.1%} faster for the same sequences, as {fastest.choice.layout}")
+            best_gain = gain
+    return sentences
 
 
-def _others(batch: BatchSize) -> Iterator[tuple[BatchSize, str]]:
+def _alternatives(batch: BatchSize) -> Iterator[tuple[BatchSize, str]]:
     """Coarser ramps of this batch, then the nearest batch with more divisors."""
     ramp, rounder = batch.ramp, _rounder(batch.sequences)
     if ramp is not None and (start := _start(batch.sequences, ramp.start_sequences)) > ramp.start_sequences:
@@ -60,10 +61,10 @@ def _others(batch: BatchSize) -> Iterator[tuple[BatchSize, str]]:
 
 def _rounder(sequences: int) -> int | None:
     """The nearest other multiple of a larger power of two."""
-    own = sequences & -sequences
+    power_of_two = sequences & -sequences
     for power in (512, 256, 128, 64, 32):
         near = round(sequences / power) * power
-        if power > own and near and abs(near - sequences) <= _NEAR * sequences:
+        if power > power_of_two and near and abs(near - sequences) <= _NEAR * sequences:
             return near
     return None
 

@@ -22,14 +22,14 @@ def lines(model: Model) -> list[str]:
         length = model.label_length if causal else model.sequence_length
         keys = pattern.mean_keys(length, causal)
         of_all = (length + 1) / 2 if causal else length
-        said = f"{_words(pattern)}: {keys:,.1f} keys, {keys / of_all:.1%} of dense"
-        if rows and rows[-1][2] == said:
-            rows[-1] = rows[-1][0], layer, said
+        text = f"{_pattern_text(pattern.model_dump(mode='json'))}: {keys:,.1f} keys, {keys / of_all:.1%} of dense"
+        if rows and rows[-1][2] == text:
+            rows[-1] = rows[-1][0], layer, text
         else:
-            rows.append((layer, layer, said))
+            rows.append((layer, layer, text))
     names = [f"layer {first}" if first == last else f"layers {first}-{last}" for first, last, _ in rows]
     width = max(map(len, names))
-    return [f"{name:{width}}  {said}" for name, (_, _, said) in zip(names, rows, strict=True)]
+    return [f"{name:{width}}  {text}" for name, (_, _, text) in zip(names, rows, strict=True)]
 
 
 def picture(model: Model, path: Path) -> None:
@@ -62,14 +62,9 @@ def _layers(model: Model) -> list[tuple[bool, PatternSettings]]:
     return [(causal, model.attention.of_layer(layer)) for count, causal in stacks for layer in range(count)]
 
 
-def _words(pattern: PatternSettings) -> str:
-    said = pattern.model_dump(mode="json")
-    return _said(said)
-
-
-def _said(settings: dict[str, Any]) -> str:
+def _pattern_text(settings: dict[str, Any]) -> str:
     inner = [
-        f"{key}={' | '.join(_said(one) if isinstance(one, dict) else one for one in value)}"
+        f"{key}={' | '.join(_pattern_text(one) if isinstance(one, dict) else one for one in value)}"
         if isinstance(value, list)
         else f"{key}={value}"
         for key, value in settings.items()

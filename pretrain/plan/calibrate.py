@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
+from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
@@ -15,9 +17,11 @@ from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import StackFactor, StackFile, constants_on, fitted_stacks
 from pretrain.plan.estimate.seconds import step_seconds
+from pretrain.run_dir.paths import RunDir
+from pretrain.run_dir.records import read_events, read_metrics
 
-LEAST = 10  # steps, or their median says little
-_WARMING = 3  # first steps of a start, which allocate and load kernels
+_MIN_STEPS = 10  # of fewer, the median says little
+_WARMUP_STEPS = 3  # first steps of a start, which allocate and load kernels
 _FACTORS = 1e-3, 1e4
 
 
@@ -41,7 +45,22 @@ class Calibration:
         return StackFile(source=source, factor=self.stack.factor, low=self.stack.low, high=self.stack.high)
 
 
-def calibrated(
+def calibrate_run(run: Path, hardware: str, per_node: int | None) -> Calibration:
+    """Calibrates from the last start of the run in the directory `run`, as `calibrate` does. Raises ConfigError if it
+    has not started."""
+    config, lines, ranks, first_step = load(RunConfig, RunDir(run).config), read_metrics(run), None, 0
+    for event in read_events(run):
+        if event["event"] == "started":
+            ranks, first_step = event["ranks"], 0
+        elif event["event"] == "resumed":
+            first_step = event["step"]
+    if ranks is None:
+        raise ConfigError(f"{run} is no run that has started: give a run directory")
+    last_start = [line for line in lines if line["step"] > first_step]
+    return calibrate(config, ranks, last_start, hardware, per_node)
+
+
+def calibrate(
     config: RunConfig, ranks: int, lines: Sequence[Mapping[str, Any]], hardware: str, per_node: int | None
 ) -> Calibration:
     """Calibrates from the lines of metrics.jsonl of one start of `config` on `ranks` devices, `per_node` to a node
@@ -49,27 +68,27 @@ def calibrated(
     factor explains them."""
     device, layout = find_device(hardware), plan_layout(config, ranks)
     seconds = _full_steps(config, lines)
-    if len(seconds) < LEAST:
+    if len(seconds) < _MIN_STEPS:
         raise ConfigError(
-            f"only {len(seconds)} steps of the last start can be counted: {LEAST} are needed, of whole batches, after "
-            f"the first {_WARMING}"
+            f"only {len(seconds)} steps of the last start can be counted: {_MIN_STEPS} are needed, of full batches, "
+            f"after the first {_WARMUP_STEPS}"
         )
     measured = float(np.median(seconds))
     per_node = min(per_node or device.devices, ranks)
     builder, c = WorkloadBuilder(config, device, per_node), constants_on(device, per_node)
     work = builder.build([LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)])
 
-    def beyond(factor: float) -> float:
+    def excess_s(factor: float) -> float:
         return float(step_seconds(work, c, factor).total[0]) - measured
 
-    if beyond(_FACTORS[0]) > 0:
+    if excess_s(_FACTORS[0]) > 0:
         raise ConfigError(
             f"steps of {measured:.4g} s are shorter than what {hardware} is said to need for messages and waiting "
-            f"alone, {beyond(_FACTORS[0]) + measured:.4g} s: check its links and --gpus-per-node"
+            f"alone, {excess_s(_FACTORS[0]) + measured:.4g} s: check its links and --gpus-per-node"
         )
-    if beyond(_FACTORS[1]) < 0:
+    if excess_s(_FACTORS[1]) < 0:
         raise ConfigError(f"steps of {measured:.4g} s are no use of {hardware} that can be compared")
-    factor = float(brentq(beyond, *_FACTORS, rtol=1e-6))
+    factor = float(brentq(excess_s, *_FACTORS, rtol=1e-6))
     low, high = _spread()
     first, third = np.quantile(seconds, (0.25, 0.75))
     return Calibration(
@@ -78,17 +97,17 @@ def calibrated(
         steps=len(seconds),
         seconds=measured,
         quartiles=(float(first), float(third)),
-        estimate=beyond(1.0) + measured,
+        estimate=excess_s(1.0) + measured,
     )
 
 
 def _full_steps(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> list[float]:
     """Seconds of each step of a start that had a full batch, without the warm-up steps at its beginning."""
-    found = []
-    for before, line in zip(lines[_WARMING - 1 :], lines[_WARMING:], strict=False):
-        if line["samples"] - before["samples"] == config.batch.sequences:
-            found.append(float(line["step_seconds"]))
-    return found
+    return [
+        float(line["step_seconds"])
+        for before, line in zip(lines[_WARMUP_STEPS - 1 :], lines[_WARMUP_STEPS:], strict=False)
+        if line["samples"] - before["samples"] == config.batch.sequences
+    ]
 
 
 def _spread() -> tuple[float, float]:

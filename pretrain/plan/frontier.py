@@ -13,7 +13,7 @@ from pretrain.errors import ConfigError
 from pretrain.plan.estimate.workload import Array
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, figures
-from pretrain.plan.search import every_choice, judge, search
+from pretrain.plan.search import estimate, every_choice, search
 
 _GIB = 2**30
 _HALVINGS, _DOUBLINGS = 4, 2
@@ -27,7 +27,7 @@ def picture(plan: Plan, failures: Failures, path: Path) -> None:
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     choices = list(every_choice(plan.config, plan.gpus, plan.per_node))
-    seconds, held, limit = judge(plan.config, plan.device, plan.per_node, choices, plan.stack)
+    seconds, held, limit = estimate(plan.config, plan.device, plan.per_node, choices, plan.stack)
     gib, total = held.fullest / _GIB, seconds.total
     best = unbeaten(total, gib)
     left.scatter(gib, total, s=5, color="0.75", label=f"{len(choices):,} ways", rasterized=True)
@@ -77,13 +77,13 @@ def by_devices(plan: Plan, failures: Failures) -> list[dict[str, float]]:
             continue
         per_node = min(plan.per_node, int(gpus))
         try:
-            found = search(
+            result = search(
                 plan.config, plan.device, int(gpus), per_node=per_node, stack=plan.stack, target="throughput", top=1
             )
         except ConfigError:
             continue
-        if found.options:
-            goodput = best_goodput(found.options[0].seconds, int(gpus), failures)
-            there = replace(plan, gpus=int(gpus), per_node=per_node, found=found, goodput=goodput)
-            rows.append(figures(there, found.options[0]))
+        if result.options:
+            goodput = best_goodput(result.options[0].seconds, int(gpus), failures)
+            resized = replace(plan, gpus=int(gpus), per_node=per_node, result=result, goodput=goodput)
+            rows.append(figures(resized, result.options[0]))
     return rows

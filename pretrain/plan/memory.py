@@ -31,12 +31,12 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
     weights). Offloaded states are counted too."""
     width = 4 if precision == "fp32" else 2
     shares = layout.zero > 0 and (layout.replicas > 1 or layout.shards_by_deepspeed)
-    own = parameters / layout.replicas if shares else parameters
+    sharded = parameters / layout.replicas if shares else parameters
     copies = precision != "fp32" or layout.shards_by_deepspeed
     return StateBytes(
-        weights=width * (own if layout.zero == 3 else parameters),
-        gradients=4 * (own if layout.zero >= 2 else parameters),
-        optimizer=4 * (moments + copies) * own,
+        weights=width * (sharded if layout.zero == 3 else parameters),
+        gradients=4 * (sharded if layout.zero >= 2 else parameters),
+        optimizer=4 * (moments + copies) * sharded,
     )
 
 

@@ -10,7 +10,7 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.goodput import Goodput
-from pretrain.plan.search import ROOMY, Found, Option
+from pretrain.plan.search import SAFE_MEMORY_SHARE, Option, SearchResult
 from pretrain.run_length.segments import Position, run_length
 
 _GIB = 2**30
@@ -36,7 +36,7 @@ class Plan:
     per_node: int
     stack_name: str
     stack: StackFactor
-    found: Found
+    result: SearchResult
     goodput: Goodput
     advice: list[str]
     prices: Prices
@@ -104,9 +104,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "gpus_per_node": plan.per_node,
         "memory_bytes": plan.device.memory_gib * _GIB,
         "stack": plan.stack_name,
-        "layouts_judged": plan.found.judged,
-        "options": [figures(plan, option) for option in plan.found.options],
-        "with_room": None if plan.found.room is None else figures(plan, plan.found.room),
+        "layouts_judged": plan.result.judged,
+        "options": [figures(plan, option) for option in plan.result.options],
+        "with_room": None if plan.result.with_headroom is None else figures(plan, plan.result.with_headroom),
         "goodput": vars(plan.goodput),
         "advice": plan.advice,
     }
@@ -114,15 +114,15 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def lines(plan: Plan, explain: bool) -> list[str]:
     """Report for people: a table, the best option in full, and what would be better."""
-    config, best = plan.config, figures(plan, plan.found.options[0])
+    config, best = plan.config, figures(plan, plan.result.options[0])
     out = [
         f"{num_parameters(config.model, padded=False) / 1e9:.2f}B parameters, {config.batch.sequences:,} sequences of "
         f"{config.model.sequence_length:,} tokens a step, on {plan.gpus:,} x {plan.hardware}: "
-        f"{plan.found.judged:,} layouts judged",
+        f"{plan.result.judged:,} layouts judged",
         "",
         f"{'layout':<34}{'micro':>6}{'recompute':>11}{'step s':>9}{'tokens/s':>13}{'MFU':>7}{'GiB':>7}  bottleneck",
     ]
-    for option in plan.found.options:
+    for option in plan.result.options:
         row = figures(plan, option)
         out.append(
             f"{row['layout']:<34}{row['micro_sequences']:>6}{row['recompute']:>11}{row['step_s']:>9.3g}"
@@ -151,19 +151,19 @@ def lines(plan: Plan, explain: bool) -> list[str]:
 
 def _tightness(plan: Plan) -> list[str]:
     """Option to use if the first one turns out not to fit."""
-    limit, best, room = plan.device.memory_gib * _GIB, plan.found.options[0], plan.found.room
+    limit, best, safer = plan.device.memory_gib * _GIB, plan.result.options[0], plan.result.with_headroom
     share = f"{best.held_bytes / limit:.0%} of a device"
     if best.held_bytes > limit:
         return [f"it needs {share}: it does not fit"]
-    if best.held_bytes <= ROOMY * limit:
+    if best.held_bytes <= SAFE_MEMORY_SHARE * limit:
         return []
-    said = f"it fills {share}, and may not fit: one in eight estimates is 10% off or more"
-    if plan.found.judged == 1:
-        return [said]
-    if room is None:
-        return [f"{said}; no layout leaves a tenth free"]
-    layout = f"{room.choice.layout}, micro {room.choice.micro_sequences}, recompute {room.choice.recompute}"
-    return [f"{said}; with a tenth free: {layout}, {room.seconds:.3g} s, {room.held_bytes / _GIB:.1f} GiB"]
+    warning = f"it fills {share}, and may not fit: one in eight estimates is 10% off or more"
+    if plan.result.judged == 1:
+        return [warning]
+    if safer is None:
+        return [f"{warning}; no layout leaves a tenth free"]
+    layout = f"{safer.choice.layout}, micro {safer.choice.micro_sequences}, recompute {safer.choice.recompute}"
+    return [f"{warning}; with a tenth free: {layout}, {safer.seconds:.3g} s, {safer.held_bytes / _GIB:.1f} GiB"]
 
 
 def _shares(parts: dict[str, float], unit: float, name: str) -> list[str]:

@@ -24,7 +24,7 @@ from pretrain.run_length.ramp import batch_sizes
 Target = Literal["throughput", "cost", "memory"]
 _MOST_TENSOR, _MOST_CONTEXT, _MOST_VIRTUAL, _MOST_MICRO = 16, 16, 12, 64
 _GIB = 2**30
-ROOMY = 0.9
+SAFE_MEMORY_SHARE = 0.9
 """Share of the memory above which a layout that is estimated to fit may not: one in eight published peaks is further
 off than this margin."""
 _LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
@@ -50,14 +50,14 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Result of a search. `options`: the layouts that fit, the best first."""
 
     options: list[Option]
     judged: int
-    least: Option
+    smallest: Option
     """option that holds the fewest bytes, whether it fits or not"""
-    room: Option | None = None
+    with_headroom: Option | None = None
     """best option that leaves a tenth of the memory free; None if none does, or if the first option does"""
 
 
@@ -71,13 +71,13 @@ def search(
     target: Target = "throughput",
     top: int = 10,
     only: LayoutChoice | None = None,
-) -> Found:
+) -> SearchResult:
     """Searches the layouts of `config` on `gpus` devices. `only`: the one choice to judge, shown whether it fits or
     not. Raises ConfigError where no layout is legal."""
     choices = list(every_choice(config, gpus, per_node)) if only is None else [only]
     if not choices:
         raise ConfigError(no_layout(config, gpus, per_node))
-    seconds, held, limit = judge(config, device, per_node, choices, stack)
+    seconds, held, limit = estimate(config, device, per_node, choices, stack)
     bytes_held = held.fullest
     fitting = np.flatnonzero((bytes_held <= limit) | (only is not None))
     if target == "memory":
@@ -87,17 +87,17 @@ def search(
             [config.batch.sequences / (choice.layout.data * choice.micro_sequences) for choice in choices]
         )
         order = fitting[fastest_first(seconds.total[fitting], shared[fitting])]
-    roomy = bool(len(order)) and bytes_held[order[0]] < 0.7 * limit
-    options = [option(choices[i], seconds, held, i, roomy) for i in _differing(choices, order, top)]
-    least = int(bytes_held.argmin())
-    loose = order[bytes_held[order] <= ROOMY * limit]
-    room = (
-        option(choices[loose[0]], seconds, held, int(loose[0]), False) if len(loose) and loose[0] != order[0] else None
+    has_headroom = bool(len(order)) and bytes_held[order[0]] < 0.7 * limit
+    options = [option(choices[i], seconds, held, i, has_headroom) for i in _differing(choices, order, top)]
+    smallest = int(bytes_held.argmin())
+    safe = order[bytes_held[order] <= SAFE_MEMORY_SHARE * limit]
+    with_headroom = (
+        option(choices[safe[0]], seconds, held, int(safe[0]), False) if len(safe) and safe[0] != order[0] else None
     )
-    return Found(options, len(choices), option(choices[least], seconds, held, least, False), room)
+    return SearchResult(options, len(choices), option(choices[smallest], seconds, held, smallest, False), with_headroom)
 
 
-def judge(
+def estimate(
     config: RunConfig, device: Device, per_node: int, choices: Sequence[LayoutChoice], stack: StackFactor
 ) -> tuple[StepSeconds, HeldBytes, float]:
     """Seconds and bytes of each choice, all on the same number of devices, and the bytes of memory of a device."""
@@ -106,13 +106,13 @@ def judge(
     return step_seconds(work, c, stack.factor), held_bytes(work, c), device.memory_gib * _GIB
 
 
-def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: int, roomy: bool) -> Option:
-    """Option for the choice at `index` of the estimates."""
+def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: int, has_headroom: bool) -> Option:
+    """Option for the choice at `index` of the estimates. `has_headroom`: whether memory limits nothing."""
     parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
     sizes = held.of_fullest(index)
     links = sum(parts[name] for name in ("tensor", "context", "pipeline", "replicas"))
     losses = {"compute": 0.1 * sum(parts.values()), "bubble": parts["bubble"], "links": links}
-    if not roomy:  # more would be kept, or in larger micro-batches, if there were room
+    if not has_headroom:  # with more memory, less would be recomputed, or micro-batches would be larger
         losses["memory"] = parts["recompute"]
     return Option(choice, sum(parts.values()), parts, sizes, max(losses, key=lambda name: losses[name]))
 
@@ -187,18 +187,18 @@ def no_layout(config: RunConfig, gpus: int, per_node: int) -> str:
     hint = (
         f"the nearest numbers that have one are {' and '.join(f'{n:,}' for n in counts[:2])}" if counts else "use fewer"
     )
-    asked = f"batch.sequences={batch:,}{ramp} and model.layers={config.model.layers}"
-    return f"{gpus:,} GPUs have no legal layout with {asked}: {hint}"
+    settings = f"batch.sequences={batch:,}{ramp} and model.layers={config.model.layers}"
+    return f"{gpus:,} GPUs have no legal layout with {settings}: {hint}"
 
 
-def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, found: Found) -> str:
+def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, result: SearchResult) -> str:
     """Message that no legal layout fits, with the largest part of the layout that holds the fewest bytes."""
-    least = found.least
-    part = max(least.held, key=lambda name: least.held[name])
+    smallest, choice = result.smallest, result.smallest.choice
+    part = max(smallest.held, key=lambda name: smallest.held[name])
     return (
-        f"none of {found.judged:,} layouts fits in {device.memory_gib:g} GiB: {least.choice.layout} with "
-        f"batch.micro_sequences={least.choice.micro_sequences} and parallel.recompute={least.choice.recompute} holds "
-        f"least, {least.held_bytes / _GIB:,.1f} GiB, most of it {part} ({least.held[part] / _GIB:,.1f}): use more than "
+        f"none of {result.judged:,} layouts fits in {device.memory_gib:g} GiB: {choice.layout} with "
+        f"batch.micro_sequences={choice.micro_sequences} and parallel.recompute={choice.recompute} holds least, "
+        f"{smallest.held_bytes / _GIB:,.1f} GiB, most of it {part} ({smallest.held[part] / _GIB:,.1f}): use more than "
         f"{gpus:,} devices, larger ones, or a smaller model"
     )
 
@@ -212,25 +212,25 @@ def near_counts(gpus: int) -> list[int]:
 
 def _differing(choices: Sequence[LayoutChoice], order: NDArray[np.intp], top: int) -> list[int]:
     """First `top` indices of `order`, no two with the same layout."""
-    seen, kept = set(), []
+    layouts, indices = set(), []
     for index in map(int, order):
         layout = choices[index].layout
-        if layout not in seen:
-            seen.add(layout)
-            kept.append(index)
-        if len(kept) == top:
+        if layout not in layouts:
+            layouts.add(layout)
+            indices.append(index)
+        if len(indices) == top:
             break
-    return kept
+    return indices
 
 
 def _smooth(most: int) -> list[int]:
     """Numbers up to `most` without a prime factor above 7."""
-    found = [1]
+    numbers = [1]
     for prime in (2, 3, 5, 7):
-        for number in found:  # the list grows during the loop, by all powers of the prime
+        for number in numbers:  # the list grows during the loop, by all powers of the prime
             if number * prime <= most:
-                found.append(number * prime)
-    return found
+                numbers.append(number * prime)
+    return numbers
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -23,7 +23,7 @@ from pretrain.engine import device, rendezvous
 from pretrain.engine.collective import gather
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
-from pretrain.plan.measured import AtOnce, Machine
+from pretrain.plan.machine import Machine, RankTimings
 from pretrain.preflight import exchanges, machine
 from pretrain.process.memory import host_bytes
 
@@ -53,7 +53,7 @@ def measure_machine(store: dist.Store, rank: int, world: int, threads: int | Non
     cpu, step_configs = device.install(), configs()
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(threads or cores)
-    constants, at_once = (_constants(cpu, cores) if rank == 0 else {}), {}
+    constants, timings = (_constants(cpu, cores) if rank == 0 else {}), {}
     for ranks in _rank_counts(world):
         if rank < ranks:
             torch.set_num_threads(threads or max(1, cores // ranks))
@@ -63,9 +63,9 @@ def measure_machine(store: dist.Store, rank: int, world: int, threads: int | Non
             if rank == 0:
                 of_ranks = [json.loads(store.get(f"seconds-{ranks}-{one}")) for one in range(ranks)]
                 slowest = [max(column) for column in zip(*of_ranks, strict=True)]
-                at_once[ranks] = AtOnce(slowest, message_s, link_bytes_per_s)
+                timings[ranks] = RankTimings(slowest, message_s, link_bytes_per_s)
         _barrier(store, f"done-{ranks}", world)
-    return Machine(**constants, configs=step_configs, at_once=at_once) if rank == 0 else None
+    return Machine(**constants, configs=step_configs, timings=timings) if rank == 0 else None
 
 
 def _constants(cpu: torch.device, cores: int) -> dict[str, Any]:

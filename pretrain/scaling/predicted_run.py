@@ -8,7 +8,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices, figures
-from pretrain.plan.planned import make_plan
+from pretrain.plan.planner import make_plan
 from pretrain.scaling.ladder import LadderSpec, ladder
 from pretrain.scaling.predict import Prediction
 
@@ -68,4 +68,4 @@ def plan_figures(config: RunConfig, cluster: Cluster) -> dict[str, Any]:
         prices=Prices(cluster.price_per_gpu_hour, None),
         failures=Failures(),
     )
-    return figures(plan, plan.found.options[0]) | {"hardware": cluster.hardware, "stack": cluster.stack}
+    return figures(plan, plan.result.options[0]) | {"hardware": cluster.hardware, "stack": cluster.stack}

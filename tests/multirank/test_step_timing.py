@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.plan.device import Device
-from pretrain.plan.measured import Machine, described
+from pretrain.plan.machine import Machine, describe_machine
 from tests.helpers.ranks import run_ranks
 
 FEW = ((1, 16, 2, 16, 1, 1, 64), (1, 64, 2, 64, 2, 2, 64))
@@ -26,15 +26,15 @@ def _measure(folder: Path) -> Machine | None:
 def test_ranks_are_timed_alone_and_at_once(tmp_path: Path) -> None:
     machine, other = run_ranks(2, _measure, tmp_path)
     assert other is None
-    assert sorted(machine.at_once) == [1, 2]
-    for one in machine.at_once.values():
+    assert sorted(machine.timings) == [1, 2]
+    for one in machine.timings.values():
         assert len(one.seconds) == len(FEW)
         assert all(0 < seconds < 60 for seconds in one.seconds)
-    assert machine.at_once[1].message_s == 0 < machine.at_once[2].message_s
-    assert machine.at_once[2].link_bytes_per_s > 0
+    assert machine.timings[1].message_s == 0 < machine.timings[2].message_s
+    assert machine.timings[2].link_bytes_per_s > 0
     assert 2**27 < machine.rank_bytes < machine.memory_bytes
     assert machine.fp32_flops > 1e8
-    device = described(machine)
+    device = describe_machine(machine)
     assert isinstance(device, Device)
     assert device.devices == 2
 
@@ -56,8 +56,8 @@ def _slowest() -> Machine | None:
 
 def test_a_step_takes_as_long_as_on_the_slowest_rank() -> None:
     machine, _ = run_ranks(2, _slowest)
-    assert machine.at_once[1].seconds == [1.0, 2.0]
-    assert machine.at_once[2].seconds == [2.0, 2.0]
+    assert machine.timings[1].seconds == [1.0, 2.0]
+    assert machine.timings[2].seconds == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(("world", "numbers"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])

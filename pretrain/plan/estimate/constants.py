@@ -60,10 +60,10 @@ def constants() -> Constants:
 def constants_on(device: Device, ranks: int) -> Constants:
     """Constants of the package, replaced where `device` has its own, measured with `ranks` ranks of a node. Raises
     ConfigError for unknown names."""
-    values, own = constants().values, device.measured_at(ranks)
-    if unknown := own.keys() - values.keys():
+    values, measured = constants().values, device.measured_at(ranks)
+    if unknown := measured.keys() - values.keys():
         raise ConfigError(f"measured: {sorted(unknown)[0]} is no constant of {CONSTANTS}")
-    return Constants({**values, **own})
+    return Constants({**values, **measured})
 
 
 @cache
@@ -85,8 +85,8 @@ class StackFile(Section):
 def find_stack(name: str) -> StackFactor:
     """Software stack with this name, or from the YAML file at this path. Raises ConfigError, with the nearest names."""
     if Path(name).suffix in (".yaml", ".yml") or "/" in name:
-        own = load(StackFile, Path(name))
-        return StackFactor(own.factor, own.low, own.high)
+        file = load(StackFile, Path(name))
+        return StackFactor(file.factor, file.low, file.high)
     known = fitted_stacks()
     if name not in known:
         hint = did_you_mean(close_matches(name, known, most=2), f"known are {', '.join(known)}")

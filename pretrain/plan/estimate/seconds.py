@@ -48,7 +48,7 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
     and of weights that several stages hold. A fit that counts them is no nearer to models and stacks that it has not
     seen (docs/plan.md)."""
     at, stages, recompute = traffic.links(work, c), work.stages, work.step.recompute
-    forward, backward, again, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
+    forward, backward, recomputed, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
     for stack in work.stacks:
         passes = compute.layer(work, c, stack)
         redone = np.select([recompute == 2, recompute == 1], [passes.forward, passes.attention], 0.0)
@@ -57,17 +57,17 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
         repeats = recompute == 2
         forward += stack.layers * passes.forward[:, None]
         backward += stack.layers * passes.backward[:, None]
-        again += stack.layers * redone[:, None]
+        recomputed += stack.layers * redone[:, None]
         moved = sums.forward * (1 + repeats) + sums.backward - sums.repeated
         tensor += stack.layers * traffic.tensor_seconds(work, c, at, moved)[:, None]
         context += stack.layers * (exchanged * traffic.context_passes(work))[:, None]
     factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
     ends = stages.embeds * compute.embedding(work, c)[:, None] + stages.predicts * compute.head(work, c)[:, None]
-    forward, backward, again, ends = (factor * part for part in (forward, backward, again, ends))
+    forward, backward, recomputed, ends = (factor * part for part in (forward, backward, recomputed, ends))
     sent = np.broadcast_to(traffic.pipeline(work, c, at)[:, None], stages.count.shape)
 
     per_step, per_micro = traffic.exchange(work, at)
-    once = forward + backward + again + ends + tensor + context + sent
+    once = forward + backward + recomputed + ends + tensor + context + sent
     # Weights of ZeRO-3 are gathered while layers compute: what takes longer counts, and a little of the other.
     sharp = c.overlap_sharpness
     gathered = (once**sharp + per_micro**sharp) ** (1 / sharp) - once
@@ -75,24 +75,26 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
     rows = np.arange(len(stage))
     slowest = np.argmax(np.where(stages.count > 0, stage, -1.0), axis=1)
 
-    def of(part: Array) -> Array:
+    def of_slowest(part: Array) -> Array:
         picked: Array = part[rows, slowest]
         return picked
 
-    micro_batches, longest = work.micro_batches, of(stage)
+    micro_batches, longest = work.micro_batches, of_slowest(stage)
     passing = (stages.count * stage).sum(axis=1) - longest
-    window = of(backward)
-    unhidden = c.replica_exposed * of(per_step) + np.maximum(0.0, (1 - c.replica_exposed) * of(per_step) - window)
+    window = of_slowest(backward)
+    unhidden = c.replica_exposed * of_slowest(per_step) + np.maximum(
+        0.0, (1 - c.replica_exposed) * of_slowest(per_step) - window
+    )
     update = (compute.update(work, c)).max(axis=1)
     parts = {
-        "compute": micro_batches * of(forward + backward),
-        "recompute": micro_batches * of(again),
-        "head": micro_batches * of(ends),
-        "tensor": micro_batches * of(tensor),
-        "context": micro_batches * of(context),
-        "pipeline": micro_batches * of(sent),
+        "compute": micro_batches * of_slowest(forward + backward),
+        "recompute": micro_batches * of_slowest(recomputed),
+        "head": micro_batches * of_slowest(ends),
+        "tensor": micro_batches * of_slowest(tensor),
+        "context": micro_batches * of_slowest(context),
+        "pipeline": micro_batches * of_slowest(sent),
         "bubble": c.bubble_share * passing / work.layout.virtual,
-        "replicas": unhidden + micro_batches * of(gathered),
+        "replicas": unhidden + micro_batches * of_slowest(gathered),
         "update": update,
     }
     known = sum(parts.values(), np.zeros_like(longest))
@@ -105,5 +107,5 @@ def fastest_first(seconds: Array, micro_batches: Array) -> NDArray[np.intp]:
     """Indices by seconds of a step. Of those that no estimate tells from the fastest, the one with the fewest
     micro-batches comes first: what the estimate may not know of, each message and start of a kernel, happens less."""
     alike = seconds <= (1 + _ALIKE) * seconds.min(initial=np.inf)
-    found: NDArray[np.intp] = np.lexsort((seconds, np.where(alike, micro_batches, np.inf)))
-    return found
+    order: NDArray[np.intp] = np.lexsort((seconds, np.where(alike, micro_batches, np.inf)))
+    return order

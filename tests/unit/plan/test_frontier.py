@@ -15,7 +15,7 @@ from pretrain.errors import ConfigError
 from pretrain.plan.frontier import by_devices, picture, unbeaten
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices
-from pretrain.plan.planned import make_plan
+from pretrain.plan.planner import make_plan
 
 SMALL = ["model.vocabulary=50257", "batch={sequences: 64, micro_sequences: 1}"]
 FAILURES = Failures(10.0, 600.0, None)

@@ -29,8 +29,8 @@ _GIVEN = {
 
 
 @dataclass(frozen=True)
-class AtOnce:
-    """Measurements with one number of ranks at work at the same time, each of the slowest rank."""
+class RankTimings:
+    """Timings of the slowest rank, while some number of ranks work at the same time."""
 
     seconds: Sequence[float]
     """seconds of a step of each config, with each rank in a group of its own"""
@@ -53,14 +53,15 @@ class Machine:
     rank_bytes: float
     """bytes that a rank holds with almost no model"""
     configs: Sequence[RunConfig]
-    at_once: Mapping[int, AtOnce]
+    timings: Mapping[int, RankTimings]
+    """by the number of ranks at work at the same time"""
 
 
-def described(machine: Machine) -> Device:
+def describe_machine(machine: Machine) -> Device:
     """The hardware file: peaks as measured with one rank, and for each number of ranks at once the constants with which
     estimates of the configs' steps come nearest to what was measured (least squares of logarithms)."""
-    most = max(machine.at_once)
-    links = [one.link_bytes_per_s for one in machine.at_once.values() if one.link_bytes_per_s]
+    most = max(machine.timings)
+    links = [one.link_bytes_per_s for one in machine.timings.values() if one.link_bytes_per_s]
     link = links[-1] if links else machine.memory_bytes_per_s  # one rank has none
     bare = Device(
         source=f"measured on {machine.name}, {machine.cores} cores, by pretrain plan --calibrate",
@@ -75,12 +76,12 @@ def described(machine: Machine) -> Device:
         network_bytes_per_s=link,
     )
     measured = {}
-    for ranks, one in machine.at_once.items():
-        given = _GIVEN | {"overhead_gib": machine.rank_bytes / 2**30, "message_s": one.message_s / 2}
-        given["link_share"] = one.link_bytes_per_s / link if one.link_bytes_per_s else 1.0
+    for ranks, timing in machine.timings.items():
+        given = _GIVEN | {"overhead_gib": machine.rank_bytes / 2**30, "message_s": timing.message_s / 2}
+        given["link_share"] = timing.link_bytes_per_s / link if timing.link_bytes_per_s else 1.0
         given["bubble_share"] = float(ranks <= machine.cores)  # with more, a core is never without work
-        found = _fitted(machine.configs, one.seconds, bare, given)
-        measured[ranks] = {name: float(f"{value:.4g}") for name, value in (given | found).items()}
+        fitted = _fitted(machine.configs, timing.seconds, bare, given)
+        measured[ranks] = {name: float(f"{value:.4g}") for name, value in (given | fitted).items()}
     return bare.model_copy(update={"measured": measured})
 
 

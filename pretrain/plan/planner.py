@@ -1,4 +1,4 @@
-"""Makes the plan that `pretrain plan` prints."""
+"""The planner: the plan that `pretrain plan` prints."""
 
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
@@ -10,7 +10,7 @@ from pretrain.plan.estimate.builder import LayoutChoice
 from pretrain.plan.estimate.constants import StackFactor, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, Prices
-from pretrain.plan.search import Found, Target, search, too_large
+from pretrain.plan.search import SearchResult, Target, search, too_large
 
 _ASSUMED_VOCABULARY = 50_257
 _MOST_GPUS = 1_000_000
@@ -47,22 +47,22 @@ def make_plan(
             f"--gpus {gpus} are no whole number of machines with {per_node} each: use {gpus // per_node * per_node}, "
             "or say --gpus-per-node"
         )
-    own = (
+    configured = (
         LayoutChoice(plan_layout(config, gpus), config.batch.micro_sequences, config.parallel.recompute)
         if as_is
         else None
     )
-    found = search(config, device, gpus, per_node=per_node, stack=stack, target=target, top=top, only=own)
+    result = search(config, device, gpus, per_node=per_node, stack=stack, target=target, top=top, only=configured)
     if target == "cost" and not as_is:
-        gpus, found = _cheapest(config, device, gpus=gpus, per_node=per_node, stack=stack, found=found, top=top)
-    if not found.options:
-        raise ConfigError(too_large(config, device, gpus, per_node, found))
-    per_node, best = min(per_node, gpus), found.options[0]
+        gpus, result = _cheapest(config, device, gpus=gpus, per_node=per_node, stack=stack, result=result, top=top)
+    if not result.options:
+        raise ConfigError(too_large(config, device, gpus, per_node, result))
+    per_node, best = min(per_node, gpus), result.options[0]
     prices = Prices(
         device.price_per_hour if prices.per_gpu_hour is None else prices.per_gpu_hour,
         device.watts if prices.watts is None else prices.watts,
     )
-    better = (
+    sentences = (
         advice(config, device, gpus, per_node=per_node, stack=stack, best=best)
         if target == "throughput" and not as_is
         else []
@@ -83,9 +83,9 @@ def make_plan(
         per_node=per_node,
         stack_name=stack_name,
         stack=stack,
-        found=found,
+        result=result,
         goodput=goodput,
-        advice=better,
+        advice=sentences,
         prices=prices,
     )
 
@@ -107,16 +107,16 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def _cheapest(
-    config: RunConfig, device: Device, *, gpus: int, per_node: int, stack: StackFactor, found: Found, top: int
-) -> tuple[int, Found]:
+    config: RunConfig, device: Device, *, gpus: int, per_node: int, stack: StackFactor, result: SearchResult, top: int
+) -> tuple[int, SearchResult]:
     """Halves the number of devices for as long as a step then takes fewer GPU-seconds."""
-    while found.options and gpus % 2 == 0:
+    while result.options and gpus % 2 == 0:
         half = gpus // 2
         try:
             fewer = search(config, device, half, per_node=min(per_node, half), stack=stack, target="cost", top=top)
         except ConfigError:
             break
-        if not fewer.options or 2 * found.options[0].seconds <= fewer.options[0].seconds:
+        if not fewer.options or 2 * result.options[0].seconds <= fewer.options[0].seconds:
             break
-        gpus, found = half, fewer
-    return gpus, found
+        gpus, result = half, fewer
+    return gpus, result

@@ -14,7 +14,7 @@ from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import Constants, constants, constants_on
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.measured import AtOnce, Machine, described
+from pretrain.plan.machine import Machine, RankTimings, describe_machine
 from pretrain.preflight.step_timing import configs
 from tests.helpers.small_configs import config
 
@@ -34,7 +34,7 @@ MACHINE = Machine(
     bf16_flops=2e11,
     rank_bytes=2**29,
     configs=configs(),
-    at_once={},
+    timings={},
 )
 
 
@@ -45,11 +45,11 @@ def _seconds(run: RunConfig, device: Device, c: Constants, ranks: int = 1) -> fl
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    bare = described(replace(MACHINE, at_once={1: AtOnce([1.0] * len(MACHINE.configs), 0.0, 0.0)}))
+    bare = describe_machine(replace(MACHINE, timings={1: RankTimings([1.0] * len(MACHINE.configs), 0.0, 0.0)}))
     true = Constants({**constants().values, **TRUTH})
     alone = [_seconds(run, bare, true) for run in MACHINE.configs]
-    crowded = AtOnce([1.7 * one for one in alone], 2e-4, 5e8)
-    return described(replace(MACHINE, at_once={1: AtOnce(alone, 0.0, 0.0), 2: crowded}))
+    crowded = RankTimings([1.7 * one for one in alone], 2e-4, 5e8)
+    return describe_machine(replace(MACHINE, timings={1: RankTimings(alone, 0.0, 0.0), 2: crowded}))
 
 
 @pytest.mark.parametrize("shape", [{"layers": 6, "hidden": 192, "heads": 6}, {"layers": 3, "hidden": 384, "heads": 6}])
@@ -63,9 +63,9 @@ def test_steps_that_were_not_timed_are_as_long_as_on_the_machine(device: Device,
 
 def test_ranks_of_a_pipeline_that_share_cores_gain_what_others_wait(device: Device) -> None:
     run = config(batch={"sequences": 8}, parallel={"pipeline": 2})
-    shared = described(replace(MACHINE, cores=1, at_once={1: AtOnce([1.0] * len(MACHINE.configs), 0.0, 0.0)} | {
-        2: AtOnce([2.0] * len(MACHINE.configs), 2e-4, 5e8)
-    }))  # fmt: skip
+    steps = len(MACHINE.configs)
+    timings = {1: RankTimings([1.0] * steps, 0.0, 0.0), 2: RankTimings([2.0] * steps, 2e-4, 5e8)}
+    shared = describe_machine(replace(MACHINE, cores=1, timings=timings))
     for machine, waits in ((device, True), (shared, False)):
         choice = LayoutChoice(plan_layout(run, 2), run.batch.micro_sequences, "none")
         work = WorkloadBuilder(run, machine, 2).build([choice])
@@ -93,7 +93,7 @@ def test_a_measured_constant_stands_in_place_of_the_packages(device: Device) -> 
 
 def test_timed_steps_cover_what_a_step_is_made_of() -> None:
     """Else a constant stays where the fit starts: each moves the estimate of some config."""
-    bare = described(replace(MACHINE, at_once={1: AtOnce([1.0] * len(MACHINE.configs), 0.0, 0.0)}))
+    bare = describe_machine(replace(MACHINE, timings={1: RankTimings([1.0] * len(MACHINE.configs), 0.0, 0.0)}))
     true = {**constants().values, **TRUTH}
     for name in ("matmul_cpu", "launch_s", "norm_passes", "flash2_hopper", "loss_passes", "update_bytes", "step_s"):
         other = Constants({**true, name: 2 * true[name]})
