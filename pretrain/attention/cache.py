@@ -34,11 +34,11 @@ class LayerCache:
             for to, from_ in zip(self._held, old or (), strict=False):
                 to[: len(from_)] = from_
         rows = torch.arange(key.shape[1], device=key.device)
-        for held, new in zip(self._held, (key, value), strict=True):
+        for buffer, new in zip(self._held, (key, value), strict=True):
             if self.ragged:
-                held[positions_BS.T, rows] = new
+                buffer[positions_BS.T, rows] = new
             else:
-                held[self.length - len(key) : self.length] = new
+                buffer[self.length - len(key) : self.length] = new
         return self._held[0][: self.length], self._held[1][: self.length]
 
     def take(self, rows: Tensor, memory_changes: bool) -> None:

@@ -30,26 +30,26 @@ class _Exchange(torch.autograd.Function):
     """A permutation of elements over ranks, so the gradient goes the inverse way."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, to_whole: bool) -> Tensor:
-        ctx.group, ctx.to_whole = group, to_whole
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, to_full: bool) -> Tensor:
+        ctx.group, ctx.to_full = group, to_full
         ranks = group.size()
-        if to_whole:  # part r of the heads goes to rank r; from rank r comes slice r of the positions
+        if to_full:  # part r of the heads goes to rank r; from rank r comes slice r of the positions
             return _all_to_all(x.unflatten(2, (ranks, -1)).movedim(2, 0), group).flatten(0, 1)
         return _all_to_all(x.unflatten(0, (ranks, -1)), group).movedim(0, 2).flatten(2, 3)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _exchanged(gradient, ctx.group, not ctx.to_whole), None, None
+        return _exchanged(gradient, ctx.group, not ctx.to_full), None, None
 
 
-def _exchanged(x: Tensor, group: dist.ProcessGroup, to_whole: bool) -> Tensor:
-    out: Tensor = _Exchange.apply(x, group, to_whole)  # type: ignore[no-untyped-call]
+def _exchanged(x: Tensor, group: dist.ProcessGroup, to_full: bool) -> Tensor:
+    out: Tensor = _Exchange.apply(x, group, to_full)  # type: ignore[no-untyped-call]
     return out
 
 
-def _all_to_all(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[C, ...], part r for rank r -> [C, ...], part r from rank r."""
-    parts = parts.contiguous()
-    received = torch.empty_like(parts)
-    dist.all_to_all_single(received, parts, group=group)
+def _all_to_all(slices: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[C, ...], slice r for rank r -> [C, ...], slice r from rank r."""
+    slices = slices.contiguous()
+    received = torch.empty_like(slices)
+    dist.all_to_all_single(received, slices, group=group)
     return received

@@ -23,8 +23,8 @@ def pieces(flat: Tensor, start: int, local_shape: tuple[int, ...], offset: tuple
     row, column = divmod(start, size)
     if column or flat.numel() < size:  # a part of one row, or of two
         count = min(size - column, flat.numel())
-        parts = pieces(flat[:count], column, local_shape[1:], offset[1:])
-        first_pieces = tuple(Piece((offset[0] + row, *part.offset), part.value[None]) for part in parts)
+        row_pieces = pieces(flat[:count], column, local_shape[1:], offset[1:])
+        first_pieces = tuple(Piece((offset[0] + row, *piece.offset), piece.value[None]) for piece in row_pieces)
     else:
         count = flat.numel() // size * size
         first_pieces = (Piece((offset[0] + row, *offset[1:]), flat[:count].view(-1, *local_shape[1:])),)

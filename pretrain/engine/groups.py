@@ -30,8 +30,8 @@ class Groups:
         self.context_rank = parallel_state.get_context_parallel_rank()
         self.data_rank = parallel_state.get_data_parallel_rank()
         self.pipeline_rank = parallel_state.get_pipeline_model_parallel_rank()
-        here = (self.tensor_rank, self.context_rank, self.data_rank, self.pipeline_rank)
-        assert here == layout.coordinates(self.rank)
+        coordinates = (self.tensor_rank, self.context_rank, self.data_rank, self.pipeline_rank)
+        assert coordinates == layout.coordinates(self.rank)
         self.replica_rank = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         self.stage = parallel_state.get_pipeline_model_parallel_rank()
         self.first_stage = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
@@ -100,9 +100,9 @@ class Groups:
         """[..., positions] of each context rank, joined in rank order. Equal shapes."""
         if self.context_world == 1:
             return value
-        parts = [torch.empty_like(value) for _ in range(self.context_world)]
-        dist.all_gather(parts, value.contiguous(), group=parallel_state.get_context_parallel_group())
-        return torch.cat(parts, dim=-1)
+        gathered = [torch.empty_like(value) for _ in range(self.context_world)]
+        dist.all_gather(gathered, value.contiguous(), group=parallel_state.get_context_parallel_group())
+        return torch.cat(gathered, dim=-1)
 
     def sum_over_context(self, value: Tensor) -> Tensor:
         """Sums over the ranks that share each sequence."""

@@ -79,8 +79,8 @@ def _connect(rank: int, deadline: Deadline) -> Store:
     else:
         await_rank_0(host, port, rank, deadline)
     try:
-        left = timedelta(seconds=max(1.0, deadline.remaining_s))
-        store = TCPStore(host, port, is_master=serves, timeout=left, wait_for_workers=False)
+        timeout = timedelta(seconds=max(1.0, deadline.remaining_s))
+        store = TCPStore(host, port, is_master=serves, timeout=timeout, wait_for_workers=False)
     except (RuntimeError, ValueError, OSError) as error:
         in_use = "EADDRINUSE" in str(error)
         reason = "another program uses this port: set MASTER_PORT to another" if in_use else str(error).splitlines()[0]

@@ -21,12 +21,13 @@ def bigbird(head: BigBirdHead, length: int, before: bool) -> Iterator[AttentionT
     def of(blocks: list[int]) -> Positions:
         return np.concatenate([np.arange(b * size, min((b + 1) * size, length)) for b in blocks or [count]])
 
-    everywhere, others = of([block for block in range(count) if is_global[block]]), of(local)
-    yield from causal(everywhere[None]) if before else everything(everywhere, np.arange(length))
-    yield from everything(others, everywhere)
-    yield from everything(others, np.tile(of([0]), head.settings.first_again))  # a key counts as often as it is there
-    seen = {query: [key for key in head.key_blocks(query, length) if not is_global[key]] for query in local}
-    neighbours = [(query, [key for key in seen[query] if abs(query - key) <= near]) for query in local]
-    drawn = [(query, [key for key in seen[query] if abs(query - key) > near]) for query in local]
+    global_queries, local_queries = of([block for block in range(count) if is_global[block]]), of(local)
+    yield from causal(global_queries[None]) if before else everything(global_queries, np.arange(length))
+    yield from everything(local_queries, global_queries)
+    # A key counts as often as it is repeated.
+    yield from everything(local_queries, np.tile(of([0]), head.settings.first_again))
+    key_blocks = {query: [key for key in head.key_blocks(query, length) if not is_global[key]] for query in local}
+    neighbours = [(query, [key for key in key_blocks[query] if abs(query - key) <= near]) for query in local]
+    drawn = [(query, [key for key in key_blocks[query] if abs(query - key) > near]) for query in local]
     for rows in (neighbours, drawn):
         yield from tiles_by_shape(((of([query]), of(keys)) for query, keys in rows if keys), Dense(), before)

@@ -29,5 +29,5 @@ def fixed(settings: Fixed, length: int, before: bool) -> Iterator[AttentionTile]
         queries, key_blocks = np.arange(stride, size), np.arange(0, size - stride, stride)
         if queries.size:
             keys = (key_blocks[:, None] + places).reshape(-1)
-            seen = queries[:, None] // stride > keys // stride
-            yield AttentionTile.of(group + queries, group + keys, seen[None])
+            mask = queries[:, None] // stride > keys // stride
+            yield AttentionTile.of(group + queries, group + keys, mask[None])

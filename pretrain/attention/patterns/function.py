@@ -21,8 +21,8 @@ def function(settings: Function, length: int, before: bool) -> Iterator[Attentio
             attended = np.flatnonzero(rows.any(0))
             indices = np.arange(-(-len(attended) // _MULTIPLE) * _MULTIPLE)
             keys = attended[indices % len(attended)]
-            seen = rows[:, keys] & (indices < len(attended))  # padding repeats keys, and is masked
-            alike[len(rows), len(keys)].append((np.arange(first, first + len(rows)), keys, seen))
+            mask = rows[:, keys] & (indices < len(attended))  # padding repeats keys, and is masked
+            alike[len(rows), len(keys)].append((np.arange(first, first + len(rows)), keys, mask))
             first += len(rows)
     except ValueError as error:
         raise ConfigError(f"model.attention.pattern (function): {error}") from None

@@ -69,7 +69,7 @@ class HeadRules:
             return None if alike is None else alike[None]
         nothing = torch.zeros(length, length, device=device)
         of_heads = [added[self._rule(head, length)] for head in self.heads]
-        return torch.stack([nothing if one is None else one for one in of_heads])
+        return torch.stack([nothing if bias is None else bias for bias in of_heads])
 
     def _rule(self, head: int, length: int | None) -> MaskRule:
         return self.pattern.head(self.layer, head, None if self.causal else length)

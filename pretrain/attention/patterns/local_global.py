@@ -12,8 +12,8 @@ from pretrain.config.patterns.bands import LocalGlobal
 def local_global(settings: LocalGlobal, length: int, before: bool) -> Iterator[AttentionTile]:
     """See `registry.MakeTiles`."""
     positions = np.arange(length)
-    first, others = positions[: settings.tokens], positions[settings.tokens :]
-    yield from causal(first[None]) if before else everything(first, positions)
-    yield from everything(others, first)
-    if others.size:
-        yield from band(others[None], settings.window - 1, 0 if before else settings.window - 1)
+    global_positions, local_positions = positions[: settings.tokens], positions[settings.tokens :]
+    yield from causal(global_positions[None]) if before else everything(global_positions, positions)
+    yield from everything(local_positions, global_positions)
+    if local_positions.size:
+        yield from band(local_positions[None], settings.window - 1, 0 if before else settings.window - 1)

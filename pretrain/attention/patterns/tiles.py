@@ -75,8 +75,8 @@ class AttentionTile:
 
 def residues(length: int, step: int) -> list[Positions]:
     """Positions grouped by remainder modulo `step`: [R, N] for each of the two sizes that classes have."""
-    size, rest = divmod(length, step)
-    bounds = ((0, rest, size + 1), (rest, step, size))
+    size, remainder = divmod(length, step)
+    bounds = ((0, remainder, size + 1), (remainder, step, size))
     return [
         np.arange(first, last)[:, None] + step * np.arange(count)
         for first, last, count in bounds
@@ -108,9 +108,9 @@ def band(positions_RN: Positions, before: int, after: int) -> Iterator[Attention
     for (size, back, ahead), begins in alike.items():
         first, queries, keys = np.array(begins)[:, None], np.arange(size), np.arange(-back, ahead)
         distance = queries[:, None] - keys
-        seen = (distance <= before) & (distance >= -after)
+        mask = (distance <= before) & (distance >= -after)
         q, k = (positions_RN[:, first + offsets].reshape(-1, len(offsets)) for offsets in (queries, keys))
-        yield AttentionTile.of(q, k, seen[None])
+        yield AttentionTile.of(q, k, mask[None])
 
 
 def tiles_by_shape(

@@ -54,32 +54,34 @@ class Decoder:
             raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
         assert self._model.has_decoder, "an encoder says nothing"
         count, lengths = len(inputs), np.array([len(ids) for ids in inputs], np.int64)
-        tokens, own = pad_rows([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
+        tokens, mask = pad_rows([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
         encodes = self._model.is_encoder_decoder
-        read = np.zeros_like(lengths) if encodes else lengths
-        held = Hypotheses(KeyValueCache(), np.arange(count), read, own if encodes or self._prefix else None)
+        cached_lengths = np.zeros_like(lengths) if encodes else lengths
+        hypotheses = Hypotheses(
+            KeyValueCache(), np.arange(count), cached_lengths, mask if encodes or self._prefix else None
+        )
         if tokens.shape[1]:
             ids, last = self._tensor(tokens), self._tensor(tokens[:, -1:])
             positions = torch.arange(ids.shape[1], device=self._device).expand_as(ids)
-            shown = None if held.shown is None else self._tensor(held.shown)
-            held.cache.length = 0 if encodes else ids.shape[1]
+            shown = None if hypotheses.shown is None else self._tensor(hypotheses.shown)
+            hypotheses.cache.length = 0 if encodes else ids.shape[1]
             self._run(
                 MicroBatch(
                     tokens_BS=ids, positions_BS=positions, labels_BL=last, loss_mask_BL=last, attention_mask_BS=shown
                 ),
-                held.cache,
+                hypotheses.cache,
                 None,
             )
-        return held
+        return hypotheses
 
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
-        batch = self._read_on(hypotheses, parents, tokens[:, None], tokens[:, None])
+        batch = self._next_batch(hypotheses, parents, tokens[:, None], tokens[:, None])
 
-        def says(_: MicroBatch, logits_1BV: Tensor) -> Tensor:
+        def report(_: MicroBatch, logits_1BV: Tensor) -> Tensor:
             return self._objective.log_probabilities(logits_1BV)[0]
 
-        results = self._run(batch, hypotheses.cache, says)
+        results = self._run(batch, hypotheses.cache, report)
         empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
         log_probabilities: np.ndarray = (
             self._groups.broadcast_from_last_stage(results[0] if results else empty).cpu().numpy()
@@ -90,33 +92,35 @@ class Decoder:
         self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `base.DecodeEngine`."""
-        batch = self._read_on(hypotheses, parents, tokens, labels)
+        batch = self._next_batch(hypotheses, parents, tokens, labels)
 
-        def says(batch: MicroBatch, outputs: Any) -> Tensor:
+        def report(batch: MicroBatch, outputs: Any) -> Tensor:
             judged = self._objective.score(outputs, batch)
             return torch.stack([judged.log_probability.float(), judged.greedy.float()])
 
-        results = self._run(batch, hypotheses.cache, says, self._objective.forward_score)
+        results = self._run(batch, hypotheses.cache, report, self._objective.forward_score)
         empty = torch.empty(2, *tokens.shape, device=self._device)
         log_probability, greedy = self._groups.broadcast_from_last_stage(results[0] if results else empty).cpu().numpy()
         return log_probability, greedy.astype(bool)
 
-    def _read_on(self, held: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray) -> MicroBatch:
-        """What is read next: `tokens` [hypotheses, T] after those of `parents`, which `held` are from then on."""
-        inputs, lengths = held.inputs[parents], held.lengths[parents]
-        if not np.array_equal(parents, np.arange(len(held.inputs))):
-            held.cache.take(self._tensor(parents), memory_changes=not np.array_equal(inputs, held.inputs))
-        held.cache.length, held.cache.ragged = int(lengths.max()) + tokens.shape[1], bool(np.ptp(lengths))
+    def _next_batch(
+        self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
+    ) -> MicroBatch:
+        """The micro-batch of `tokens` [hypotheses, T]. Replaces `hypotheses` by continuations of `parents` by them."""
+        inputs, lengths = hypotheses.inputs[parents], hypotheses.lengths[parents]
+        if not np.array_equal(parents, np.arange(len(hypotheses.inputs))):
+            hypotheses.cache.take(self._tensor(parents), memory_changes=not np.array_equal(inputs, hypotheses.inputs))
+        hypotheses.cache.length, hypotheses.cache.ragged = int(lengths.max()) + tokens.shape[1], bool(np.ptp(lengths))
         ids, positions = self._tensor(tokens), self._tensor(lengths[:, None] + np.arange(tokens.shape[1]))
         shown = None
-        if held.shown is not None:
-            shown = held.shown[inputs]
+        if hypotheses.shown is not None:
+            shown = hypotheses.shown[inputs]
             if not self._model.is_encoder_decoder:  # as far as keys reach
-                shown = np.pad(shown, ((0, 0), (0, held.cache.length)))[:, : held.cache.length]
-        held.inputs, held.lengths = inputs, lengths + tokens.shape[1]
-        asked = self._tensor(labels)
+                shown = np.pad(shown, ((0, 0), (0, hypotheses.cache.length)))[:, : hypotheses.cache.length]
+        hypotheses.inputs, hypotheses.lengths = inputs, lengths + tokens.shape[1]
+        labels_BL = self._tensor(labels)
         return MicroBatch(
-            tokens_BS=ids, positions_BS=positions, labels_BL=asked, loss_mask_BL=asked,
+            tokens_BS=ids, positions_BS=positions, labels_BL=labels_BL, loss_mask_BL=labels_BL,
             decoder_tokens_BL=ids, decoder_positions_BL=positions,
             attention_mask_BS=None if shown is None else self._tensor(shown),
         )  # fmt: skip
@@ -135,21 +139,22 @@ class Decoder:
         )
         return tokens
 
-    def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any, forward: Any = None) -> list[Any]:
-        """What `says` makes of the micro-batch and of what `forward` made, or else of the logits, on the last stage."""
+    def _run(self, batch: MicroBatch, cache: KeyValueCache, report: Any, forward: Any = None) -> list[Any]:
+        """Results of `report`, which gets the micro-batch and the outputs of `forward` (default: the logits); empty
+        before the last stage."""
         forward = partial(forward or self._objective.forward, cache=cache)
         with self._runner.without_sequence_parallel():
-            return self._runner.evaluate([batch], forward, _reported(says), cached=True)
+            return self._runner.evaluate([batch], forward, _reported(report), cached=True)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, device=self._device)
 
 
-def _reported(says: Any) -> Any:
+def _reported(report: Any) -> Any:
     """A loss function for the schedule whose loss is empty, with what it reports."""
 
     def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
         first = outputs[0] if isinstance(outputs, tuple) else outputs
-        return first.sum(), torch.tensor(0, dtype=torch.int), None if says is None else says(batch, outputs)
+        return first.sum(), torch.tensor(0, dtype=torch.int), None if report is None else report(batch, outputs)
 
     return loss

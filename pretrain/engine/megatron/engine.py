@@ -189,7 +189,7 @@ class MegatronEngine:
             return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
 
         results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, real_logits)
-        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+        return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""
@@ -253,8 +253,12 @@ class MegatronEngine:
         return module
 
     def _place_parameters(self) -> list[Parameter]:
-        held = chunk_parameters(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
-        placed = [p for c, h in zip(self.bare, held, strict=True) for p in parameters(c, h, self.groups.weight_axes)]
+        specs = chunk_parameters(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
+        placed = [
+            parameter
+            for chunk, chunk_specs in zip(self.bare, specs, strict=True)
+            for parameter in parameters(chunk, chunk_specs, self.groups.weight_axes)
+        ]
         mark_split(placed)
         mark_shared(placed)
         return placed
@@ -263,9 +267,9 @@ class MegatronEngine:
         self, factors: dict[str, float], batch: MicroBatch, outputs: Any
     ) -> tuple[Tensor, Tensor, list[Term]]:
         terms = self.objective.terms(outputs, batch)
-        main, *others = terms.values()
+        main, *auxiliary = terms.values()
         loss = Term(total(terms, factors), main.count)
-        return loss.sum, loss.count, [term.detached() for term in (loss, *([main, *others] if others else []))]
+        return loss.sum, loss.count, [term.detached() for term in (loss, *([main, *auxiliary] if auxiliary else []))]
 
     def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, ScoredLabels]:
         judged = self.objective.score(outputs, batch)

@@ -98,7 +98,7 @@ class Runner:
         schedule = get_forward_backward_func()
         iterators = [iter(batches) for _ in self._chunks]
         virtual = self._layout.virtual > 1
-        found: list[Any] = schedule(
+        results: list[Any] = schedule(
             forward_step_func=step,
             data_iterator=iterators if virtual else iterators[0],
             model=self._chunks if virtual else self._chunks[0],
@@ -107,11 +107,11 @@ class Runner:
             micro_batch_size=len(batches[0].tokens_BS),
             forward_only=forwarded is None,
         )
-        return found
+        return results
 
     def _stream_positions(self, batch: MicroBatch, cached: bool) -> int:
         """Positions of what is sent between stages, over all ranks that share it: megatron-core divides by those."""
         layout = self._layout
         slices = layout.tensor if get_model_config(self.bare[0]).sequence_parallel else 1
-        own = streams.of_call(self._model, batch, cached, slices, layout.tensor)
-        return own.positions * slices * layout.context
+        stream = streams.of_call(self._model, batch, cached, slices, layout.tensor)
+        return stream.positions * slices * layout.context

@@ -42,11 +42,11 @@ class State:
         """`ranges` of parameters as `kind/...`."""
         return self._parts((r.parameter, r.start, {kind: r.value}) for r in ranges)
 
-    def _parts(self, held: Iterable[tuple[nn.Parameter, int, Tensors]]) -> dict[str, GlobalPart]:
-        """`held`: parameter, where this rank's flat range of its local values begins, and the tensors of that range."""
+    def _parts(self, ranges: Iterable[tuple[nn.Parameter, int, Tensors]]) -> dict[str, GlobalPart]:
+        """`ranges`: parameter, start of this rank's flat range of its local values, and the tensors of that range."""
         replicated = self._sharding is None or self._sharding.replicated
         parts: dict[str, GlobalPart] = {}
-        for value, start, tensors in held:
+        for value, start, tensors in ranges:
             parameter = self._by_value[value]
             saves = parameter.primary and not (replicated and self._groups.replica_rank)
             for kind, tensor in tensors.items():

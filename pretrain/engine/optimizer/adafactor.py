@@ -93,8 +93,8 @@ class Adafactor(Rule):
             height, width = parameter.spec.unpadded_shape[-2:]
             factors = self._factors[parameter.name].values()
             sums = self._by_row_and_column(totals, parameter)
-            for factor, found, length in zip(factors, sums, (width, height), strict=True):
-                factor.lerp_((found / length + _SQUARE_EPS).float(), share)
+            for factor, square_sum, length in zip(factors, sums, (width, height), strict=True):
+                factor.lerp_((square_sum / length + _SQUARE_EPS).float(), share)
 
     def _scales(self, parameter: Parameter) -> tuple[Tensor, Tensor]:
         """What rows and columns of the gradient are multiplied by. Rows of padding have a gradient of zero."""

@@ -42,9 +42,9 @@ class ReplicaGroups:
 
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> None:
         """Sums `values` over `group` in place, on the device: NCCL cannot read host memory."""
-        there = values.to(self._device)
-        dist.all_reduce(there, group=group)
-        values.copy_(there)
+        on_device = values.to(self._device)
+        dist.all_reduce(on_device, group=group)
+        values.copy_(on_device)
 
     def sum_over_shards(self, values: Tensor, of: Callable[[Parameter], Tensor]) -> None:
         """In place. Where several stages hold a parameter, those of copies have added nothing to the part of `values`
@@ -62,8 +62,8 @@ class Totals:
         self._replica_groups = replica_groups
         self._sizes = [sizes(parameter) for parameter in replica_groups.parameters.values()]
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=replica_groups.device)
-        parts: tuple[Tensor, ...] = self._flat.split(self._sizes)
-        self._of = dict(zip(replica_groups.parameters, parts, strict=True))
+        views: tuple[Tensor, ...] = self._flat.split(self._sizes)
+        self._of = dict(zip(replica_groups.parameters, views, strict=True))
 
     def of(self, parameter: Parameter) -> Tensor:
         """A live view of the parameter's sums: add to it before `sum`, read it afterwards."""

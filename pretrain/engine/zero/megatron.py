@@ -77,8 +77,8 @@ class MegatronSharding(OptimizerState):
         plain = {p.value for p in parameters if not p.spec.decays}
         undecayed = ParamKey(predicate=ParamPredicate("undecayed", plain.__contains__))
         overrides = {undecayed: ParamGroupOverride(wd_mult=0.0)}
-        made = get_megatron_optimizer(optimizer_config, self.chunks, overrides, use_gloo_process_groups=False)
-        (self.optimizer,) = made.chained_optimizers
+        chained = get_megatron_optimizer(optimizer_config, self.chunks, overrides, use_gloo_process_groups=False)
+        (self.optimizer,) = chained.chained_optimizers
         for group in self.optimizer.param_groups:
             # megatron-core leaves this to its scheduler, which we replace.
             group["weight_decay"] = settings.weight_decay * group["wd_mult"]

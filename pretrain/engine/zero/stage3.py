@@ -136,7 +136,9 @@ def _release(optimizer: DeepSpeedZeroOptimizer_Stage3, root: nn.Module) -> None:
     """Frees a model. Hooks keep parameters and optimizer alive in a cycle that Python's garbage collector does not see,
     and DeepSpeed holds references to every model and its modules."""
     optimizer.destroy()
-    parameter_offload.FWD_MODULE_STACK[:] = [one for one in parameter_offload.FWD_MODULE_STACK if one is not root]
+    parameter_offload.FWD_MODULE_STACK[:] = [
+        module for module in parameter_offload.FWD_MODULE_STACK if module is not root
+    ]
     _find_cache().cache_clear()
 
 
