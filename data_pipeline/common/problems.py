@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 _EXPECTED = {
@@ -15,6 +16,7 @@ _EXPECTED = {
     "none_required": "null",
     "path_type": "a path",
 }
+_LONGEST_KEY = 100  # characters that are shown
 
 
 def problem_text(problem: ErrorDetails) -> str:
@@ -29,3 +31,10 @@ def problem_text(problem: ErrorDetails) -> str:
     if message != problem["msg"]:
         return f"must be {message}"
     return f"{message[0].lower()}{message[1:]}".replace(" should ", " must ")
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem with its key, such as `settings.steps: expected an integer`."""
+    problem = error.errors(include_input=False)[0]
+    key = ".".join(map(str, problem["loc"]))[:_LONGEST_KEY]
+    return f"{key}: {problem_text(problem)}" if key else problem_text(problem)

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 
 from data_pipeline.common.hashing import digest_of, file_sha256
+from data_pipeline.common.problems import first_problem
 from data_pipeline.dataset.records import (
     FORMAT,
     Name,
@@ -194,7 +195,7 @@ def _complete(values: dict[str, Any], path: str, fetched: Callable[[FileRecord],
         for name, table in zip(SPLITS, load_tables(where, len(SPLITS)), strict=True):
             splits[name]["shards"] = table
     except (ValidationError, ValueError, TypeError, OSError) as error:
-        what = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
+        problem = first_problem(error) if isinstance(error, ValidationError) else error
         raise DataError(
-            f"{path} lists its shards in a file that can't be used ({what}); copy it again, or build it again."
+            f"{path} lists its shards in a file that can't be used ({problem}); copy it again, or build it again."
         ) from error

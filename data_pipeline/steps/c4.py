@@ -25,9 +25,9 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
+from data_pipeline.text.words import ELLIPSES
 
 _CITATION = re.compile(r"\[(?:[0-9]*|edit|citation needed)\]")
-_ELLIPSES = ("...", "…")
 _SENTENCE_END = re.compile(r"""[.!?]['"\u2019\u201d)\]]*+(?!\S)""")
 _WORD = re.compile(r"\w+")
 
@@ -123,7 +123,7 @@ class C4(LocalStep):
             yield replace(document, texts=(text,))
 
     def _line_reason(self, line: str, end_marks: tuple[str, ...], phrases: list[str]) -> str | None:
-        if not line.endswith(end_marks) or line.endswith(_ELLIPSES):
+        if not line.endswith(end_marks) or line.endswith(ELLIPSES):
             return "lines without end mark"
         words = line.split()
         if len(words) < self.min_words:

@@ -19,11 +19,10 @@ from data_pipeline.common.hashing import mix64
 from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.words import Words
+from data_pipeline.text.words import ELLIPSES, Words
 
 _BATCH_CHARACTERS = 2**19
 _ALPHABETIC_WORD = re.compile(r"[^\W\d_]\S*")
-_ELLIPSES = ("...", "…")
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n")
 _SALT = np.uint64(0xD6E8FEB86659FD93)
 
@@ -74,12 +73,12 @@ class GopherQuality(LocalStep):
             return "long words"
         if text.count("#") > self.max_symbols * len(words):
             return "hash signs"
-        if sum(map(text.count, _ELLIPSES)) > self.max_symbols * len(words):
+        if sum(map(text.count, ELLIPSES)) > self.max_symbols * len(words):
             return "ellipses"
         lines = [line for line in map(str.strip, text.split("\n")) if line]
         if sum(line.startswith(bullets) for line in lines) > self.max_bullet_lines * len(lines):
             return "bullet lines"
-        if sum(line.endswith(_ELLIPSES) for line in lines) > self.max_ellipsis_lines * len(lines):
+        if sum(line.endswith(ELLIPSES) for line in lines) > self.max_ellipsis_lines * len(lines):
             return "ellipsis lines"
         if len(_ALPHABETIC_WORD.findall(text)) < self.min_alphabetic * len(words):
             return "words without letters"

@@ -21,6 +21,7 @@ from data_pipeline.common.hashing import mix64
 
 _SPACE, _NOTHING, _LETTER, _ITSELF = 0, 1, 2, 3
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+ELLIPSES = ("...", "…")
 AT_ONCE = 2**19
 """characters; with the line ends between texts fewer than the powers that are kept at hand"""
 _ALONE = (

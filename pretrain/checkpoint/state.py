@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from data_pipeline.batch import Cursor
-from data_pipeline.common.problems import problem_text
+from data_pipeline.common.problems import first_problem
 from data_pipeline.config import MAX_INTEGER
 from data_pipeline.errors import DataError
 from pretrain.checkpoint.files import RECORD, open_plain
@@ -22,7 +22,6 @@ from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.schedule import settled_until
 from pretrain.run_length.segments import run_length
 
-_SHOWN = 80  # characters of a key
 _LARGEST_RECORD_BYTES = 16 << 20
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -69,10 +68,7 @@ class Record:
         except OSError as error:
             raise RunError(f"{path} cannot be read ({error.strerror})") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))[:_SHOWN]
-            problem = f"{where}: {problem_text(first)}" if where else problem_text(first)
-            raise RunError(f"{path} is not a checkpoint's record ({problem})") from None
+            raise RunError(f"{path} is not a checkpoint's record ({first_problem(error)})") from None
         except DataError as error:
             raise RunError(f"{path} is not a checkpoint's record: {error}") from None
         if record.updates > record.step:

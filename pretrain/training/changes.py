@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from data_pipeline.common.problems import first_problem
 from pretrain.checkpoint.state import Record, config_of
 from pretrain.config.change import CHANGEABLE, Change, RequestedChange
 from pretrain.config.load import read, validate
@@ -47,7 +48,7 @@ def recorded_changes(run_dir: Path) -> Changes:
     try:
         return _CHANGES.validate_python(tuple(run.get("changes", ())) if isinstance(run, dict) else ())
     except ValidationError as error:
-        raise ConfigError(f"{path}: run.changes cannot be read ({error.errors()[0]['msg']}): restore it") from None
+        raise ConfigError(f"{path}: run.changes cannot be read ({first_problem(error)}): restore it") from None
 
 
 def resolve_changes(requested: RunConfig, record: Record | None, recorded: Changes) -> ResolvedChanges:

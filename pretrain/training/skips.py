@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from data_pipeline.common.problems import first_problem
 from pretrain.checkpoint.state import Record, config_of, differences
 from pretrain.config.health import SpikesAct
 from pretrain.config.load import read
@@ -82,7 +83,7 @@ def _recorded_skips(recorded: dict[str, Any], run_dir: str) -> Skips:
         return _SKIPS.validate_python(tuple(run.get("skipped", ())) if isinstance(run, dict) else ())
     except ValidationError as error:
         raise ConfigError(
-            f"{RunDir(run_dir).config}: run.skipped cannot be read ({error.errors()[0]['msg']}): restore it"
+            f"{RunDir(run_dir).config}: run.skipped cannot be read ({first_problem(error)}): restore it"
         ) from None
 
 

@@ -135,6 +135,16 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.rehearse": ("progress", "rank", "run", "report"),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),
     "pretrain.commands": ("lean_imports", "verbs"),
+    "pretrain.training": ("loop", "session"),
+    "pretrain.evaluate": (
+        *("checkpoints", "decoding", "fetch", "generate", "heldout", "live_tasks", "lm_eval_model", "opening"),
+        *("report", "settings", "tasks", "translate"),
+    ),
+    "pretrain.checkpoint.hf": ("export", "gguf", "imports"),
+    "pretrain.objectives": ("base", "registry", "tokens"),
+    "pretrain.preflight": ("check", "step_timing"),
+    "data_pipeline.build": ("build", "config", "cost", "inputs"),
+    "data_pipeline.tokenizers": ("base", "byte", "load", "specials"),
     "data_pipeline.steps": ("base", "registry"),
 }
 

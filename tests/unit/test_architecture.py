@@ -37,6 +37,8 @@ PLANTED = [
     ("pretrain/training/loop.py", "from pretrain.engine.megatron import engine"),
     ("pretrain/checkpoint/store.py", "import pretrain.engine.zero.stage3 as stage3"),
     ("pretrain/verify/probe.py", "from pretrain.engine.groups import Groups"),
+    ("pretrain/training/loop.py", "from pretrain.evaluate.protocol import Protocol"),
+    ("pretrain/commands/train.py", "from pretrain.training.build import build"),
     ("launch/status.py", "from pretrain.training.loop import train"),
     # what is for others, under whatever name
     ("pretrain/engine/zero/base.py", "from megatron.core import parallel_state"),

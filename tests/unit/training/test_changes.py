@@ -212,7 +212,7 @@ def test_config_yaml_keeps_changes(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump(run))
     assert recorded_changes(tmp_path) == run.run.changes
     (tmp_path / "config.yaml").write_text("run: {changes: [{why: x}]}")
-    with pytest.raises(ConfigError, match=r"run\.changes cannot be read"):
+    with pytest.raises(ConfigError, match=r"run\.changes cannot be read \(0\.step: field required\): restore it"):
         recorded_changes(tmp_path)
 
 

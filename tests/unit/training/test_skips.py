@@ -97,7 +97,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump(one))
     assert resolve_skips(base, None, recorded_config(tmp_path), print) == one
     (tmp_path / "config.yaml").write_text("run: {skipped: [{step: x}]}")
-    with pytest.raises(ConfigError, match=r"run\.skipped cannot be read"):
+    with pytest.raises(ConfigError, match=r"run\.skipped cannot be read \(0\.step: expected an integer\): restore it"):
         resolve_skips(base, None, recorded_config(tmp_path), print)
 
 
