@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_trust_code(self) -> None:
-        """Adds `trust_code`: see `open_run`."""
+        """Adds `trust_code`: see `find_checkpoints`."""
         self.add_argument(
             "--trust-code",
             action="store_true",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.commands.arguments import Parser
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.data.consumed import ConsumedSamples, config_of_run
 from pretrain.data.stream import open_stream
 from pretrain.data.trace import trace_samples
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     part, _ = stream.locate(start, len(ids))
     names = [source.called for source in config.data.resolved_sources]
     found = trace_samples(part, ids, names, options.text)
-    show(json.dumps(sample) if options.json else shown(sample) for sample in found)
+    print_lines(json.dumps(sample) if options.json else shown(sample) for sample in found)
     return 0
 
 

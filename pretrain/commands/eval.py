@@ -9,7 +9,7 @@ from pathlib import Path
 from pretrain.commands import eval_fetch, eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
 from pretrain.commands.decoding import HOW, add_decoding, decoding
-from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
+from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.signals import unblock
 
@@ -30,12 +30,12 @@ def main(argv: list[str]) -> int:
 
     check_names(options.tasks)
     check_directory("--out", options.out)
-    from pretrain.commands.recorded import SCORING, open_run
+    from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints
 
     one_rank = options.nproc is None and not under_launcher()
-    candidates, expected = open_run(options, options.overrides, one_rank, SCORING)
-    if starts_ranks(expected, options.nproc, trains=False):
-        return start_ranks(options.nproc, ["eval", *argv], None)
+    candidates, expected = find_checkpoints(options, options.overrides, one_rank, REPORT_KEYS)
+    if needs_local_ranks(expected, options.nproc, trains=False):
+        return start_local_ranks(options.nproc, ["eval", *argv], None)
     from pretrain.evaluate.checkpoints import EvalRequest, evaluate_checkpoints
     from pretrain.evaluate.opening import open_checkpoint
     from pretrain.evaluate.settings import EvalSettings

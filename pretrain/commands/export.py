@@ -29,9 +29,9 @@ def main(argv: list[str]) -> int:
     if not directory:
         raise ConfigError("--to hf '': an empty text is no path")
     check_directory("--to hf", Path(directory))
-    from pretrain.commands.recorded import open_run
+    from pretrain.commands.checkpoint_argument import find_checkpoints
 
-    candidates, _ = open_run(options, [], one_rank=True)
+    candidates, _ = find_checkpoints(options, [], one_rank=True)
     from pretrain.checkpoint.hf.export import export
     from pretrain.evaluate.opening import build_scorer, open_checkpoint
 

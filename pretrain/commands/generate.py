@@ -11,8 +11,8 @@ from typing import Any
 
 from pretrain.commands.arguments import Parser, check_writable, count, utf8
 from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
-from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
-from pretrain.commands.printing import show, write_lines
+from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
+from pretrain.commands.output import print_lines, write_lines
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.ranks import global_rank
@@ -26,19 +26,19 @@ def main(argv: list[str]) -> int:
     unblock()
     options = _parser().parse(argv)
     prompts = _prompts(options)
-    from pretrain.commands.recorded import open_run
+    from pretrain.commands.checkpoint_argument import find_checkpoints
 
     if options.out is not None:
         check_writable(options.out)
     one_rank = options.nproc is None and not under_launcher()
-    candidates, expected = open_run(options, options.overrides, one_rank)
+    candidates, expected = find_checkpoints(options, options.overrides, one_rank)
     if expected.parallel.virtual > 1 or expected.parallel.context > 1:
         raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
     if not expected.model.has_decoder:
         _refuse_decoding(options, expected.model.family)
-    if starts_ranks(expected, options.nproc, trains=False):
+    if needs_local_ranks(expected, options.nproc, trains=False):
         _decoding(options)  # so that a mistake is reported once
-        return start_ranks(options.nproc, ["generate", *argv], None)
+        return start_local_ranks(options.nproc, ["generate", *argv], None)
     from pretrain.evaluate.generate import GenerateRequest, generate
     from pretrain.evaluate.opening import open_checkpoint
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     if records is None:
         return 0
     if options.out is None:
-        show(_lines(records))
+        print_lines(_lines(records))
         return 0
     write_lines(options.out, [json.dumps(record, ensure_ascii=False) for record in records])
     print(f"{len(records)} texts of {len(texts)} prompts: {options.out}")

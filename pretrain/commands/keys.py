@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.commands.arguments import Parser
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.config.keys import Key, keys, matching_keys
 
 _WIDTH = 100
@@ -35,9 +35,9 @@ def main(argv: list[str]) -> int:
     every = _of_build() if options.build else _of_run()
     matches = every if options.pattern is None else matching_keys(every, options.pattern)
     if options.json:
-        show([json.dumps([asdict(key) for key in matches], indent=1)])
+        print_lines([json.dumps([asdict(key) for key in matches], indent=1)])
     else:
-        show(_shown(key) for key in matches)
+        print_lines(_shown(key) for key in matches)
     return 0
 
 

@@ -9,7 +9,7 @@ from launch.slurm.build_job import build_job
 from launch.slurm.jobs import Submission
 from launch.slurm.script import dry
 from pretrain.commands.arguments import Parser, at_least_zero, count
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.commands.site_options import add_site_options, site_of
 from pretrain.config.load import load
 
@@ -28,10 +28,10 @@ def main(argv: list[str]) -> int:
     command = ("data", "build", options.config, *options.overrides)
     job = build_job(submission, config, command=command, directory=options.directory)
     if options.dry_run:
-        show(dry(job))
+        print_lines(dry(job))
         return 0
     (queued,) = queueing.chain([job], options.dependency)
-    show([f"job {queued.number}: {queued.name}, log {queued.log}"])
+    print_lines([f"job {queued.number}: {queued.name}, log {queued.log}"])
     return 0
 
 

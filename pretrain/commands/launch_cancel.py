@@ -2,7 +2,7 @@
 
 from launch.cancel import cancel
 from pretrain.commands.arguments import Parser
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 
 
 def main(argv: list[str]) -> int:
@@ -11,5 +11,5 @@ def main(argv: list[str]) -> int:
     parser.add_launched_run()
     parser.add_argument("--now", action="store_true", help="Cancel without saving.")
     options = parser.parse(argv)
-    show(cancel(options.run, options.now))
+    print_lines(cancel(options.run, options.now))
     return 0

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     config = load(RunConfig, options.config, options.overrides)
     ranks = options.nproc or 1
-    local.check_room(ranks)
+    local.check_local_ranks(ranks)
     plan_layout(resolve(config), ranks)
     directory = RunDir(config.run.dir).launch
     taken = snapshot.take(directory, config)

@@ -10,7 +10,7 @@ from launch.slurm.jobs import Submission, array_job, run_jobs, with_preflight
 from launch.slurm.script import BatchJob, dry
 from launch.tasks import ArrayTask
 from pretrain.commands.arguments import Parser, at_least_zero, count
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.commands.site_options import add_site_options, site_of
 from pretrain.commands.verbs import unknown
 from pretrain.config.load import load
@@ -32,13 +32,15 @@ def main(argv: list[str]) -> int:
         raise ConfigError("launch slurm: name a CONFIG to train, or the file of an array with --tasks FILE")
     jobs = _run(options, submission) if options.tasks is None else [_array(options, submission)]
     if options.dry_run:
-        show(text for job in jobs for text in dry(job))
+        print_lines(text for job in jobs for text in dry(job))
         return 0
     for queued in queueing.chain(jobs, options.dependency):
-        show([f"job {queued.number}: {queued.name}, log {queued.log}"])
+        print_lines([f"job {queued.number}: {queued.name}, log {queued.log}"])
     directory = jobs[0].directory
     followed = shlex.quote(str(directory.parent if options.tasks is None else directory))
-    show([f"follow it: pretrain launch status {followed}", f"           pretrain launch logs {followed} --follow"])
+    print_lines(
+        [f"follow it: pretrain launch status {followed}", f"           pretrain launch logs {followed} --follow"]
+    )
     return 0
 
 

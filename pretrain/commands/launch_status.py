@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.array_status import TaskStatus, array_status
 from launch.status import Status, status
 from pretrain.commands.arguments import Parser
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.observe.progress import duration
 
 
@@ -24,10 +24,10 @@ def main(argv: list[str]) -> int:
     run, as_json = (options := parser.parse(argv)).run, options.json
     tasks = array_status(run)
     if tasks is not None:
-        show([json.dumps([asdict(task) for task in tasks], indent=1)] if as_json else _array_lines(run, tasks))
+        print_lines([json.dumps([asdict(task) for task in tasks], indent=1)] if as_json else _array_lines(run, tasks))
         return 0
     current = status(run)
-    show([json.dumps(asdict(current), indent=1)] if as_json else _lines(run, current))
+    print_lines([json.dumps(asdict(current), indent=1)] if as_json else _lines(run, current))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Whether a command runs here, or starts itself again as several local ranks."""
+"""Local ranks of `--nproc`: whether a command has to start them, and their start."""
 
 import os
 
@@ -9,20 +9,20 @@ from pretrain.process import local
 from pretrain.process.signals import StopRequest
 
 
-def starts_ranks(config: RunConfig, nproc: int | None, trains: bool) -> bool:
-    """Whether to start local ranks from here. Checks the layout first, so that a mistake is reported once."""
+def needs_local_ranks(config: RunConfig, nproc: int | None, trains: bool) -> bool:
+    """Whether this process has to start local ranks. Checks the layout first, so that a mistake is reported once."""
     if under_launcher():
         if nproc is not None:
             raise ConfigError("--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out")
         plan_layout(config, int(os.environ["WORLD_SIZE"]), trains)
         return False
-    local.check_room(nproc or 1)
+    local.check_local_ranks(nproc or 1)
     plan_layout(config, nproc or 1, trains)
     return (nproc or 1) > 1
 
 
-def start_ranks(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
-    """Starts the same command, less its --nproc, as `ranks` local ranks. Returns their exit status."""
+def start_local_ranks(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
+    """Runs the same command, without its --nproc, as `ranks` local ranks. Returns their exit status."""
     for at, argument in enumerate(arguments):
         if argument.split("=")[0] == "--nproc":
             arguments = arguments[:at] + arguments[at + (1 if "=" in argument else 2) :]

@@ -195,7 +195,7 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace, argv: list[str]) -> int:
     """Measures this machine: starts local ranks of the same command, which run the measurements."""
-    from pretrain.commands.local_ranks import start_ranks, under_launcher
+    from pretrain.commands.local_ranks import start_local_ranks, under_launcher
     from pretrain.errors import ConfigError
 
     out: Path = options.out or Path("machine.yaml")
@@ -206,7 +206,7 @@ def _measure(options: argparse.Namespace, argv: list[str]) -> int:
         openmp_threads = os.environ.get("OMP_NUM_THREADS")
         threads = ["--threads", openmp_threads] if openmp_threads and options.threads is None else []
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        return start_ranks(options.nproc or _RANKS, ["plan", *argv, *threads], None)
+        return start_local_ranks(options.nproc or _RANKS, ["plan", *argv, *threads], None)
     from pretrain.config.health import Health
     from pretrain.config.load import dump
     from pretrain.engine import rendezvous

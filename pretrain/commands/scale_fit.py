@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, amount, at_least_zero, check_directory, count
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.scaling.law import FILE, check_samples, law_of
 from pretrain.scaling.report.text import law_lines
 from pretrain.scaling.runs import read_points
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     from pretrain.scaling.report.page import write_page
 
     page = write_page(options.out, law, [])
-    show(law_lines(law))
+    print_lines(law_lines(law))
     print(f"\nlaw: {path}\nreport: {page}")
     if runs:
         from pretrain.scaling.report.publish import publish

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, amount, amounts, check_directory, numbers
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
@@ -68,10 +68,10 @@ def main(argv: list[str]) -> int:
     )
     out = options.out.absolute()
     written = write_ladder(base, spec, out, budget=options.budget, command=f"pretrain scale ladder {shlex.join(argv)}")
-    show(ladder_lines(written.runs))
-    show(["", "run them, on one machine or on Slurm, stems first:"])
+    print_lines(ladder_lines(written.runs))
+    print_lines(["", "run them, on one machine or on Slurm, stems first:"])
     for tasks in written.task_files:
         submit = ("--tasks", str(tasks), "--directory", str(out / "launch" / tasks.stem), "--nodes", "1")
-        show([f"  {shlex.join(('sh', str(tasks)))}   or   pretrain launch slurm {shlex.join(submit)}"])
-    show([f"then: pretrain scale fit {shlex.join((str(runs_dir), '--out', str(out / 'law')))}"])
+        print_lines([f"  {shlex.join(('sh', str(tasks)))}   or   pretrain launch slurm {shlex.join(submit)}"])
+    print_lines([f"then: pretrain scale fit {shlex.join((str(runs_dir), '--out', str(out / 'law')))}"])
     return 0

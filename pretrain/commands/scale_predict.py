@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, amount, check_writable, count
-from pretrain.commands.printing import show
+from pretrain.commands.output import print_lines
 from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -85,12 +85,12 @@ def main(argv: list[str]) -> int:
     from pretrain.scaling.report.page import write_page
 
     page = write_page(options.law, law, read_predictions(options.law, law))
-    show(prediction_lines(law, prediction))
+    print_lines(prediction_lines(law, prediction))
     if plan is not None:
-        show([plan_line(plan)])
+        print_lines([plan_line(plan)])
     if options.out is not None:
-        show([f"config      {options.out}"])
-    show([f"\nwritten to {record}", f"report: {page}"])
+        print_lines([f"config      {options.out}"])
+    print_lines([f"\nwritten to {record}", f"report: {page}"])
     return 0
 
 

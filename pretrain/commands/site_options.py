@@ -43,7 +43,7 @@ def add_site_options(parser: Parser) -> None:
 
 
 def site_of(options: argparse.Namespace) -> Site:
-    """Settings from the file of `--cluster`, overridden by options. Raises ConfigError."""
+    """Site of the file that `--cluster` names, overridden by options. Raises ConfigError."""
     site = load(Site, _located(options.cluster)) if options.cluster is not None else Site()
     tree = site.model_dump()
     tree |= {name: value for name in _OVERRIDABLE if (value := getattr(options, name)) is not None}
@@ -56,7 +56,7 @@ def site_of(options: argparse.Namespace) -> Site:
     if tree["setup"] is not None:
         tree["setup"] = str(_file(tree["setup"]))
     tree["exclusive"] = site.exclusive or options.exclusive
-    return validate(Site, tree, "launch slurm")
+    return validate(Site, tree, "launch")
 
 
 def _dependency(text: str) -> str:

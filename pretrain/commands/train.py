@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     print_a_log()
     from pretrain.checkpoint.check_run_dir import check_run_dir
-    from pretrain.commands.local_ranks import start_ranks, starts_ranks
+    from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.data.resolve import resolve
@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
     config = load(RunConfig, options.config, options.overrides)
     check_run_dir(Path(config.run.dir))
     config = resolve(config)
-    if starts_ranks(config, options.nproc, trains=True):
-        return start_ranks(options.nproc, ["train", *argv], stop)
+    if needs_local_ranks(config, options.nproc, trains=True):
+        return start_local_ranks(options.nproc, ["train", *argv], stop)
     from pretrain.training.loop import train
     from pretrain.training.session import open_session
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_writable, count
-from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
-from pretrain.commands.printing import show, write_lines
+from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
+from pretrain.commands.output import print_lines, write_lines
 from pretrain.process.signals import unblock
 
 
@@ -34,14 +34,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: print).")
     parser.add_nproc("Number of local ranks, which share the sources (default: one rank).")
     options = parser.parse(argv)
-    from pretrain.commands.recorded import open_run
+    from pretrain.commands.checkpoint_argument import find_checkpoints
 
     if options.out is not None:
         check_writable(options.out)
     one_rank = options.nproc is None and not under_launcher()
-    candidates, expected = open_run(options, options.overrides, one_rank)
-    if starts_ranks(expected, options.nproc, trains=False):
-        return start_ranks(options.nproc, ["translate", *argv], None)
+    candidates, expected = find_checkpoints(options, options.overrides, one_rank)
+    if needs_local_ranks(expected, options.nproc, trains=False):
+        return start_local_ranks(options.nproc, ["translate", *argv], None)
     from pretrain.evaluate.opening import open_checkpoint
     from pretrain.evaluate.translate import translate_file
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     if options.out is not None:
         write_lines(options.out, translated.hypotheses)
     else:
-        show(translated.hypotheses)
+        print_lines(translated.hypotheses)
     if translated.cut:
         print(f"{translated.cut} sources were longer than the model reads, and were cut", file=sys.stderr)
     if translated.bleu is not None:

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_writable, count
-from pretrain.commands.local_ranks import start_ranks, under_launcher
+from pretrain.commands.local_ranks import start_local_ranks, under_launcher
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.names import parse_layout, short_name
-from pretrain.process.local import check_room
+from pretrain.process.local import check_local_ranks
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock
 
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
     started = int(os.environ.get("WORLD_SIZE", "0"))
     if options.layouts == "auto":
-        check_room(options.nproc or 1)
+        check_local_ranks(options.nproc or 1)
         layouts, unfit = layouts_that_fit(config, started or options.nproc or _AUTO_RANKS, options.full)
         # Printed once: by rank 0, if ranks are there already, or need not be started.
         if unfit and global_rank() == 0 and (under_launcher() or unfit[0].world == 1):
@@ -59,10 +59,10 @@ def main(argv: list[str]) -> int:
     if started and started < needed:
         raise ConfigError(f"the layouts need {needed:,} ranks and the launcher has started {started}")
     if not started:
-        check_room(needed)
+        check_local_ranks(needed)
     jobs = plan(config, layouts, options.full)
     if needed > 1 and not started:
-        return start_ranks(needed, ["verify", *argv], None)
+        return start_local_ranks(needed, ["verify", *argv], None)
     from pretrain.checkpoint.identity import rank_fingerprint
     from pretrain.data.resolve import open_datasets
     from pretrain.engine import rendezvous

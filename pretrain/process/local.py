@@ -21,7 +21,7 @@ _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
 _NO_FAILURE = (ExitStatus.DONE, ExitStatus.STOPPED)
 
 
-def check_room(ranks: int) -> None:
+def check_local_ranks(ranks: int) -> None:
     """Raises ConfigError for more local ranks than this machine can start and still work."""
     cores = len(os.sched_getaffinity(0))
     most = max(_FEWEST_ALLOWED, _RANKS_A_CORE * cores)
@@ -36,8 +36,8 @@ def check_room(ranks: int) -> None:
 def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Runs `pretrain ARGUMENTS` as `ranks` local ranks. Returns their common exit status, or the first failing one's
     (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them.
-    Raises as `check_room`."""
-    check_room(ranks)
+    Raises as `check_local_ranks`."""
+    check_local_ranks(ranks)
     port = str(free_port())
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     processes: list[subprocess.Popen[bytes]] = []

@@ -107,7 +107,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "predicted_run predictions report",
     ),
     "pretrain.commands": (
-        "arguments lean_imports local_ranks recorded printing verbs",
+        "arguments checkpoint_argument lean_imports local_ranks output verbs",
         "conversation dispatch",
         "site_options decoding eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
         "train eval verify compare export import_ translate generate lm_eval keys plan rehearse scale",

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.__main__ import main
 from pretrain.errors import ConfigError
-from pretrain.process.local import check_room
+from pretrain.process.local import check_local_ranks
 from pretrain.process.ranks import MEETING, check_launcher, global_rank, world_size
 from tests.helpers.command import LAUNCHER
 
@@ -141,6 +141,6 @@ def test_commands_without_ranks_pass_over_a_launcher(
 
 
 def test_more_local_ranks_than_a_machine_can_work_with_are_refused() -> None:
-    check_room(32)
+    check_local_ranks(32)
     with pytest.raises(ConfigError, match="100,000 local ranks are too many"):
-        check_room(100_000)
+        check_local_ranks(100_000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.state import Record
-from pretrain.commands.recorded import SCORING, open_run
+from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
 from tests.helpers.small_configs import config
@@ -40,7 +40,7 @@ def checkpoint(directory: Path, **sections: Any) -> Path:
 
 
 def opened(path: Path, *overrides: str, trust: bool = False, uses: tuple[str, ...] = ()) -> Any:
-    return open_run(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses)[1]
+    return find_checkpoints(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses)[1]
 
 
 def test_a_key_that_does_nothing_is_refused_and_one_that_does_is_taken(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_key_that_does_nothing_is_refused_and_one_that_does_is_taken(tmp_path:
         with pytest.raises(ConfigError, match=f"{override.partition('=')[0]} changes nothing here: leave it out"):
             opened(tmp_path, override)
     assert opened(tmp_path, "precision=bf16", "parallel.tensor=2").precision == "bf16"
-    assert opened(tmp_path, "data.path=x", uses=SCORING).data.path == "x"
+    assert opened(tmp_path, "data.path=x", uses=REPORT_KEYS).data.path == "x"
     with pytest.raises(ConfigError, match="did you mean 'parallel'"):
         opened(tmp_path, "paralel.tensor=2")
 

@@ -1,4 +1,4 @@
-"""Printing many lines, or writing them to `--out`."""
+"""Output of a command: lines that it prints, or writes to the file of `--out`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ from pretrain.errors import RunError
 from pretrain.process.streams import is_lost
 
 
-def show(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Prints each line as it comes, until the reader is gone."""
     for line in lines:
         print(line, flush=True)

@@ -1,4 +1,4 @@
-"""What commands that open a run's checkpoint share: which keys they take, and whose code they run."""
+"""Checkpoints that a command's CHECKPOINT_OR_RUN names, with checks of its overrides and of code that the run names."""
 
 import argparse
 import sys
@@ -12,19 +12,20 @@ from pretrain.config.sentence import shown
 from pretrain.errors import ConfigError
 from pretrain.process.ranks import global_rank
 
-_USED = ("parallel", "precision", "health", "model", "objective", "run.kernels", "run.deterministic")
+_MODEL_KEYS = ("parallel", "precision", "health", "model", "objective", "run.kernels", "run.deterministic")
 """Sections and keys that models are built from."""
-SCORING = ("data", "run.name")
+REPORT_KEYS = ("data", "run.name")
 """Further sections and keys that reports depend on."""
 
 
-def open_run(
-    options: argparse.Namespace, overrides: list[str], one_rank: bool, uses: tuple[str, ...] = ()
+def find_checkpoints(
+    options: argparse.Namespace, overrides: list[str], one_rank: bool, further_keys: tuple[str, ...] = ()
 ) -> tuple[list[Path], RunConfig]:
-    """The checkpoints that `options.checkpoint` means, newest first, and the config to expect. Raises ConfigError for
-    an override of what the command does not read (`uses`: besides what builds the model), and for a config that names
-    code without `--trust-code`; with it, says on stderr which code is run."""
-    _check_used(overrides, (*_USED, *uses))
+    """The checkpoints that `options.checkpoint` names, newest first, and their config with `overrides`. Raises
+    ConfigError for an override of a key that the command does not read (it reads those that build the model, and
+    `further_keys`), and for a config that names code without `--trust-code`; with it, reports on stderr which code is
+    run."""
+    _check_overrides(overrides, (*_MODEL_KEYS, *further_keys))
     if options.trust_code:
         trust_code()
     candidates = locate(options.checkpoint)
@@ -37,9 +38,11 @@ def open_run(
     return candidates, config
 
 
-def _check_used(overrides: list[str], used: tuple[str, ...]) -> None:
+def _check_overrides(overrides: list[str], read: tuple[str, ...]) -> None:
     for override in overrides:
         key, equals, _ = override.partition("=")
         known = key.partition(".")[0] in RunConfig.model_fields
-        if equals and known and not any(key == one or key.startswith(f"{one}.") for one in used):
-            raise ConfigError(f"{shown(key)} changes nothing here: leave it out. What does: {', '.join(used)}")
+        if equals and known and not any(key == one or key.startswith(f"{one}.") for one in read):
+            raise ConfigError(
+                f"{shown(key)} changes nothing here: leave it out. Keys that have an effect: {', '.join(read)}"
+            )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.commands import printing
-from pretrain.commands.printing import show, write_lines
+from pretrain.commands import output
+from pretrain.commands.output import print_lines, write_lines
 from pretrain.errors import RunError
 
 
@@ -18,11 +18,11 @@ def test_no_line_is_made_once_nobody_reads(monkeypatch: pytest.MonkeyPatch, caps
             made.append(name)
             yield name
 
-    monkeypatch.setattr(printing, "is_lost", lambda: len(made) == 2)
-    show(lines())
+    monkeypatch.setattr(output, "is_lost", lambda: len(made) == 2)
+    print_lines(lines())
     assert made == ["a", "b"]
-    monkeypatch.setattr(printing, "is_lost", lambda: False)
-    show(lines())
+    monkeypatch.setattr(output, "is_lost", lambda: False)
+    print_lines(lines())
     assert capsys.readouterr().out == "a\nb\na\nb\nc\n"
 
 
