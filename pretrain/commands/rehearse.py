@@ -12,7 +12,7 @@ _NAMED = (*_DEFAULT, "all-kinds")
 
 
 def main(argv: list[str]) -> int:
-    """Returns 0 if every rank is built, makes its step and fits, 1 if not."""
+    """Returns 0 if every rank is built, makes its step and fits, and ranks agree on their exchanges, 1 if not."""
     parser = Parser(
         "rehearse",
         "Builds the engine as single ranks of a run and makes steps of it, without GPUs, other ranks or data, and says "

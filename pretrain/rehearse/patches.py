@@ -24,7 +24,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models import network
 from pretrain.models.kernels import PROVIDERS, Kernels
 from pretrain.plan.device import Device
-from pretrain.rehearse.recorder import DEVICE
+from pretrain.rehearse.recorder import DEVICE, Recorder
 
 Wait = Callable[[str], None]
 _GIB = 2**30
@@ -41,14 +41,13 @@ _TYPE_NAMES = {
 }
 
 
-def install(config: RunConfig, hardware: Device, wait: Wait) -> None:
-    """Makes all replacements. Call it once in a process, before an engine is built. `wait` is called with what makes
-    the host wait."""
+def install(config: RunConfig, hardware: Device, recorder: Recorder) -> None:
+    """Makes all replacements. Call it once in a process, before an engine is built."""
     _replace_device_of_tensors()
-    _replace_values_of_tensors(wait)
+    _replace_values_of_tensors(recorder.wait)
     _replace_modules()
-    _replace_cuda(hardware, wait)
-    _replace_ranks()
+    _replace_cuda(hardware, recorder.wait)
+    _replace_ranks(recorder)
     _replace_segments()
     if config.parallel.shards_by_deepspeed:
         _replace_deepspeed()
@@ -299,7 +298,7 @@ def _replace_cuda(hardware: Device, wait: Wait) -> None:
     _set(torch.accelerator, current_stream=lambda device=None: stream)
 
 
-def _replace_ranks() -> None:
+def _replace_ranks(recorder: Recorder) -> None:
     new_group = dist.new_group
 
     def new(*args: Any, backend: str | None = None, **kwargs: Any) -> Any:
@@ -307,10 +306,15 @@ def _replace_ranks() -> None:
             kwargs.setdefault("group_desc", "HOSTS")
         return new_group(*args, **kwargs)
 
-    def all_gather_object(objects: list[Any], own: Any, group: object = None) -> None:
-        objects[:] = [own] * len(objects)  # the bytes that a fake group returns are no pickle
+    # The bytes that a fake group returns are no pickle.
+    def all_gather_object(objects: list[Any], own: Any, group: Any = None) -> None:
+        recorder.exchange_objects("all_gather_object", group)
+        objects[:] = [own] * len(objects)
 
-    _set(dist, new_group=new, all_gather_object=all_gather_object, broadcast_object_list=_nothing())
+    def broadcast_object_list(objects: list[Any], src: int | None = None, group: Any = None, **more: Any) -> None:
+        recorder.exchange_objects("broadcast_object_list", group)
+
+    _set(dist, new_group=new, all_gather_object=all_gather_object, broadcast_object_list=broadcast_object_list)
 
 
 def _replace_segments() -> None:

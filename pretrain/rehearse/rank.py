@@ -26,6 +26,7 @@ from pretrain.engine.make import make_engine
 from pretrain.layout.layout import Layout
 from pretrain.plan.device import Device
 from pretrain.rehearse import patches
+from pretrain.rehearse.agreement import Log
 from pretrain.rehearse.recorder import Recorder
 
 STATE = ("weights", "gradients", "optimizer")
@@ -84,6 +85,8 @@ class RankRehearsal:
     """largest tensors at the peak, without the training state"""
     flops: Mapping[str, int] = field(default_factory=dict)
     exchanges: tuple[Exchanges, ...] = ()
+    exchange_log: Log = field(default_factory=dict)
+    """exchanges in order, of the build and of each step"""
     operators: int = 0
     first_waits: Mapping[str, int] = field(default_factory=dict)
     """what makes the host wait in the first step, with the line and how often"""
@@ -103,7 +106,7 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
     """Rehearses `rank` of `layout`. Call it once in a process."""
     recorder = Recorder()
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    patches.install(config, hardware, recorder.wait)
+    patches.install(config, hardware, recorder)
     device.set_max_connections(config.parallel)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world)
     found: dict[str, Any] = {}
@@ -116,6 +119,7 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
             found["build_s"] = time.perf_counter() - begun
             found |= _built(recorder, engine)
             _name_phases(recorder, engine.sharding)
+            logs = found["exchange_log"] = {"build": tuple(recorder.exchange_log)}
             action = "make its step"
             batch = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
             recorder.phase = "forward"
@@ -124,10 +128,12 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
             engine.train_step(batch, config.optimizer.learning_rate, 1)
             found["step_s"] = time.perf_counter() - begun
             found |= _counted(recorder)
+            logs["first step"] = tuple(recorder.exchange_log)
             before_bytes = recorder.live_bytes
             recorder.clear()
             engine.train_step(batch, config.optimizer.learning_rate, 2)
             found |= {"waits": dict(recorder.waits), "left_bytes": recorder.live_bytes - before_bytes}
+            logs["second step"] = tuple(recorder.exchange_log)
     except Exception as error:  # any: it would end the run
         found["problem"] = f"rank {rank} cannot {action}: {_sentence(error)}"
     return RankRehearsal(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FakeWork, ProcessGroup
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from pretrain.rehearse.cuda_kernels import without_cuda_kernel
+from pretrain.rehearse.exchange import Exchange, read_exchange, read_group
 
 DEVICE = torch.device("cuda", 0)
 _BLOCK_BYTES = 512
@@ -27,14 +29,6 @@ _SNAPSHOT_GROWTH = 1.002
 _PACKAGES = ("/pretrain/", "/megatron/", "/deepspeed/")
 _RING_SHARES = {"allreduce": 2.0, "allgather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 """(n - 1) / n times this is the share of an exchange's bytes that each of n ranks sends in a ring"""
-_GROUPS = {
-    "HOSTS": "hosts",
-    "TENSOR_MODEL_PARALLEL": "tensor",
-    "PIPELINE_MODEL_PARALLEL": "pipeline",
-    "CONTEXT_PARALLEL": "context",
-    "EMBEDDING": "embedding",
-}
-"""megatron-core's descriptions of groups, in the words of `parallel.*`"""
 
 aten = torch.ops.aten
 _WAITING = {aten.nonzero.default, aten.unique_consecutive.default, aten.masked_select.default}
@@ -73,6 +67,8 @@ class Recorder(TorchDispatchMode):
         self._live: dict[int, LiveMemory] = {}
         self._references: dict[int, Any] = {}
         self._without_kernel = without_cuda_kernel()
+        self._known: dict[Exchange, Exchange] = {}
+        """each exchange once, as steps repeat them"""
         self.clear()
 
     def clear(self) -> None:
@@ -85,6 +81,8 @@ class Recorder(TorchDispatchMode):
         self.flops: Counter[str] = Counter()
         self.exchanges: dict[ExchangeKind, list[float]] = {}
         """count, bytes, and bytes that this rank sends in a ring"""
+        self.exchange_log: list[Exchange] = []
+        """exchanges in order"""
         self.waits: Counter[str] = Counter()
         self.without_kernel: Counter[str] = Counter()
 
@@ -211,23 +209,28 @@ class Recorder(TorchDispatchMode):
 
         return release
 
+    def exchange_objects(self, kind: str, group: ProcessGroup | None) -> None:
+        """Notes an exchange of Python objects among the ranks of `group` (default: all)."""
+        group = group or dist.distributed_c10d._get_default_group()
+        self._log(Exchange(group=read_group(group), kind=kind, tensors=(), line=project_line()))
+
+    def _log(self, exchange: Exchange) -> None:
+        self.exchange_log.append(self._known.setdefault(exchange, exchange))
+
     def _exchange(self, func: Any, args: Any) -> Any:
         """Outputs by the operator's schema: the tensors that it was given, and work that is done."""
         if "start_coalescing" in func._opname:
             return None
-        kind = func._opname.strip("_")
-        for suffix in ("_base", "_coalesced", "_tensor", "_into", "_single"):
-            kind = kind.replace(suffix, "")
-        boxed = (arg for arg in args if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()))
-        group = next((ProcessGroup.unbox(arg) for arg in boxed), None)
         sides = [[t for t in tree_leaves(arg) if isinstance(t, Tensor)] for arg in args[:2]]
         size = max((sum(t.numel() * t.element_size() for t in side) for side in sides), default=0)
         device = next((t.device.type for side in sides for t in side), "")
-        ranks = group.size() if group is not None else 1
-        name = group.group_desc if group is not None else ""
+        exchange = read_exchange(func, args, project_line())
+        self._log(exchange)
+        kind, ranks = exchange.kind, len(exchange.group.ranks)
         sent = size * _RING_SHARES[kind] * (ranks - 1) / ranks if kind in _RING_SHARES else size
-        exchanged = ExchangeKind(group=_group_name(name), kind=kind, ranks=ranks, device=device)
-        entry = self.exchanges.setdefault(exchanged, [0, 0, 0])
+        entry = self.exchanges.setdefault(
+            ExchangeKind(group=exchange.group.name, kind=kind, ranks=ranks, device=device), [0, 0, 0]
+        )
         for index, value in enumerate((1, size, sent)):
             entry[index] += value
         self.operators += 1
@@ -249,8 +252,3 @@ def project_line() -> str:
 
 def _on_device(value: Any) -> bool:
     return isinstance(value, FakeTensor) and value.fake_device.type == DEVICE.type
-
-
-def _group_name(description: str) -> str:
-    words = description.upper().removesuffix("_GROUP")
-    return "data" if "DATA_PARALLEL" in words and "TENSOR" not in words else _GROUPS.get(words, words.lower() or "all")

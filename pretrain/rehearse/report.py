@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from pretrain.rehearse.agreement import ExchangeAgreement
 from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal
 from pretrain.rehearse.run import Rehearsal
@@ -13,8 +14,8 @@ _GIB, _MIB, _TERA = 2**30, 2**20, 1e12
 _SHOWN = 3
 """most of the largest tensors, and of the lines that wait, that are shown"""
 NOT_COUNTED = (
-    "not counted: workspaces of kernels, fragments of the allocator, buffers of NCCL, the CUDA context; not checked: "
-    "whether ranks agree on their exchanges. flex_attention is counted as flash attention, run.kernels=compiled as "
+    "not counted: workspaces of kernels, fragments of the allocator, buffers of NCCL, the CUDA context. "
+    "flex_attention is counted as flash attention, run.kernels=compiled as "
     "plain kernels, and rows are full"
 )
 
@@ -40,14 +41,21 @@ def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
         "run_micro_batches": rehearsal.run_micro_batches,
         "ranks": [
             {
-                **asdict(rank),
+                **_without_log(rank),
                 "sent_bytes": sent_by_group(rank),
                 "plan": {**asdict(planned), "peak_bytes": planned.peak_bytes},
             }
             for rank, planned in rows
         ],
+        "agreement": asdict(rehearsal.agreement),
         "problems": rehearsal.problems,
     }
+
+
+def _without_log(rank: RankRehearsal) -> dict[str, Any]:
+    figures = asdict(replace(rank, exchange_log={}))
+    del figures["exchange_log"]
+    return figures
 
 
 def lines(rehearsal: Rehearsal, name: str, hardware: str) -> list[str]:
@@ -71,7 +79,17 @@ def lines(rehearsal: Rehearsal, name: str, hardware: str) -> list[str]:
         )
     for rank, planned in made:
         out += ["", *_rank_lines(rank, planned)]
-    return [*out, "", NOT_COUNTED]
+    return [*out, "", _agreement_line(rehearsal.agreement), NOT_COUNTED]
+
+
+def _agreement_line(agreement: ExchangeAgreement) -> str:
+    if not agreement.groups + agreement.neighbours:
+        return "exchanges: none of these ranks meet, so none are compared (--ranks all-kinds rehearses ranks that do)"
+    verdict = "agree" if not agreement.disagreements else "disagree (below)"
+    return (
+        f"exchanges of ranks that meet {verdict}: {agreement.collectives:,} collectives in {agreement.groups:,} "
+        f"groups, {agreement.messages:,} messages between {agreement.neighbours:,} pairs"
+    )
 
 
 def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
+from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
 from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
@@ -31,10 +32,11 @@ class Rehearsal:
     """micro-batches of a step of the run"""
     ranks: tuple[RankRehearsal, ...]
     planned: tuple[PlannedRank, ...]
+    agreement: ExchangeAgreement
 
     @property
     def problems(self) -> list[str]:
-        """Sentences: ranks that can't be built or make their step, or that don't fit."""
+        """Sentences: ranks that can't be built or make their step, that don't fit, or that disagree on exchanges."""
         limit_bytes = self.device.memory_gib * 2**30
         found = []
         for rank, planned in zip(self.ranks, self.planned, strict=True):
@@ -46,7 +48,7 @@ class Rehearsal:
                     f"rank {rank.rank} does not fit: it needs {needed_bytes / 2**30:,.1f} GiB with the overhead that "
                     f"the planner adds ({planned.overhead_bytes / 2**30:.1f}), of {self.device.memory_gib:,.1f}"
                 )
-        return found
+        return [*found, *self.agreement.disagreements]
 
 
 def rehearse(
@@ -71,16 +73,17 @@ def rehearse(
     config = config.model_copy(update={"batch": config.batch.model_copy(update=batch)})
     plan_layout(config, gpus)
     planned = tuple(plan_rank(config, layout, number, device, per_node) for number in numbers)
+    calls = [(config, layout, number, device) for number in numbers]
+    made = _side_by_side(calls, jobs or len(os.sched_getaffinity(0)), progress)
     return Rehearsal(
         config=config,
         layout=layout,
         device=device,
         micro_batches=count,
         run_micro_batches=run_micro_batches,
-        ranks=_side_by_side(
-            [(config, layout, number, device) for number in numbers], jobs or len(os.sched_getaffinity(0)), progress
-        ),
+        ranks=made,
         planned=planned,
+        agreement=compare({rank.rank: rank.exchange_log for rank in made if rank.problem is None}),
     )
 
 

@@ -96,7 +96,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "denoising masked span_corruption t5_study tlm",
         "registry",
     ),
-    "pretrain.rehearse": ("cuda_kernels kinds planned", "recorder", "patches", "rank", "progress run", "report"),
+    "pretrain.rehearse": (
+        "cuda_kernels exchange kinds planned",
+        "agreement recorder",
+        "patches",
+        "rank",
+        "progress run",
+        "report",
+    ),
     "pretrain.scaling": (
         "points size",
         "forms isoflop shape rules runs",

@@ -1,0 +1,109 @@
+"""One exchange between ranks, read from the operator that makes it: a collective, or one side of a message."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import ProcessGroup
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
+from torch.utils._pytree import tree_leaves
+
+_VARIANTS = ("_base", "_coalesced", "_tensor", "_into", "_single")
+"""parts of operators' names that say how tensors are passed, not what is done"""
+_EQUAL_INPUTS = ("allgather", "gather", "alltoall")
+"""kinds whose inputs are of one shape on all ranks; of the others, their outputs are"""
+_GROUPS = {
+    "HOSTS": "hosts",
+    "TENSOR_MODEL_PARALLEL": "tensor",
+    "PIPELINE_MODEL_PARALLEL": "pipeline",
+    "CONTEXT_PARALLEL": "context",
+    "EMBEDDING": "embedding",
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE": "optimizer",
+}
+"""megatron-core's descriptions of groups, in the words of `parallel.*`"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankGroup:
+    """A process group."""
+
+    name: str
+    description: str
+    """description by the engine: ranks may have several groups of one name"""
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.ranks[:8])) + (", ..." if len(self.ranks) > 8 else "")
+        return f"{self.name} group ({shown})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What one rank does in an exchange. Ranks that meet have to agree on all but the line."""
+
+    group: RankGroup
+    kind: str
+    tensors: tuple[str, ...]
+    """dtype and shape of each tensor that has one shape on all ranks"""
+    reduction: str = ""
+    root: int | None = None
+    """global rank that a collective sends from, or to"""
+    peer: int | None = None
+    """global rank on the other side of a message"""
+    line: str
+
+    @property
+    def is_message(self) -> bool:
+        return self.peer is not None
+
+    def __str__(self) -> str:
+        what = f"{self.kind} {self.reduction}".strip() if self.reduction else self.kind
+        root = f" with root {self.root}" if self.root is not None else ""
+        return f"{what} {', '.join(self.tensors[:3])}{', ...' if len(self.tensors) > 3 else ''}{root} ({self.line})"
+
+    def agrees(self, other: "Exchange") -> bool:
+        """Whether both are the same collective, or the two sides of one message."""
+        return (self.tensors, self.reduction, self.root) == (other.tensors, other.reduction, other.root) and (
+            self.is_message or self.kind == other.kind
+        )
+
+
+def read_exchange(func: Any, args: Any, line: str) -> Exchange:
+    """The exchange that an operator of c10d makes."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+    group = read_group(ProcessGroup.unbox(named["process_group"]))
+    kind = exchange_kind(func)
+    tensors = tree_leaves(args[1] if kind in _EQUAL_INPUTS else args[0])
+    reduction = dist.ReduceOp.RedOpType(named["reduce_op"].op()).name.lower() if "reduce_op" in named else ""
+    root, peer = named.get("root_rank"), named.get("dst", named.get("src"))
+    return Exchange(
+        group=group,
+        kind=kind,
+        tensors=() if kind == "barrier" else tuple(_described(one) for one in tensors if isinstance(one, Tensor)),
+        reduction=reduction,
+        root=None if root is None else group.ranks[root],
+        peer=None if peer is None else group.ranks[peer],
+        line=line,
+    )
+
+
+def exchange_kind(func: Any) -> str:
+    """What an operator of c10d does, however its tensors are passed."""
+    kind = str(func._opname).strip("_")
+    for variant in _VARIANTS:
+        kind = kind.replace(variant, "")
+    return kind
+
+
+def read_group(group: ProcessGroup) -> RankGroup:
+    """The description and the global ranks of a process group."""
+    registered = _resolve_process_group(group.group_name)
+    words = group.group_desc.upper().removesuffix("_GROUP")
+    of_data = "DATA_PARALLEL" in words and "TENSOR" not in words
+    name = "data" if of_data else _GROUPS.get(words, words.lower() or "all")
+    return RankGroup(name=name, description=words, ranks=tuple(dist.get_process_group_ranks(registered)))
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
