@@ -8,8 +8,8 @@ from pathlib import Path
 from data_pipeline.common.atomic import atomic_write
 from launch import attempts, snapshot, tasks
 from launch.slurm import client
-from launch.slurm.script import BatchJob, script
-from pretrain.errors import unwritable
+from launch.slurm.script import LOGS, BatchJob, script
+from pretrain.errors import ConfigError, unwritable
 from pretrain.run_dir.json_lines import append_json_lines, newest_json_lines
 from pretrain.run_dir.paths import RunDir
 
@@ -66,6 +66,16 @@ def folder(path: Path) -> Path | None:
     if (path / _RECORD).exists() and not (of_run / _RECORD).exists():
         return path
     return of_run if of_run.is_dir() else None
+
+
+def newest_log(path: Path) -> Path:
+    """Log that was written last of the jobs of a run, an array or a build. Raises ConfigError if there is none."""
+    logs = ((folder(path) or path) / LOGS).glob("*.out")
+    if (newest := max(logs, key=lambda log: log.stat().st_mtime, default=None)) is None:
+        raise ConfigError(
+            f"{path} has no log: its job has not started, or it was not started by `pretrain launch slurm`"
+        )
+    return newest
 
 
 def queued(directory: Path) -> list[Queued]:

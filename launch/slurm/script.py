@@ -11,6 +11,8 @@ from launch.tasks import ArrayTask
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
+LOGS = "logs"
+"""Name of the folder of a job's logs."""
 _EXIT_S = 120
 """Seconds for the other ranks to exit after the first, which includes a save."""
 
@@ -82,7 +84,7 @@ class BatchJob:
     @property
     def logs(self) -> Path:
         """Folder of its logs, which Slurm does not create."""
-        return self.directory / "logs"
+        return self.directory / LOGS
 
     def log(self, number: str) -> Path:
         """Log of the job with this id; for an array, that of task N."""

@@ -25,11 +25,13 @@ class Parser(argparse.ArgumentParser):
         shown = "".join(f"{f'  pretrain {verb} {example}'.rstrip()}\n" for example in examples)
         super().__init__(
             prog=f"pretrain {verb}",
+            add_help=False,
             allow_abbrev=False,
             description=description,
             epilog=(f"examples:\n{shown}\n" if shown else "") + _END,
             formatter_class=_Help,
         )
+        super().add_argument("-h", "--help", action="help", help="Show this help message and exit.")
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """argparse's method, with short metavars, and paths that may begin with `~`."""
