@@ -53,26 +53,26 @@ class Fitted:
 
 def fit(form: Form, points: Points, samples: int = 0, seed: int = 0) -> Fitted:
     """Raises ConfigError where there are no more points than constants, or they differ in too little."""
-    own = fitted_to(form, points)
+    points = fitted_to(form, points)
     constants = len(form.names)
-    if len(own) <= constants:
+    if len(points) <= constants:
         raise ConfigError(
-            f"{form.formula} has {constants} constants, and there are {len(own)} points "
+            f"{form.formula} has {constants} constants, and there are {len(points)} points "
             f"{'that no other one beats with less compute ' if form.of_compute else ''}for it: {constants + 1} or "
             "more are needed"
         )
-    if not form.of_compute and not _varied(own):
+    if not form.of_compute and not _varied(points):
         raise ConfigError(
-            f"{form.formula} cannot be fitted to these {len(own)} points, as their tokens follow from their sizes: "
+            f"{form.formula} cannot be fitted to these {len(points)} points, as their tokens follow from their sizes: "
             "two or more sizes, each with several numbers of tokens, are needed"
         )
-    logs, losses = own.logs, own.losses
+    logs, losses = points.logs, points.losses
     centre: Floats = logs.mean(axis=1)
     x = logs - centre[:, None]
     starts = sorted(form.starts(x, losses), key=lambda theta: _objective(theta, form, x, losses)[0])[:_STARTS]
-    theta, objective = min((_descend(form, start, x, losses) for start in starts), key=lambda found: found[1])
+    theta, objective = min((_descend(form, start, x, losses) for start in starts), key=lambda descent: descent[1])
     return Fitted(
-        form, theta, centre, objective, _resampled(form, theta, own, centre=centre, samples=samples, seed=seed)
+        form, theta, centre, objective, _resampled(form, theta, points, centre=centre, samples=samples, seed=seed)
     )
 
 
@@ -80,20 +80,20 @@ def fitted_to(form: Form, points: Points) -> Points:
     """Points that a form applies to: all of them or, for a form of compute, those on the frontier."""
     if not form.of_compute:
         return points
-    best, found = float("inf"), []
+    best, frontier = float("inf"), []
     for run in sorted(points.runs, key=lambda run: (run.flops, run.loss)):
         if run.loss < best:
             best = run.loss
-            found.append(run)
-    return Points(tuple(found))
+            frontier.append(run)
+    return Points(tuple(frontier))
 
 
 def _varied(points: Points) -> bool:
     """Whether sizes differ, and tokens do at one size: of log N and log D neither is a straight line of the other."""
     sizes, tokens, _ = points.logs - points.logs.mean(axis=1, keepdims=True)
     spread = float(sizes @ sizes)
-    left = tokens - sizes * float(sizes @ tokens) / spread if spread else tokens
-    return bool(np.std(sizes) > _VARIED and np.std(left) > _VARIED)
+    residual = tokens - sizes * float(sizes @ tokens) / spread if spread else tokens
+    return bool(np.std(sizes) > _VARIED and np.std(residual) > _VARIED)
 
 
 def _objective(theta: Floats, form: Form, x: Floats, losses: Floats) -> tuple[float, Floats]:
@@ -109,19 +109,19 @@ def _descend(
     form: Form, start: Floats, x: Floats, losses: Floats, steps: int = 3000
 ) -> tuple[Floats, float]:  # fmt: skip
     scale = HUBER  # gradients of order one
-    found = minimize(
+    result = minimize(
         lambda theta: tuple(scale * part for part in _objective(theta, form, x, losses)),
         start, jac=True, method="L-BFGS-B", bounds=form.bounds,
         options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-13, "gtol": 1e-9},
     )  # fmt: skip
-    return found.x, float(found.fun) / scale * HUBER**2
+    return result.x, float(result.fun) / scale * HUBER**2
 
 
 def _resampled(form: Form, theta: Floats, points: Points, *, centre: Floats, samples: int, seed: int) -> Floats:
     """theta for points drawn with replacement: [samples, constants]."""
     draw = np.random.default_rng(seed)
     logs, losses = points.logs - centre[:, None], points.losses
-    found = []
+    thetas = []
     for _ in range(samples):
         for _ in range(_DRAWS):
             numbers = draw.integers(len(points), size=len(points))
@@ -129,5 +129,5 @@ def _resampled(form: Form, theta: Floats, points: Points, *, centre: Floats, sam
                 break
         else:
             continue  # hardly any sample of so few points has something to fit
-        found.append(_descend(form, theta, logs[:, numbers], losses[numbers], _SAMPLE_STEPS)[0])
-    return np.array(found).reshape(-1, len(form.names))
+        thetas.append(_descend(form, theta, logs[:, numbers], losses[numbers], _SAMPLE_STEPS)[0])
+    return np.array(thetas).reshape(-1, len(form.names))

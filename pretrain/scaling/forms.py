@@ -155,5 +155,5 @@ def _projected(logs: list[Floats], losses: Floats) -> list[float]:
     """Logarithms of the coefficients, none of them negative, with which the columns exp(logs) come nearest to the
     losses, in relative error."""
     columns = np.exp(np.array(logs)) / losses
-    found, _ = nnls(columns.T, np.ones_like(losses))
-    return [math.log(value) if value > math.exp(_LEAST_LOG) else _LEAST_LOG for value in found]
+    coefficients, _ = nnls(columns.T, np.ones_like(losses))
+    return [math.log(value) if value > math.exp(_LEAST_LOG) else _LEAST_LOG for value in coefficients]

@@ -41,25 +41,25 @@ class IsoFlop:
 
 def isoflop(points: Points) -> IsoFlop:
     """Fit over the budgets at which four or more points, of three or more sizes, have a lowest point among them."""
-    found = [valley for runs in _budgets(points) if (valley := _valley(runs)) is not None]
-    if len(found) < 2:
-        return IsoFlop(tuple(found), None, None)
+    valleys = [valley for runs in _budgets(points) if (valley := _valley(runs)) is not None]
+    if len(valleys) < 2:
+        return IsoFlop(tuple(valleys), None, None)
     slope, height = np.polyfit(
-        np.log([valley.flops for valley in found]), np.log([valley.best_parameters for valley in found]), 1
+        np.log([valley.flops for valley in valleys]), np.log([valley.best_parameters for valley in valleys]), 1
     )
-    return IsoFlop(tuple(found), math.exp(height), float(slope))
+    return IsoFlop(tuple(valleys), math.exp(height), float(slope))
 
 
 def _budgets(points: Points) -> list[list[RunPoint]]:
     """The most runs within one width, the most of those that are left, and so on; by compute."""
-    left, found = sorted(points.runs, key=lambda run: run.flops), []
-    while left:
-        logs = np.log([run.flops for run in left])
+    rest, budgets = sorted(points.runs, key=lambda run: run.flops), []
+    while rest:
+        logs = np.log([run.flops for run in rest])
         ends = np.searchsorted(logs, logs + _WIDTH, side="right")
-        first = int(np.argmax(ends - np.arange(len(left))))
-        found.append(left[first : ends[first]])
-        left = left[:first] + left[ends[first] :]
-    return sorted(found, key=lambda runs: runs[0].flops)
+        first = int(np.argmax(ends - np.arange(len(rest))))
+        budgets.append(rest[first : ends[first]])
+        rest = rest[:first] + rest[ends[first] :]
+    return sorted(budgets, key=lambda runs: runs[0].flops)
 
 
 def _valley(runs: list[RunPoint]) -> Valley | None:

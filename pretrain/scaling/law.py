@@ -66,7 +66,7 @@ class Law:
             "origin": self.origin,
             "main": self.main.fitted.form.name,
             "points": [asdict(run) for run in self.points.runs],
-            "forms": {name: _written(one) for name, one in self.forms.items()},
+            "forms": {name: _form_tree(one) for name, one in self.forms.items()},
             "left_out": self.left_out,
             "isoflop": asdict(self.isoflop),
         }
@@ -110,7 +110,7 @@ def read(directory: Path) -> Law:
         if tree["version"] != _VERSION:
             raise ValueError(f"version {tree['version']}")
         points = Points(tuple(RunPoint(**run) for run in tree["points"]))
-        forms = {name: _read(name, one) for name, one in tree["forms"].items()}
+        forms = {name: _parse_form(name, one) for name, one in tree["forms"].items()}
         return Law(points, forms, tree["left_out"], tree["origin"])
     except FileNotFoundError:
         raise ConfigError(f"{directory} has no {FILE}: name a folder that `pretrain scale fit --out` wrote") from None
@@ -118,7 +118,7 @@ def read(directory: Path) -> Law:
         raise ConfigError(f"{path} cannot be read ({error}): fit again") from None
 
 
-def _written(one: Tested) -> dict[str, Any]:
+def _form_tree(one: Tested) -> dict[str, Any]:
     fitted, tested = one.fitted, one.backtest
     sampled = len(fitted.samples) > 0
     return {
@@ -139,12 +139,12 @@ def _written(one: Tested) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read(name: str, tree: dict[str, Any]) -> Tested:
+def _parse_form(name: str, tree: dict[str, Any]) -> Tested:
     form = FORMS[name]
     samples = np.array(tree["samples"], dtype=np.float64).reshape(-1, len(form.names))
     fitted = Fitted(form, np.array(tree["theta"]), np.array(tree["centre"]), tree["objective"], samples)
-    found = tree["backtest"]
-    if found is None:
+    test = tree["backtest"]
+    if test is None:
         return Tested(fitted, None, tree["untested"])
-    rows = tuple(Judged(RunPoint(**row["run"]), row["predicted"]) for row in found["rows"])
-    return Tested(fitted, Backtest(rows, found["further"]), None)
+    rows = tuple(Judged(RunPoint(**row["run"]), row["predicted"]) for row in test["rows"])
+    return Tested(fitted, Backtest(rows, test["further"]), None)

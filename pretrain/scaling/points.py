@@ -80,13 +80,13 @@ class Points:
 
     def rungs(self) -> list["Points"]:
         """Runs grouped by size, the smallest first. Sizes within 10% of the next smaller one are one rung."""
-        found: list[list[RunPoint]] = []
+        rungs: list[list[RunPoint]] = []
         for run in sorted(self.runs, key=lambda run: run.parameters):
-            if found and math.log(run.parameters / found[-1][-1].parameters) < _SAME_SIZE:
-                found[-1].append(run)
+            if rungs and math.log(run.parameters / rungs[-1][-1].parameters) < _SAME_SIZE:
+                rungs[-1].append(run)
             else:
-                found.append([run])
-        return [Points(tuple(runs)) for runs in found]
+                rungs.append([run])
+        return [Points(tuple(runs)) for runs in rungs]
 
 
 def checked(points: Points, origin: str) -> Points:
@@ -122,17 +122,17 @@ def read_csv(path: Path) -> Points:
 
 def _columns(names: Sequence[str], path: Path) -> dict[str, str]:
     by_lower = {name.strip().lower(): name for name in names if name is not None}
-    found = {
+    columns = {
         what: by_lower[next(name for name in known if name in by_lower)]
         for what, known in _NAMES.items()
         if any(name in by_lower for name in known)
     }
-    missing = [what for what in ("parameters", "tokens", "flops") if what not in found]
-    if "loss" not in found or len(missing) > 1:
+    missing = [what for what in ("parameters", "tokens", "flops") if what not in columns]
+    if "loss" not in columns or len(missing) > 1:
         raise ConfigError(
             f"{path} has the columns {', '.join(names)}: name a column loss, and two of parameters, tokens and flops"
         )
-    return found
+    return columns
 
 
 def _run(line: Mapping[str, str], columns: Mapping[str, str], origin: str) -> RunPoint:

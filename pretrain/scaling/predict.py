@@ -155,8 +155,8 @@ def _prediction(law: Law, parameters: float, flops: float, chosen: tuple[str, ..
 def _range(law: Law, fitted: Fitted, logs: Floats) -> Range:
     """With the scatter of the runs about the law, as another run would have it."""
     value = float(fitted.losses(logs)[0])
-    own = fitted_to(fitted.form, law.points)
-    scatter = np.log(own.losses / fitted.losses(own.logs))
+    points = fitted_to(fitted.form, law.points)
+    scatter = np.log(points.losses / fitted.losses(points.logs))
     sampled = np.array([fitted.losses(logs, theta)[0] for theta in fitted.samples] or [value])
     low, high = np.percentile(np.outer(sampled, np.exp(scatter)), _PERCENTILES)
     return Range(value, min(value, float(low)), max(value, float(high)))
@@ -183,15 +183,15 @@ def _expected_miss(law: Law, main: Tested, flops: float) -> float:
 
 
 def _reasons(law: Law, main: Tested, flops: float) -> list[str]:
-    found = []
+    reasons = []
     if main.backtest is None:
-        found.append(f"there is no backtest: {main.untested}")
+        reasons.append(f"there is no backtest: {main.untested}")
     elif main.backtest.miss > MISS:
-        found.append(
+        reasons.append(
             f"fitted without the largest runs, the law misses them by up to {100 * main.backtest.miss:.1f}%, more than "
             f"{100 * MISS:g}%"
         )
     times = flops / law.points.most_flops
     if times > FURTHEST:
-        found.append(f"this is {times:,.0f} times the compute of the largest run, further than {FURTHEST} times")
-    return found
+        reasons.append(f"this is {times:,.0f} times the compute of the largest run, further than {FURTHEST} times")
+    return reasons

@@ -67,13 +67,13 @@ def gpt3_rate(parameters: float) -> float:
 def sequences(batch_tokens: float, length: int, micro: int) -> tuple[int, int]:
     """(of a batch, of a micro-batch): the nearest whole number of micro-batches; one smaller one where a batch is less
     than `micro` sequences."""
-    wanted = max(1, round(batch_tokens / length))
-    return (wanted, wanted) if wanted < micro else (round(wanted / micro) * micro, micro)
+    nearest = max(1, round(batch_tokens / length))
+    return (nearest, nearest) if nearest < micro else (round(nearest / micro) * micro, micro)
 
 
-def warmup_steps(wanted: float, batch_tokens: int, shortest_steps: int) -> int:
-    """No more than a tenth of the shortest run, at least one."""
-    return max(1, min(round(wanted / batch_tokens), int(_LONGEST_WARMUP * shortest_steps)))
+def warmup_steps(warmup_tokens: float, batch_tokens: int, shortest_steps: int) -> int:
+    """Steps of `warmup_tokens`: no more than a tenth of the shortest run, at least one."""
+    return max(1, min(round(warmup_tokens / batch_tokens), int(_LONGEST_WARMUP * shortest_steps)))
 
 
 def _gpt3(parameters: float, column: int) -> float:

@@ -64,29 +64,29 @@ def points_of(runs: Iterable[FinishedRun]) -> Points:
 
 
 def _directories(paths: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
+    directories: list[Path] = []
     for path in paths:
-        inside = [path] if RunDir(path).config.is_file() else runs_below(path)
-        if not inside:
+        runs = [path] if RunDir(path).config.is_file() else runs_below(path)
+        if not runs:
             raise ConfigError(f"{path} is neither a run nor a folder of runs, as nothing in it has a config.yaml")
-        found += [one for one in inside if one not in found]
-    return found
+        directories += [run for run in runs if run not in directories]
+    return directories
 
 
 def _read(directory: Path) -> FinishedRun:
     with of_a_run():
         config = load(RunConfig, RunDir(directory).config)
     events = read_events(directory)
-    ended = [event for event in events if event.get("event") == "finished"]
-    scored = [event for event in events if event.get("event") == "heldout"]
-    if not ended or not scored or scored[-1]["step"] != ended[-1]["step"]:
+    finished = [event for event in events if event.get("event") == "finished"]
+    heldout = [event for event in events if event.get("event") == "heldout"]
+    if not finished or not heldout or heldout[-1]["step"] != finished[-1]["step"]:
         raise ConfigError(f"{directory} has not finished: `pretrain train {RunDir(directory).config}` resumes it")
-    last, model = scored[-1], config.model
+    last, model = heldout[-1], config.model
     loss, tokens = last["loss"], float(last["tokens"])
     if loss is None or not loss < math.log(model.vocab_size):
-        said = "no finite number" if loss is None else f"{loss:.3f}"
+        value = "no finite number" if loss is None else f"{loss:.3f}"
         raise ConfigError(
-            f"{directory} diverged: its held-out loss is {said}, and guessing has {math.log(model.vocab_size):.3f}"
+            f"{directory} diverged: its held-out loss is {value}, and guessing has {math.log(model.vocab_size):.3f}"
             "; leave it out"
         )
     point = RunPoint(

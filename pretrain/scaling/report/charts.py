@@ -52,13 +52,13 @@ def residuals(law: Law) -> str:
         return svg(figure)
 
 
-def parabolas(found: IsoFlop) -> str:
+def parabolas(isoflop: IsoFlop) -> str:
     """One for each budget, with its lowest point."""
     with rc_context(STYLE):
         figure = Figure(figsize=_PANEL, layout="constrained")
         axes = figure.subplots()
-        shades = colormaps["viridis"](np.linspace(0.05, 0.85, len(found.valleys)))
-        for shade, valley in zip(shades, found.valleys, strict=True):
+        shades = colormaps["viridis"](np.linspace(0.05, 0.85, len(isoflop.valleys)))
+        for shade, valley in zip(shades, isoflop.valleys, strict=True):
             sizes = np.array([run.parameters for run in valley.runs])
             axes.scatter(sizes, [run.loss for run in valley.runs], color=shade, s=9)
             along = np.geomspace(sizes.min(), sizes.max(), 60)
@@ -74,20 +74,21 @@ def parabolas(found: IsoFlop) -> str:
 
 def best_sizes(law: Law) -> str:
     """The size of least loss over compute: by the form that speaks first, and by IsoFLOP."""
-    points, found = law.points, law.isoflop
+    points, isoflop = law.points, law.isoflop
     flops = np.geomspace(min(run.flops for run in points.runs), _FURTHER * points.most_flops, 40)
     with rc_context(STYLE):
         figure = Figure(figsize=_PANEL, layout="constrained")
         axes = figure.subplots()
         main, factor = law.main.fitted, points.flops_per_parameter
         axes.plot(flops, [best_parameters(main, factor, one) for one in flops], color=INK, label=main.form.name)
-        if found.valleys:
+        if isoflop.valleys:
             axes.plot(
-                [valley.flops for valley in found.valleys], [valley.best_parameters for valley in found.valleys], "D",
-                color=ORANGE, markersize=4, label="IsoFLOP",
+                [valley.flops for valley in isoflop.valleys],
+                [valley.best_parameters for valley in isoflop.valleys], "D", color=ORANGE, markersize=4,
+                label="IsoFLOP",
             )  # fmt: skip
-        if found.exponent is not None:
-            axes.plot(flops, [found.best_parameters(one) or np.nan for one in flops], ":", color=ORANGE)
+        if isoflop.exponent is not None:
+            axes.plot(flops, [isoflop.best_parameters(one) or np.nan for one in flops], ":", color=ORANGE)
         axes.set_title("best size")
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
