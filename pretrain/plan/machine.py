@@ -54,7 +54,7 @@ class Machine:
     """bytes that a rank holds with almost no model"""
     configs: Sequence[RunConfig]
     timings: Mapping[int, RankTimings]
-    """by the number of ranks at work at the same time"""
+    """timings for each number of ranks at work at the same time"""
 
 
 def describe_machine(machine: Machine) -> Device:
