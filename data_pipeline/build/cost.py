@@ -63,6 +63,11 @@ class BuildRates(StrictSettings):
     tokens: int
     stages: list[StageRate]
 
+    @property
+    def processor_seconds(self) -> float:
+        """Processor seconds of the measured build."""
+        return sum(stage.fixed_s + stage.growing_s for stage in self.stages)
+
 
 @dataclass(frozen=True)
 class StageCost:
@@ -129,6 +134,11 @@ def measure(config: BuildConfig, folder: Path) -> BuildRates:
         tokens=sum(split.tokens for split in splits),
         stages=rates,
     )
+
+
+def input_size(config: BuildConfig) -> int:
+    """Bytes of the config's input files on disk. Raises DataError."""
+    return sum(file.state[0] for source in find_sources(config) for file in source.inputs)
 
 
 def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int) -> BuildCost:

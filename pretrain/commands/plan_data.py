@@ -64,7 +64,7 @@ def _measure(options: argparse.Namespace) -> int:
         output = [f"output={folder}/dataset"]  # whatever the config says
         rates = measure(load(BuildConfig, options.config, options.overrides + output), Path(folder))
     out.write_text(dump(rates))
-    seconds = sum(stage.fixed_s + stage.growing_s for stage in rates.stages)
+    seconds = rates.processor_seconds
     print(f"{rates.input_bytes:,} bytes of input, {rates.tokens:,} tokens: {seconds:,.1f} processor-seconds")
     print(f"stored: {out}; plan with --rates {out}")
     return 0
@@ -72,13 +72,12 @@ def _measure(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from data_pipeline.build.config import BuildConfig
-    from data_pipeline.build.cost import BuildRates, project
-    from data_pipeline.build.inputs import find_sources
+    from data_pipeline.build.cost import BuildRates, input_size, project
     from pretrain.config.load import load
 
     config = load(BuildConfig, options.config, options.overrides)
     rates = load(BuildRates, options.rates)
-    size = options.bytes or sum(file.state[0] for source in find_sources(config) for file in source.inputs)
+    size = options.bytes or input_size(config)
     cost = project(config, rates, size, options.nodes * options.cores)
     if options.json:
         print(json.dumps({**asdict(cost), "hours": cost.hours, "core_hours": cost.core_hours}, indent=2))
@@ -98,8 +97,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)B?", text)
-    size = float(found[1]) * _UNITS[found[2]] if found is not None else 0.0
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)B?", text)
+    size = float(match[1]) * _UNITS[match[2]] if match is not None else 0.0
     if not 1 <= size <= _MOST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 50TB or 800GB")
     return round(size)
