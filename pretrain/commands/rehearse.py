@@ -46,6 +46,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--micro-batches", type=count, help="Micro-batches of a step (default: as many as fill the pipeline)."
     )
+    parser.add_argument(
+        "--against",
+        choices=("plan",),
+        help="Print a table of each rank's figures beside the planner's, with ratios (in --json, it is always there).",
+    )
     parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
     options = parser.parse(argv)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
@@ -75,7 +80,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         print(json.dumps(as_json(rehearsal, options.hardware), indent=2))
     else:
-        print("\n".join(lines(rehearsal, str(options.config), options.hardware)))
+        print("\n".join(lines(rehearsal, str(options.config), options.hardware, options.against == "plan")))
     for sentence in rehearsal.problems:
         print(f"pretrain: {sentence}", file=sys.stderr)
     return 1 if rehearsal.problems else 0

@@ -62,6 +62,11 @@ class Exchanges:
     sent_bytes: float
     """bytes that this rank sends if the group is a ring"""
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether the rank's device sends something."""
+        return self.device == "cuda" and self.kind not in ("recv", "broadcast")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankRehearsal:
@@ -100,6 +105,15 @@ class RankRehearsal:
     step_s: float = 0.0
     cpu_s: float = 0.0
     host_bytes: int = 0
+
+    @property
+    def sent_bytes(self) -> dict[str, float]:
+        """Bytes that the rank's device sends in a step, by group of ranks."""
+        groups = dict.fromkeys(one.group for one in self.exchanges if one.is_sent)
+        return {
+            group: sum(one.sent_bytes for one in self.exchanges if one.group == group and one.is_sent)
+            for group in groups
+        }
 
 
 def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device) -> RankRehearsal:

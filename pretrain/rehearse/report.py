@@ -1,10 +1,10 @@
 """Report of `pretrain rehearse`, as text and as JSON: what was counted, beside the planner's figures."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from pretrain.rehearse.against_plan import compare_with_plan
 from pretrain.rehearse.agreement import ExchangeAgreement
 from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal
@@ -20,15 +20,6 @@ NOT_COUNTED = (
 )
 
 
-def sent_by_group(rank: RankRehearsal) -> dict[str, float]:
-    """Bytes that a rank sends from its device in a step, by group of ranks."""
-    sent: Counter[str] = Counter()
-    for one in rank.exchanges:
-        if one.device == "cuda" and one.kind not in ("recv", "broadcast"):
-            sent[one.group] += one.sent_bytes  # type: ignore[assignment]
-    return dict(sent)
-
-
 def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
     """Full report for programs."""
     rows = zip(rehearsal.ranks, rehearsal.planned, strict=True)
@@ -42,8 +33,9 @@ def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
         "ranks": [
             {
                 **_without_log(rank),
-                "sent_bytes": sent_by_group(rank),
+                "sent_bytes": rank.sent_bytes,
                 "plan": {**asdict(planned), "peak_bytes": planned.peak_bytes},
+                "against_plan": [{**asdict(one), "ratio": one.ratio} for one in compare_with_plan(rank, planned)],
             }
             for rank, planned in rows
         ],
@@ -58,8 +50,9 @@ def _without_log(rank: RankRehearsal) -> dict[str, Any]:
     return figures
 
 
-def lines(rehearsal: Rehearsal, name: str, hardware: str) -> list[str]:
-    """Report for people: a row for each rank, then each rank's memory, exchanges and waits."""
+def lines(rehearsal: Rehearsal, name: str, hardware: str, against_plan: bool = False) -> list[str]:
+    """Report for people: a row for each rank, then each rank's memory, exchanges and waits. `against_plan` adds a table
+    of all figures beside the planner's."""
     batch = rehearsal.config.batch
     out = [
         f"{name} on {rehearsal.layout.world:,} x {hardware}: {rehearsal.layout}, "
@@ -79,6 +72,8 @@ def lines(rehearsal: Rehearsal, name: str, hardware: str) -> list[str]:
         )
     for rank, planned in made:
         out += ["", *_rank_lines(rank, planned)]
+        if against_plan:
+            out += ["", *_against_plan_lines(rank, planned)]
     return [*out, "", _agreement_line(rehearsal.agreement), NOT_COUNTED]
 
 
@@ -104,7 +99,7 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
             f"  {one.count} x {one.total_bytes / one.count / _MIB:,.1f} MiB of {one.operator} {list(one.shape)} "
             f"{one.dtype}, made in {one.category}"
         )
-    counted = sent_by_group(rank)
+    counted = rank.sent_bytes
     groups = [g for g, expected in planned.sent_bytes.items() if expected or counted.get(g)]
     sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]
     sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
@@ -117,6 +112,13 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
         yield f"  in the first step alone: {_causes(once)}"
     if rank.without_kernel:
         yield f"  operators without a CUDA kernel: {_causes(rank.without_kernel)}"
+
+
+def _against_plan_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
+    yield f"  {f'rank {rank.rank} against plan':<28}{'unit':>6}{'counted':>14}{'plan':>14}{'ratio':>8}"
+    for one in compare_with_plan(rank, planned):
+        expected, ratio = ("-" if value is None else f"{value:,.3f}" for value in (one.planned, one.ratio))
+        yield f"  {one.name:<28}{one.unit:>6}{one.counted:>14,.3f}{expected:>14}{ratio:>8}"
 
 
 def _causes(counts: Mapping[str, int]) -> str:

@@ -101,7 +101,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "agreement recorder",
         "patches",
         "rank",
-        "progress run",
+        "against_plan progress run",
         "report",
     ),
     "pretrain.scaling": (

@@ -19,7 +19,7 @@ from pretrain.models import blocks
 from pretrain.plan.device import find_device
 from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal, rehearse_rank
-from pretrain.rehearse.report import as_json, lines, sent_by_group
+from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 
 H100 = find_device("h100")
@@ -47,7 +47,7 @@ def assert_agrees(rank: RankRehearsal, planned: PlannedRank, peak: float = 0.05)
     for category in STATE:
         # Buffers are padded, so that ranks have equal shares.
         assert rank.state_bytes[category] == pytest.approx(planned.held[category], rel=0.02, abs=8192)
-    sent = sent_by_group(rank)
+    sent = rank.sent_bytes
     for group, expected in planned.sent_bytes.items():
         assert sent.get(group, 0.0) == pytest.approx(expected, rel=0.01), group
     assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=peak)
@@ -112,7 +112,7 @@ def test_every_family_makes_its_step(name: str) -> None:
 def test_stages_send_what_the_planner_expects() -> None:
     found = rehearsed("debug/gpt", "parallel.pipeline=4", "parallel.tensor=1", "batch.sequences=32", ranks=["middle"])
     (rank,), (planned,) = found.ranks, found.planned
-    assert sent_by_group(rank)["pipeline"] == planned.sent_bytes["pipeline"]
+    assert rank.sent_bytes["pipeline"] == planned.sent_bytes["pipeline"]
 
 
 def test_banded_attention_waits_in_the_first_step_alone() -> None:
@@ -225,6 +225,15 @@ def test_the_report_names_what_it_counted_and_what_not() -> None:
     assert "not counted: workspaces" in text
     report = as_json(found, "h100")
     assert report["ranks"][0]["plan"]["parameters"] == report["ranks"][0]["parameters"]
+    figures = {one["name"]: one for one in report["ranks"][0]["against_plan"]}
+    assert figures["weights"]["ratio"] == pytest.approx(1, rel=0.02)
+    assert figures["sent, data"]["ratio"] == pytest.approx(1, rel=0.01)
+    assert figures["sent, data"]["counted"] == pytest.approx(found.ranks[0].sent_bytes["data"] / 2**20)
+    (rank,), (planned,) = found.ranks, found.planned
+    assert figures["peak of a step"]["ratio"] == pytest.approx(rank.peak_bytes / planned.peak_bytes)
+    table = "\n".join(lines(found, "debug/gpt", "h100", against_plan=True))
+    assert "rank 0 against plan" in table
+    assert "rank 0 against plan" not in text
     assert report["problems"] == []
 
 
