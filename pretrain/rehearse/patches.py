@@ -46,7 +46,7 @@ def install(config: RunConfig, hardware: Device, recorder: Recorder) -> None:
     _replace_device_of_tensors()
     _replace_values_of_tensors(recorder.wait)
     _replace_modules()
-    _replace_cuda(hardware, recorder.wait)
+    _replace_cuda(hardware, recorder)
     _replace_ranks(recorder)
     _replace_segments()
     if config.parallel.shards_by_deepspeed:
@@ -192,8 +192,9 @@ def _nothing() -> Callable[..., None]:
     return lambda *args, **kwargs: None
 
 
-def _replace_cuda(hardware: Device, wait: Wait) -> None:
+def _replace_cuda(hardware: Device, recorder: Recorder) -> None:
     """Replaces what Python code asks of torch.cuda. There is one stream, on which everything is done at once."""
+    wait, allocator = recorder.wait, recorder.memory.allocator
     random_state = torch.default_generator.get_state()
 
     class FakeEvent:
@@ -286,7 +287,7 @@ def _replace_cuda(hardware: Device, wait: Wait) -> None:
         default_stream=lambda device=None: stream,
         stream=lambda stream: nullcontext(),
         set_stream=_nothing(),
-        empty_cache=_nothing(),
+        empty_cache=allocator.return_segments,
         reset_peak_memory_stats=_nothing(),
         is_current_stream_capturing=lambda: False,
         is_bf16_supported=lambda *args, **kwargs: True,

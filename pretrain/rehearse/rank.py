@@ -2,6 +2,7 @@
 its own, in which torch is patched (`patches.py`)."""
 
 import os
+import re
 import resource
 import sys
 import time
@@ -28,10 +29,12 @@ from pretrain.plan.device import Device
 from pretrain.rehearse import patches
 from pretrain.rehearse.agreement import Log
 from pretrain.rehearse.recorder import Recorder
+from pretrain.rehearse.unmeasured import unmeasured_bytes
 
 STATE = ("weights", "gradients", "optimizer")
 _LARGEST = 8
 """most kinds of tensors that are named"""
+_NUMBERS = re.compile(r"\.\d+(?=\.|$)")
 _STEP_PARTS = ("reduce", "norm", "scale", "update")
 _ROOT = Path(__file__).parents[2]
 
@@ -45,6 +48,9 @@ class EqualTensors:
     category: str
     operator: str
     """torch's operator that made them"""
+    module: str
+    """module whose forward or backward pass made them, with * for the numbers of layers"""
+    line: str
     shape: tuple[int, ...]
     dtype: str
 
@@ -83,6 +89,12 @@ class RankRehearsal:
     """weights, gradients, optimizer, and other memory that lives once the engine is built"""
     peak_bytes: int = 0
     peak_phase: str = ""
+    reserved_bytes: int = 0
+    """most memory that torch's caching allocator reserves, for the build and both steps"""
+    allocator_retries: int = 0
+    """how often it had to return memory to the driver first, as the device was full"""
+    unmeasured_bytes: int = 0
+    """constant for what no rehearsal sees: libraries' workspaces, NCCL's buffers, the CUDA context"""
     at_peak_bytes: Mapping[str, int] = field(default_factory=dict)
     """bytes at the peak: weights, gradients, optimizer, and other memory by the phase that allocated it"""
     phase_peak_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -118,7 +130,7 @@ class RankRehearsal:
 
 def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device) -> RankRehearsal:
     """Rehearses `rank` of `layout`. Call it once in a process."""
-    recorder = Recorder()
+    recorder = Recorder(hardware.memory_gib * 2**30 - unmeasured_bytes())
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     patches.install(config, hardware, recorder)
     device.set_max_connections(config.parallel)
@@ -133,6 +145,7 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
             found["build_s"] = time.perf_counter() - begun
             found |= _built(recorder, engine)
             _name_phases(recorder, engine.sharding)
+            recorder.modules.follow(engine.sharding.chunks)
             logs = found["exchange_log"] = {"build": tuple(recorder.exchange_log)}
             action = "make its step"
             batch = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
@@ -143,11 +156,14 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
             found["step_s"] = time.perf_counter() - begun
             found |= _counted(recorder)
             logs["first step"] = tuple(recorder.exchange_log)
-            before_bytes = recorder.live_bytes
+            before_bytes = recorder.memory.live_bytes
             recorder.clear()
             engine.train_step(batch, config.optimizer.learning_rate, 2)
-            found |= {"waits": dict(recorder.waits), "left_bytes": recorder.live_bytes - before_bytes}
+            found |= {"waits": dict(recorder.waits), "left_bytes": recorder.memory.live_bytes - before_bytes}
             logs["second step"] = tuple(recorder.exchange_log)
+            allocator = recorder.memory.allocator
+            found |= {"reserved_bytes": allocator.reserved_peak_bytes, "allocator_retries": allocator.retries}
+            found["unmeasured_bytes"] = unmeasured_bytes(len(recorder.communicators))
     except Exception as error:  # any: it would end the run
         found["problem"] = f"rank {rank} cannot {action}: {_sentence(error)}"
     return RankRehearsal(
@@ -161,14 +177,14 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
 
 def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:
     values = [parameter.value for parameter in engine.parameters]
-    recorder.classify("gradients", _gradient_buffers(engine.sharding))
-    recorder.classify("optimizer", _pieces(engine.state()))
-    recorder.classify("weights", values)
-    recorder.classify("weights", _pieces(engine.weights_in_use()))
+    recorder.memory.classify("gradients", _gradient_buffers(engine.sharding))
+    recorder.memory.classify("optimizer", _pieces(engine.state()))
+    recorder.memory.classify("weights", values)
+    recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
     return {
         "parameters": sum(int(getattr(value, "ds_numel", value.numel())) for value in values),
-        "build_peak_bytes": recorder.peak_bytes,
-        "state_bytes": dict(recorder.categories()),
+        "build_peak_bytes": recorder.memory.peak_bytes,
+        "state_bytes": dict(recorder.memory.categories()),
     }
 
 
@@ -202,25 +218,35 @@ def _name_phases(recorder: Recorder, sharding: Any) -> None:
 def _counted(recorder: Recorder) -> dict[str, Any]:
     by_category: Counter[str] = Counter()
     equal: dict[tuple[Any, ...], list[int]] = {}
-    for one in recorder.at_peak:
+    for one in recorder.memory.at_peak:
         by_category[one.category] += one.size_bytes
-        entry = equal.setdefault((one.category, one.operator, one.shape, one.dtype), [0, 0])
+        module = _NUMBERS.sub(".*", one.module)
+        entry = equal.setdefault((one.category, one.operator, module, one.line, one.shape, one.dtype), [0, 0])
         entry[0] += 1
         entry[1] += one.size_bytes
     beside = sorted((item for item in equal.items() if item[0][0] not in STATE), key=lambda item: -item[1][1])
     largest = tuple(
-        EqualTensors(count=n, total_bytes=size, category=category, operator=operator, shape=shape, dtype=dtype)
-        for (category, operator, shape, dtype), (n, size) in beside[:_LARGEST]
+        EqualTensors(
+            count=n,
+            total_bytes=size,
+            category=category,
+            operator=operator,
+            module=module,
+            line=line,
+            shape=shape,
+            dtype=dtype,
+        )
+        for (category, operator, module, line, shape, dtype), (n, size) in beside[:_LARGEST]
     )
     exchanges = tuple(
         Exchanges(**vars(kind), count=int(n), total_bytes=int(size), sent_bytes=sent)
         for kind, (n, size, sent) in sorted(recorder.exchanges.items())
     )
     return {
-        "peak_bytes": recorder.peak_bytes,
-        "peak_phase": recorder.peak_phase,
+        "peak_bytes": recorder.memory.peak_bytes,
+        "peak_phase": recorder.memory.peak_phase,
         "at_peak_bytes": dict(by_category),
-        "phase_peak_bytes": dict(recorder.phase_peaks),
+        "phase_peak_bytes": dict(recorder.memory.phase_peaks),
         "largest": largest,
         "flops": dict(recorder.flops),
         "exchanges": exchanges,

@@ -2,11 +2,10 @@
 exchanges between ranks, what makes the host wait for the device, and operators without a CUDA kernel."""
 
 import sys
-import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,31 +18,17 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from pretrain.rehearse.cuda_kernels import without_cuda_kernel
-from pretrain.rehearse.exchange import Exchange, read_exchange, read_group
+from pretrain.rehearse.device_memory import DeviceMemory
+from pretrain.rehearse.exchange import Exchange, RankGroup, read_exchange, read_group
+from pretrain.rehearse.modules import ModuleTracker
 
 DEVICE = torch.device("cuda", 0)
-_BLOCK_BYTES = 512
-"""CUDA's allocator rounds up to this"""
-_SNAPSHOT_GROWTH = 1.002
-"""growth of the peak after which what lives is noted again"""
 _PACKAGES = ("/pretrain/", "/megatron/", "/deepspeed/")
 _RING_SHARES = {"allreduce": 2.0, "allgather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 """(n - 1) / n times this is the share of an exchange's bytes that each of n ranks sends in a ring"""
 
 aten = torch.ops.aten
 _WAITING = {aten.nonzero.default, aten.unique_consecutive.default, aten.masked_select.default}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LiveMemory:
-    """Memory of a device that tensors share."""
-
-    size_bytes: int
-    category: str
-    """weights, gradients or optimizer; else the phase that allocated it"""
-    operator: str
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -60,23 +45,22 @@ class ExchangeKind:
 class Recorder(TorchDispatchMode):
     """A dispatch mode above FakeTensorMode. Exchanges end here: each rank is the only process of its group."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: float) -> None:
+        """`limit_bytes`: memory of the device for tensors."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = "build"
-        self.live_bytes = 0
-        self._live: dict[int, LiveMemory] = {}
-        self._references: dict[int, Any] = {}
+        self.memory = DeviceMemory(limit_bytes)
+        self.modules = ModuleTracker()
         self._without_kernel = without_cuda_kernel()
         self._known: dict[Exchange, Exchange] = {}
         """each exchange once, as steps repeat them"""
+        self.communicators: set[RankGroup] = set()
+        """groups that exchange memory of the device"""
         self.clear()
 
     def clear(self) -> None:
         """Forgets what was counted so far, but not what lives."""
-        self.peak_bytes, self.peak_phase = self.live_bytes, self.phase
-        self.at_peak = list(self._live.values())
-        self._noted_bytes = self.live_bytes
-        self.phase_peaks: Counter[str] = Counter()
+        self.memory.clear(self.phase)
         self.operators = 0
         self.flops: Counter[str] = Counter()
         self.exchanges: dict[ExchangeKind, list[float]] = {}
@@ -98,20 +82,6 @@ class Recorder(TorchDispatchMode):
     def wait(self, cause: str) -> None:
         """Notes that the host waits for the device."""
         self.waits[f"{cause} at {project_line()}"] += 1
-
-    def classify(self, category: str, tensors: Iterable[Tensor]) -> None:
-        """Names the category of memory that lives."""
-        for tensor in tensors:
-            key = tensor.untyped_storage()._cdata
-            if key in self._live:
-                self._live[key] = replace(self._live[key], category=category)
-
-    def categories(self) -> Counter[str]:
-        """Bytes of what lives, by category."""
-        found: Counter[str] = Counter()
-        for allocation in self._live.values():
-            found[allocation.category] += allocation.size_bytes
-        return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -178,36 +148,11 @@ class Recorder(TorchDispatchMode):
             self.flops[name] += int(flop_registry[packet](*args, **named, out_val=out))
 
     def _track(self, out: Any, func: Any) -> None:
-        phase = self._current_phase
+        phase, module = self._current_phase, self.modules.current
         for tensor in filter(_on_device, tree_leaves(out)):
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key in self._live:
-                continue
-            size = -(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES
-            self._live[key] = LiveMemory(
-                size_bytes=size,
-                category=phase,
-                operator=func._opname,
-                shape=tuple(tensor.shape),
-                dtype=str(tensor.dtype).removeprefix("torch."),
-            )
-            self._references[key] = weakref.ref(storage, self._releaser(key))
-            self.live_bytes += size
-        self.phase_peaks[phase] = max(self.phase_peaks[phase], self.live_bytes)
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_phase = self.live_bytes, phase
-            if self.live_bytes > self._noted_bytes * _SNAPSHOT_GROWTH:
-                self._noted_bytes, self.at_peak = self.live_bytes, list(self._live.values())
-
-    def _releaser(self, key: int) -> Any:
-        def release(_: object) -> None:
-            self._references.pop(key, None)
-            allocation = self._live.pop(key, None)
-            if allocation is not None:
-                self.live_bytes -= allocation.size_bytes
-
-        return release
+            if not self.memory.holds(tensor):
+                self.memory.add(tensor, category=phase, operator=func._opname, module=module, line=project_line())
+        self.memory.note_peak(phase)
 
     def exchange_objects(self, kind: str, group: ProcessGroup | None) -> None:
         """Notes an exchange of Python objects among the ranks of `group` (default: all)."""
@@ -226,6 +171,8 @@ class Recorder(TorchDispatchMode):
         device = next((t.device.type for side in sides for t in side), "")
         exchange = read_exchange(func, args, project_line())
         self._log(exchange)
+        if device == DEVICE.type:
+            self.communicators.add(exchange.group)
         kind, ranks = exchange.kind, len(exchange.group.ranks)
         sent = size * _RING_SHARES[kind] * (ranks - 1) / ranks if kind in _RING_SHARES else size
         entry = self.exchanges.setdefault(

@@ -14,7 +14,7 @@ _GIB, _MIB, _TERA = 2**30, 2**20, 1e12
 _SHOWN = 3
 """most of the largest tensors, and of the lines that wait, that are shown"""
 NOT_COUNTED = (
-    "not counted: workspaces of kernels, fragments of the allocator, buffers of NCCL, the CUDA context. "
+    "not measured: workspaces of kernels, buffers of NCCL and the CUDA context, for which constants are added. "
     "flex_attention is counted as flash attention, run.kernels=compiled as "
     "plain kernels, and rows are full"
 )
@@ -59,7 +59,8 @@ def lines(rehearsal: Rehearsal, name: str, hardware: str, against_plan: bool = F
         f"{rehearsal.micro_batches} micro-batches of {batch.micro_sequences} sequences "
         f"({rehearsal.run_micro_batches} in the run)",
         "",
-        f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'plan GiB':>10}{'TFLOP':>10}"
+        f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'reserved':>10}"
+        f"{'plan GiB':>10}{'TFLOP':>10}"
         f"{'operators':>11}{'waits':>7}",
     ]
     made = [(r, p) for r, p in zip(rehearsal.ranks, rehearsal.planned, strict=True) if r.problem is None]
@@ -67,7 +68,7 @@ def lines(rehearsal: Rehearsal, name: str, hardware: str, against_plan: bool = F
         stage = f"{rank.coordinates[-1]}/{rehearsal.layout.pipeline}"
         out.append(
             f"{rank.rank:>6}{stage:>8}{rank.parameters:>16,}{rank.build_peak_bytes / _GIB:>11.3f}"
-            f"{rank.peak_bytes / _GIB:>10.3f}{planned.peak_bytes / _GIB:>10.3f}"
+            f"{rank.peak_bytes / _GIB:>10.3f}{rank.reserved_bytes / _GIB:>10.3f}{planned.peak_bytes / _GIB:>10.3f}"
             f"{sum(rank.flops.values()) / _TERA:>10,.3g}{rank.operators:>11,}{sum(rank.waits.values()):>7,}"
         )
     for rank, planned in made:
@@ -97,8 +98,16 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
     for one in rank.largest[:_SHOWN]:
         yield (
             f"  {one.count} x {one.total_bytes / one.count / _MIB:,.1f} MiB of {one.operator} {list(one.shape)} "
-            f"{one.dtype}, made in {one.category}"
+            f"{one.dtype}, made in {one.category}{f' of {one.module}' if one.module else ''} ({one.line})"
         )
+    lost = rank.reserved_bytes - max(rank.peak_bytes, rank.build_peak_bytes)
+    retries = f", after {rank.allocator_retries} returns of segments as the device was full" * (
+        rank.allocator_retries > 0
+    )
+    yield (
+        f"  reserved by the allocator: {lost / _MIB:,.0f} MiB ({lost / (rank.reserved_bytes - lost):.1%}) more than "
+        f"lives at the peak{retries}; constant for libraries: {rank.unmeasured_bytes / _MIB:,.0f} MiB"
+    )
     counted = rank.sent_bytes
     groups = [g for g, expected in planned.sent_bytes.items() if expected or counted.get(g)]
     sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]

@@ -39,14 +39,15 @@ class Rehearsal:
         """Sentences: ranks that can't be built or make their step, that don't fit, or that disagree on exchanges."""
         limit_bytes = self.device.memory_gib * 2**30
         found = []
-        for rank, planned in zip(self.ranks, self.planned, strict=True):
-            needed_bytes = max(rank.peak_bytes, rank.build_peak_bytes) + planned.overhead_bytes
+        for rank in self.ranks:
+            needed_bytes = rank.reserved_bytes + rank.unmeasured_bytes
             if rank.problem is not None:
                 found.append(rank.problem)
             elif needed_bytes > limit_bytes:
                 found.append(
-                    f"rank {rank.rank} does not fit: it needs {needed_bytes / 2**30:,.1f} GiB with the overhead that "
-                    f"the planner adds ({planned.overhead_bytes / 2**30:.1f}), of {self.device.memory_gib:,.1f}"
+                    f"rank {rank.rank} does not fit: it needs {needed_bytes / 2**30:,.1f} GiB, "
+                    f"{rank.reserved_bytes / 2**30:,.1f} that the allocator reserves and "
+                    f"{rank.unmeasured_bytes / 2**30:.1f} for libraries, of {self.device.memory_gib:,.1f}"
                 )
         return [*found, *self.agreement.disagreements]
 

@@ -97,8 +97,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.rehearse": (
-        "cuda_kernels exchange kinds planned",
-        "agreement recorder",
+        "caching_allocator cuda_kernels exchange kinds modules planned unmeasured",
+        "agreement device_memory",
+        "recorder",
         "patches",
         "rank",
         "against_plan progress run",

@@ -115,6 +115,15 @@ def test_stages_send_what_the_planner_expects() -> None:
     assert rank.sent_bytes["pipeline"] == planned.sent_bytes["pipeline"]
 
 
+def test_large_tensors_are_named_with_the_module_and_line_that_made_them() -> None:
+    """Also in the backward pass. The first stage's are in its embedding, if the vocabulary is large."""
+    (rank,) = rehearsed("debug/gpt", "model.vocabulary=25000", ranks=[0]).ranks
+    named = {(one.category, one.module, one.operator) for one in rank.largest}
+    assert ("backward", "embedding.word_embeddings", "embedding_dense_backward") in named
+    assert ("forward", "decoder.layers.*.mlp", "gelu") in named
+    assert all(one.line.startswith(("pretrain/", "megatron/")) for one in rank.largest)
+
+
 def test_banded_attention_waits_in_the_first_step_alone() -> None:
     """The sequence is longer than the window, so that tables of keys are copied to the device: once."""
     (rank,) = rehearsed("debug/gpt", "model.attention.window=32", ranks=[0]).ranks
@@ -222,7 +231,12 @@ def test_the_report_names_what_it_counted_and_what_not() -> None:
     found = rehearsed("debug/gpt", ranks=[0])
     text = "\n".join(lines(found, "debug/gpt", "h100"))
     assert "tp2pp2dp2+zero1" in text
-    assert "not counted: workspaces" in text
+    assert "not measured: workspaces" in text
+    assert "bfloat16, made in forward of decoder.layers.*.mlp (pretrain/models/" in text
+    assert "reserved by the allocator: " in text
+    (rank,) = found.ranks
+    assert rank.reserved_bytes >= max(rank.peak_bytes, rank.build_peak_bytes)
+    assert rank.allocator_retries == 0
     report = as_json(found, "h100")
     assert report["ranks"][0]["plan"]["parameters"] == report["ranks"][0]["parameters"]
     figures = {one["name"]: one for one in report["ranks"][0]["against_plan"]}

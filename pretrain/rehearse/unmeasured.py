@@ -1,0 +1,14 @@
+"""Memory of a GPU that no rehearsal sees. All figures are constants, and none was measured."""
+
+_MIB = 2**20
+CONTEXT_BYTES = 512 * _MIB
+"""CUDA's context, with torch's kernels"""
+WORKSPACE_BYTES = 64 * _MIB
+"""workspaces of cuBLAS: 32 MiB on Hopper for each handle and stream, of which there are two"""
+COMMUNICATOR_BYTES = 200 * _MIB
+"""buffers of a communicator of NCCL"""
+
+
+def unmeasured_bytes(communicators: int = 0) -> int:
+    """Bytes of a rank that uses so many communicators on its device."""
+    return CONTEXT_BYTES + WORKSPACE_BYTES + communicators * COMMUNICATOR_BYTES
