@@ -122,8 +122,8 @@ def check_same_run(record: Record, config: RunConfig) -> None:
     """Raises ConfigError if `config`, with its changes (`change.settle`), would not continue the run of `record`,
     naming the first key that differs, and RunError if its counts don't go together."""
     before = config_of(record)
-    samples = record.cursor.get("samples", 0)
-    if samples and tokens_of(before, samples) != record.tokens:
+    samples = record.cursor.get("samples")
+    if samples is not None and tokens_of(before, samples) != record.tokens:
         raise RunError(
             f"the checkpoint's {RECORD} counts {record.tokens:,} tokens in {samples:,} samples, which this run's "
             "lengths do not make: restore it from a copy, or resume from an older checkpoint"

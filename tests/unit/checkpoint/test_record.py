@@ -70,9 +70,10 @@ def test_infinite_loss_scales_are_refused(tmp_path: Path) -> None:
             read(tree() | {"loss_scale": [value, 1]}, tmp_path)
 
 
-def test_samples_and_tokens_that_do_not_go_together_are_refused() -> None:
-    record = replace(tiny_record(3), cursor={"samples": 25, "fingerprint": "f"})
-    with pytest.raises(RunError, match="tokens in 25 samples"):
+@pytest.mark.parametrize("samples", [25, 0])
+def test_samples_and_tokens_that_do_not_go_together_are_refused(samples: int) -> None:
+    record = replace(tiny_record(3), cursor={"samples": samples, "fingerprint": "f"})
+    with pytest.raises(RunError, match=f"tokens in {samples} samples"):
         check_same_run(record, tiny_config())
 
 
