@@ -67,17 +67,20 @@ def observe(trial: Trial) -> Iterator[Observation]:
     Some labels, different ones in each row, are masked out of the loss, which shows a lost mask or a mean of means."""
     directory = trial.checkpoints
     with trial.joined(True):
-        stopped = yield from _begin(trial, trial.build(True))
+        scores = _scores_alone(trial) if directory is None else []
+        stopped = yield from _begin(trial, trial.build(True), scores)
     if stopped is not None and directory is not None:
         with trial.joined(False):
             yield from _resume(trial, trial.build(False), stopped, directory)
 
 
-def _begin(trial: Trial, engine: Engine) -> Generator[Observation, None, restart.Stopped | None]:
+def _begin(
+    trial: Trial, engine: Engine, scores: list[RankScores]
+) -> Generator[Observation, None, restart.Stopped | None]:
     weights, replicas = engine.state(), engine.weights_in_use()
     yield Observation(step=0, weights=_gather(_shards(weights, "model")), replicas=_gather(_shards(replicas, "weight")))
     last = trial.steps if trial.checkpoints is None else trial.stop
-    cursor = yield from _train(trial, engine, range(1, last + 1), 0)
+    cursor = yield from _train(trial, engine, range(1, last + 1), 0, scores)
     if trial.checkpoints is None:
         return None
     return restart.stop(engine, trial.config, last, cursor, trial.checkpoints)
@@ -87,11 +90,14 @@ def _resume(trial: Trial, engine: Engine, stopped: restart.Stopped, checkpoints:
     record, restored = restart.resume(engine, stopped, checkpoints)
     yield Observation(step=record.step, restored=_gather(restored))
     samples = Cursor.from_dict(record.cursor).samples
-    yield from _train(trial, engine, range(record.step + 1, trial.steps + 1), samples)
+    yield from _train(trial, engine, range(record.step + 1, trial.steps + 1), samples, [])
 
 
-def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generator[Observation, None, Cursor]:
-    """Trains for `steps`, after `samples` rows. Returns the data cursor after them."""
+def _train(
+    trial: Trial, engine: Engine, steps: range, samples: int, scores: list[RankScores]
+) -> Generator[Observation, None, Cursor]:
+    """Trains for `steps`, after `samples` rows. Returns the data cursor after them. `scores`: of the reference, which
+    does not score."""
     engine.keeps_gradients = True
     cursor = Cursor(samples, "")
     for step in steps:
@@ -110,7 +116,7 @@ def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generato
             inputs=_gather([RankInputs(dist.get_rank(), first, digests)]),
             metrics=_gather([RankMetrics(dist.get_rank(), loss, result.token_count, result.grad_norm)]),
             gradients=_gather(_shards(engine.gradients(), "gradient")),
-            scores=_gather(_score(trial, engine, cursor.samples)) if step == _SCORED else [],
+            scores=(scores or _gather(_score(trial, engine, cursor.samples))) if step == _SCORED else [],
         )
     return cursor
 
@@ -132,6 +138,15 @@ def _step(engine: Engine, batch: Batch, rate: float, step: int) -> StepResult:
     while (result := engine.train_step(batch, rate, step)).lowered_scale:
         pass
     return result
+
+
+def _scores_alone(trial: Trial) -> list[RankScores]:
+    """The reference's scores, by an engine that is then dropped: what scoring leaves behind does not reach the steps
+    that layouts are compared with."""
+    engine = trial.build(True)
+    batch, _ = masked_batch(trial, engine, _SCORED, 0)
+    _step(engine, batch, trial.rate(_SCORED), _SCORED)
+    return _gather(_score(trial, engine, batch.cursor.samples))
 
 
 def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:

@@ -172,6 +172,7 @@ class Verification:
 
     def _build(self, config: RunConfig, layout: Layout, initial: bool) -> Engine:
         """Builds an engine, with initial weights or to be loaded."""
+        _free()  # an engine that was dropped
         available, host = device.available_bytes()
         check_memory(config, layout, available, host=host)
         engine = make_engine(config, plan_layout(config, layout.world))
