@@ -67,8 +67,10 @@ def rows_cut_wrong(patch: pytest.MonkeyPatch) -> None:
     cut = Cutter.cut
 
     def wrong(self: Cutter, *arguments: Any) -> Any:
-        first, second, *rest = cut(self, *arguments)
-        return [first, first if parallel_state.get_data_parallel_rank() == 1 else second, *rest]
+        first, *rest = cut(self, *arguments)
+        if rest and parallel_state.get_data_parallel_rank() == 1:
+            rest[0] = first
+        return [first, *rest]
 
     patch.setattr(Cutter, "cut", wrong)
 

@@ -73,6 +73,15 @@ def test_queries_and_keys_turn_as_llama_s_do(ours: dict[str, Any], rope: dict[st
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_angles_are_of_fp32_whatever_is_turned(dtype: torch.dtype) -> None:
+    """bf16 has one number for positions 8,190 and 8,192."""
+    positions = torch.tensor([[0, 1, 255, 257, 4095], [2047, 2049, 8190, 8191, 8192]])
+    x = torch.randn(5, ROWS, HEADS, WIDTH, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = apply_rope(x.float(), positions, _frequencies()).to(dtype)
+    assert torch.equal(apply_rope(x, positions, _frequencies()), expected)
+
+
 def test_interleaved_pairs_turn_as_roformer_s_do() -> None:
     positions = torch.arange(512).expand(ROWS, -1)
     table = RoFormerSinusoidalPositionalEmbedding(512, WIDTH)
