@@ -116,11 +116,10 @@ def test_stages_send_what_the_planner_expects() -> None:
 
 
 def test_large_tensors_are_named_with_the_module_and_line_that_made_them() -> None:
-    """Also in the backward pass. The first stage's are in its embedding, if the vocabulary is large."""
+    """In the backward pass: the first stage's are its embedding's, if the vocabulary is large."""
     (rank,) = rehearsed("debug/gpt", "model.vocabulary=25000", ranks=[0]).ranks
     named = {(one.category, one.module, one.operator) for one in rank.largest}
     assert ("backward", "embedding.word_embeddings", "embedding_dense_backward") in named
-    assert ("forward", "decoder.layers.*.mlp", "gelu") in named
     assert all(one.line.startswith(("pretrain/", "megatron/")) for one in rank.largest)
 
 
