@@ -16,10 +16,9 @@ from pretrain.process.signals import SIGNALS, unblock
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def lives(path: Path) -> int:
@@ -34,6 +33,8 @@ def beside(path: Path, does: Callable[[int], None]) -> threading.Thread:
     """Once the work is there, `does` something to its process."""
 
     def wait() -> None:
+        # The guard blocks signals and awaits them: this thread must not take one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while not path.exists() or not path.read_text().endswith("\n"):
             time.sleep(0.01)
         does(int(path.read_text().split()[-1]))
