@@ -80,6 +80,7 @@ class _Judged(torch.autograd.Function):
                 weight_grad_VH += grad_NV.T @ part_LBH.flatten(0, 1)
             if bias_grad_V is not None:
                 bias_grad_V += grad_NV.sum(0, dtype=torch.float32)
+            del logits_LBV, said, grad_LBV, grad_NV  # else they live beside the next chunk's
         ctx.save_for_backward(hidden_grad_LBH, weight_grad_VH, bias_grad_V)
         ctx.weight, ctx.bias = weight_VH, bias_V
         first, *others = _together(answers)

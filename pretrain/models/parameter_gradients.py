@@ -25,15 +25,31 @@ def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bo
     `unrounded=False` is for a parameter that is used elsewhere without this function."""
     if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
         add(parameter.main_grad)  # type: ignore[attr-defined]
-        parameter.grad_added_to_main_grad = True
-        # A tied embedding's placeholder is read for all that, and has to be zero.
-        return (
-            torch.zeros_like(parameter) if getattr(parameter, "zero_out_wgrad", False) else torch.empty_like(parameter)
-        )
-    shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's stage 3 holds a part of the parameter
-    alone = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
+        return _placeholder(parameter)
+    alone = torch.zeros(_shape(parameter), dtype=torch.float32, device=parameter.device)
     add(alone)
     return alone.to(parameter.dtype)
+
+
+def hand_over(parameter: Tensor, gradient: Tensor, unrounded: bool = True) -> Tensor:
+    """`accumulate` for a gradient that is one fp32 tensor: without a buffer, none is made to add it to."""
+    if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
+        parameter.main_grad.add_(gradient)  # type: ignore[attr-defined]
+        return _placeholder(parameter)
+    return gradient.to(parameter.dtype)
+
+
+def _placeholder(parameter: Tensor) -> Tensor:
+    """What the backward pass returns for a parameter whose gradient is in megatron-core's buffer."""
+    parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    # A tied embedding's placeholder is read for all that, and has to be zero.
+    zero = getattr(parameter, "zero_out_wgrad", False)
+    return torch.zeros_like(parameter) if zero else torch.empty_like(parameter)
+
+
+def _shape(parameter: Tensor) -> torch.Size:
+    """The parameter's shape, of which DeepSpeed's stage 3 holds a part."""
+    return getattr(parameter, "ds_shape", parameter.shape)
 
 
 def is_half(x: Tensor) -> bool:
@@ -79,10 +95,6 @@ def lookup(ids: Tensor, table: Tensor, unrounded: bool = True) -> Tensor:
     return out
 
 
-def _add_to(parameter: Tensor, gradient: Tensor) -> Tensor:
-    return accumulate(parameter, lambda into: into.add_(gradient))
-
-
 class _WithFp32Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
@@ -97,7 +109,7 @@ class _WithFp32Sums(torch.autograd.Function):
         with torch.enable_grad():
             out = ctx.compute(*inputs)
         of_x, *of_parameters = torch.autograd.grad(out, inputs, gradient.float())
-        sums = map(_add_to, parameters, of_parameters)
+        sums = map(hand_over, parameters, of_parameters)
         return None, of_x.to(x.dtype), *sums
 
 
@@ -116,7 +128,7 @@ class _LayerNorm(torch.autograd.Function):
         of_x, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
             gradient.float(), x.float(), weight.shape, mean, rstd, weight.float(), bias.float(), [True, True, True]
         )
-        return of_x.to(x.dtype), _add_to(weight, of_weight), _add_to(bias, of_bias), None
+        return of_x.to(x.dtype), hand_over(weight, of_weight), hand_over(bias, of_bias), None
 
 
 class _BiasAdded(torch.autograd.Function):
@@ -128,7 +140,7 @@ class _BiasAdded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         total = gradient.flatten(0, -2).sum(0, dtype=torch.float32)
-        return gradient, _add_to(ctx.bias, total)
+        return gradient, hand_over(ctx.bias, total)
 
 
 class _Lookup(torch.autograd.Function):
@@ -141,8 +153,6 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         ids, rows = ctx.saved_tensors[0].flatten(), gradient.flatten(0, -2).float()
-
-        def add(into: Tensor) -> None:  # by the kernel of fp32, which adds in the same order every time on a GPU, too
-            into.add_(torch.ops.aten.embedding_dense_backward(rows, ids, len(into), -1, False))
-
-        return None, accumulate(ctx.table, add, ctx.unrounded), None
+        # By the kernel of fp32, which adds in the same order every time on a GPU, too.
+        total = torch.ops.aten.embedding_dense_backward(rows, ids, _shape(ctx.table)[0], -1, False)
+        return None, hand_over(ctx.table, total, ctx.unrounded), None

@@ -64,6 +64,10 @@ class ModelShapes(Entries):
     """1 if each stack ends with a norm"""
     head_tensors: Array
     """number of tensors of the hidden width between the last layer and the logits"""
+    head_transform: Array
+    """1 if a matrix lies between the last layer and the logits"""
+    embedding_projection: Array
+    """1 if a matrix lies between the embedding and the first layer"""
 
     @property
     def query_dim(self) -> Array:
@@ -178,8 +182,8 @@ class StepSettings(Entries):
     bucket_copy_bytes: Array
     """bytes of other buckets, and of copies of one that is exchanged, in the backward pass of layers"""
     table_copies: Array
-    """bytes, for each value of the embedding of the vocabulary, of what is held at the end of its backward pass under
-    ZeRO 3; 0: not counted"""
+    """bytes, for each value of the embedding of the vocabulary, of what is held at the end of its backward pass; 0: not
+    counted"""
     build_bytes: Array
     """bytes that a rank holds for each parameter of its stage while the model is built; 0: no more than later"""
 
