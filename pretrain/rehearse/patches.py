@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pretrain.attention.backends import attention_backends
+from pretrain.attention.cases import Attend, AttentionCase
 from pretrain.config.run_config import RunConfig
 from pretrain.models import network
 from pretrain.models.kernels import PROVIDERS, Kernels
@@ -57,9 +58,15 @@ def kernels(device: torch.device) -> Kernels:
     """Plain kernels, with the attention kernels that torch chooses on CUDA: it chooses in C++, which sees no CUDA here
     and would write out length x length scores."""
     *others, flex = attention_backends(_sdpa)
-    # flex_attention is compiled. Like flash attention, it keeps its output and a number for each row.
-    fused = replace(flex, compute=lambda case, q, k, v, attend: _sdpa(q, k, v, scale=case.scale))
+    fused = replace(flex, compute=_flex)
     return replace(PROVIDERS["plain"](device), attention=(*others, fused))
+
+
+def _flex(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    """In place of flex_attention, which is compiled: flash attention with as many keys as a query sees on average. Both
+    keep their output and a number for each row."""
+    keys = max(1, round(case.heads.pattern.mean_keys(case.keys, case.causal)))
+    return _sdpa(q, k[:, :, :keys], v[:, :, :keys], scale=case.scale)
 
 
 def _sdpa(

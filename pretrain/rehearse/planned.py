@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields, replace
 
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.plan.device import Device
 from pretrain.plan.estimate import traffic
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants_on
+from pretrain.plan.estimate.flops import stage_flops
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.workload import StepWorkload
 
@@ -26,7 +26,7 @@ class PlannedRank:
     overhead_bytes: float
     """bytes of libraries and of the allocator's fragments, which a rehearsal does not count"""
     flops: float
-    """the model's floating-point operations in a step, divided by the ranks: all stages alike"""
+    """operations of matrix products and attention in a step, with what is recomputed"""
     sent_bytes: Mapping[str, float]
     """bytes that the rank sends in a step, by group: tensor, context, data, embedding, pipeline"""
 
@@ -44,13 +44,12 @@ def plan_rank(config: RunConfig, layout: Layout, rank: int, device: Device, per_
     held, full = (held_bytes(work, constants, overhead=overhead) for overhead in (False, True))
     by_part = {field.name: float(getattr(held, field.name)[0, kind]) for field in fields(HeldBytes)}
     building = by_part.pop("building")
-    tokens = config.batch.sequences * config.model.sequence_length
     return PlannedRank(
         parameters=float(work.parameters[0, kind]),
         held=by_part,
         build_bytes=sum(by_part.values()) + building,
         overhead_bytes=float((full.total - full.building - held.total + held.building)[0, kind]),
-        flops=training_flops_per_token(config.model) * tokens / layout.world,
+        flops=float(stage_flops(work)[0, kind]),
         sent_bytes=_sent(work, kind, stage, layout),
     )
 

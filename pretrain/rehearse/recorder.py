@@ -15,11 +15,11 @@ from torch._C._distributed_c10d import FakeWork, ProcessGroup
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from pretrain.rehearse.cuda_kernels import without_cuda_kernel
 from pretrain.rehearse.device_memory import DeviceMemory
 from pretrain.rehearse.exchange import Exchange, RankGroup, read_exchange, read_group
+from pretrain.rehearse.flops import operator_flops
 from pretrain.rehearse.modules import ModuleTracker
 
 DEVICE = torch.device("cuda", 0)
@@ -135,17 +135,9 @@ class Recorder(TorchDispatchMode):
         lacks = func.name().removeprefix("aten::").removesuffix(".default") in self._without_kernel
         if lacks and any(map(_on_device, tree_leaves((args, out)))):
             self.without_kernel[f"{func.name()} at {project_line()}"] += 1
-        self._count_flops(func, args, kwargs, out)
-
-    def _count_flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        name, packet = func._opname, func._overloadpacket
-        if name.startswith("_scaled_mm"):
-            self.flops["scaled_mm"] += 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
-        elif name == "addmm_":
-            self.flops[name] += 2 * args[1].shape[0] * args[1].shape[1] * args[2].shape[1]
-        elif packet in flop_registry:
-            named = {key: value for key, value in kwargs.items() if key not in ("out", "out_dtype")}
-            self.flops[name] += int(flop_registry[packet](*args, **named, out_val=out))
+        flops = operator_flops(func, args, kwargs, out)
+        if flops:
+            self.flops[name] += flops
 
     def _track(self, out: Any, func: Any) -> None:
         phase, module = self._current_phase, self.modules.current

@@ -114,6 +114,8 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             embedding_norm=0,
             final_norm=0,
             head_tensors=2,
+            head_transform=0,
+            embedding_projection=0,
         ),
         stacks=(LayerStack(layers=layers, length=length, keys=length / 2, encoder_length=np.zeros(count)),),
         stages=stages,

@@ -8,6 +8,8 @@ from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.workload import GENERATIONS, KERNELS, Array, LayerStack, StepWorkload
 
 _TILE = (128, 256)
+Product = tuple[Array, Array, Array]
+"""Rows, columns and depth of a matrix product: x[rows, depth] @ w[depth, columns]"""
 
 
 @dataclass(frozen=True)
@@ -20,26 +22,48 @@ class Passes:
     """part of `forward` that selective recomputation repeats"""
 
 
+def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
+    """Positions of a micro-batch that a rank computes in a layer of `stack`."""
+    return work.step.micro_sequences * stack.length / work.layout.context
+
+
+def layer_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
+    """Matrix products of a layer's forward pass on one rank, without attention and cross-attention."""
+    model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
+    return [
+        (positions, (model.query_dim + 2 * model.key_dim) / tensor, model.hidden),
+        (positions, model.hidden, model.query_dim / tensor),
+        (positions, (1 + model.gated) * model.ffn / tensor, model.hidden),
+        (positions, model.hidden, model.ffn / tensor),
+    ]
+
+
+def cross_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
+    """Matrix products of the projections of cross-attention, for layers that have it."""
+    model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
+    encoder_positions = work.step.micro_sequences * stack.encoder_length / work.layout.context
+    return [
+        (positions, model.query_dim / tensor, model.hidden),
+        (np.maximum(encoder_positions, 1), 2 * model.key_dim / tensor, model.hidden),
+        (positions, model.hidden, model.query_dim / tensor),
+    ]
+
+
+def head_product(work: StepWorkload) -> Product:
+    """Matrix product that makes the logits."""
+    model, layout = work.model, work.layout
+    positions = work.step.micro_sequences * model.label_length / layout.context
+    return positions, model.vocabulary / layout.tensor, model.embedding_dim
+
+
 def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of one layer of `stack`, on one rank."""
     model, layout, step = work.model, work.layout, work.step
-    positions = step.micro_sequences * stack.length / layout.context
-    products = [
-        (positions, (model.query_dim + 2 * model.key_dim) / layout.tensor, model.hidden),
-        (positions, model.hidden, model.query_dim / layout.tensor),
-        (positions, (1 + model.gated) * model.ffn / layout.tensor, model.hidden),
-        (positions, model.hidden, model.ffn / layout.tensor),
-    ]
+    positions = positions_of(work, stack)
     crosses = stack.encoder_length > 0
-    forward, backward = _products(work, c, products, step.fp8)
+    forward, backward = _products(work, c, layer_products(work, stack), step.fp8)
     if crosses.any():
-        encoder_positions = step.micro_sequences * stack.encoder_length / layout.context
-        cross_products = [
-            (positions, model.query_dim / layout.tensor, model.hidden),
-            (np.maximum(encoder_positions, 1), 2 * model.key_dim / layout.tensor, model.hidden),
-            (positions, model.hidden, model.query_dim / layout.tensor),
-        ]
-        cross_forward, cross_backward = _products(work, c, cross_products, step.fp8)
+        cross_forward, cross_backward = _products(work, c, cross_products(work, stack), step.fp8)
         forward, backward = forward + crosses * cross_forward, backward + crosses * cross_backward
     core, core_back = _attention(work, c, stack.length, stack.length, stack.keys)
     if crosses.any():
@@ -68,10 +92,8 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
 
 def head(work: StepWorkload, c: Constants) -> Array:
     """Seconds forward and backward of logits and loss, which no precision computes in fp8."""
-    model, layout = work.model, work.layout
-    positions = work.step.micro_sequences * model.label_length / layout.context
-    columns = model.vocabulary / layout.tensor
-    forward, backward = _products(work, c, [(positions, columns, model.embedding_dim)], np.zeros_like(columns))
+    positions, columns, depth = head_product(work)
+    forward, backward = _products(work, c, [(positions, columns, depth)], np.zeros_like(columns))
     moved = c.loss_passes * positions * columns * 4
     return forward + backward + moved / (work.device.memory_bytes_per_s * c.memory_share)
 
@@ -82,9 +104,7 @@ def update(work: StepWorkload, c: Constants) -> Array:
     return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None]
 
 
-def _products(
-    work: StepWorkload, c: Constants, products: list[tuple[Array, Array, Array]], fp8: Array
-) -> tuple[Array, Array]:
+def _products(work: StepWorkload, c: Constants, products: list[Product], fp8: Array) -> tuple[Array, Array]:
     """Seconds forward and backward of x[m, k] @ w[k, n]; backward is two products of other shapes. `fp8`: 1 where
     products are in fp8."""
     forward, backward = np.zeros_like(work.model.hidden), np.zeros_like(work.model.hidden)
@@ -107,7 +127,7 @@ def _rounding(
     return rounded * (x + weight) / speed, (rounded + transposed) * (x + weight + out) / speed
 
 
-def _product(work: StepWorkload, c: Constants, shape: tuple[Array, Array, Array], fp8: Array) -> Array:
+def _product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> Array:
     """Seconds of one matrix product [m, k] @ [k, n] of `shape` (m, n, k). Tiles run in waves, of which the last may be
     short, and each tile adds some depth to begin and end."""
     m, n, k = shape

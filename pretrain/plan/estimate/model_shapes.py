@@ -34,6 +34,8 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         embedding_norm=model.embedding_norm,
         final_norm=model.norm_first,
         head_tensors=4 if model.capabilities.masked_head else 2,
+        head_transform=model.capabilities.masked_head,
+        embedding_projection=model.embedding_size is not None,
     )
 
 
