@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo ladder test test-machines test-slow test-ray test-gpu test-cluster chaos check docs bench clean
+.PHONY: setup demo ladder test test-machines test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,12 @@ test-ray: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+# These tests, and figures of one GPU beside those that are planned and rehearsed: runs/gpu-report/report.md. A call takes
+# SECONDS; call again to resume.
+SECONDS ?= 540
+gpu-report: $(STAMP)
+	$(BIN)/python -m tests.gpu.report --directory runs/gpu-report --seconds $(SECONDS)
 
 # Needs root: the tests start Slurm on this machine, from the packages of
 # apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
