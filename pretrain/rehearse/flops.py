@@ -10,9 +10,9 @@ def operator_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     kernel computes the pairs of a query and a key that it sees; its backward pass computes the scores again."""
     name, packet = func._opname, func._overloadpacket
     if name.startswith("_scaled_mm"):  # torch's registry lacks it, and `addmm_`
-        return 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
+        return 2 * int(args[0].shape[0] * args[0].shape[1] * args[1].shape[1])
     if name == "addmm_":
-        return 2 * args[1].shape[0] * args[1].shape[1] * args[2].shape[1]
+        return 2 * int(args[1].shape[0] * args[1].shape[1] * args[2].shape[1])
     if packet not in flop_registry:
         return 0
     named = {key: value for key, value in kwargs.items() if key not in ("out", "out_dtype")}
@@ -25,6 +25,6 @@ def _seen_share(func: Any, args: Any, kwargs: Any) -> float:
     given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     if not given.get("is_causal"):
         return 1.0
-    queries, keys = given["query"].shape[-2], given["key"].shape[-2]
+    queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
     seen = sum(min(query + 1, keys) for query in range(queries))
     return seen / (queries * keys)

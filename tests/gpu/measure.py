@@ -29,7 +29,7 @@ from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants_on
 from pretrain.plan.estimate.seconds import step_seconds
 from pretrain.plan.hardware import peak_flops
-from pretrain.plan.planned import with_vocabulary
+from pretrain.plan.planner import with_vocabulary
 from pretrain.rehearse.run import rehearse
 from tests.benchmarks.train_step import device_name
 from tests.gpu.cases import find_case
