@@ -97,7 +97,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.rehearse": (
-        "caching_allocator cuda_kernels exchange kinds modules planned unmeasured",
+        "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured",
         "agreement device_memory",
         "recorder",
         "patches",
