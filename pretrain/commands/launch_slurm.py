@@ -10,6 +10,7 @@ from launch.slurm.jobs import Submission, array_job, run_jobs, with_preflight
 from launch.slurm.script import BatchJob, dry
 from launch.tasks import ArrayTask
 from pretrain.commands.arguments import Parser, at_least_zero, count
+from pretrain.commands.launch_rehearsal import rehearse_before_launch
 from pretrain.commands.output import print_lines
 from pretrain.commands.site_options import add_site_options, site_of
 from pretrain.commands.verbs import unknown
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "launch slurm",
-        "Submits a training run to Slurm: its layout and memory are checked first, config and script are kept in "
+        "Submits a training run to Slurm: its layout and memory are checked first, ranks of a run "
+        "on GPUs are rehearsed, config and script are kept in "
         "run.dir/launch. The job restarts after failures, and is requeued after its time limit or preemption.",
         (
             "gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
@@ -98,13 +100,24 @@ def _parser() -> Parser:
     )
     parser.add_argument("--at-once", type=count, default=4, help="Array tasks that run at the same time (default 4).")
     parser.add_argument("--directory", type=Path, help="Folder for the script, logs and records of an array.")
+    parser.add_argument(
+        "--no-rehearse",
+        action="store_true",
+        help="Queue a run on GPUs without rehearsing its first, middle and last rank.",
+    )
     parser.add_argument("--dry-run", action="store_true", help="Print the scripts without submitting them.")
     return parser
 
 
 def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:
     config = with_preflight(load(RunConfig, options.config, options.overrides))
-    submission.check_run(config if options.before else resolve(config))  # a command before the run may build its data
+    resolved = config if options.before else resolve(config)  # a command before the run may build its data
+    submission.check_run(resolved)
+    if submission.site.gpus_per_node and not options.dry_run:
+        skipped = ["not rehearsed: --no-rehearse"]
+        print_lines(
+            skipped if options.no_rehearse else rehearse_before_launch(resolved, submission.site, options.nodes)
+        )
     shrinks = options.lost_node == "shrink"
     return run_jobs(submission, config, before=options.before, after=options.after, shrinks=shrinks)
 

@@ -117,7 +117,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": (
         "arguments checkpoint_argument lean_imports local_ranks output verbs",
         "conversation dispatch",
-        "site_options decoding eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
+        "launch_rehearsal site_options decoding eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
         "train eval verify compare export import_ translate generate lm_eval keys plan rehearse scale",
         "data_build data_inspect data_report data_ledger data_trace",
         "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",

@@ -10,7 +10,7 @@ import pytest
 from pretrain.commands import launch_slurm
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import ConfigError
+from pretrain.errors import ConfigError, RunError
 from tests.helpers.datasets import build_dataset, make_documents
 
 
@@ -154,6 +154,42 @@ def test_the_log_of_an_array_is_that_of_a_task(given: list[str], capsys: pytest.
     assert launch("--tasks", "ladder", "--directory", "arrays/a", *given[3:]) == 0
     log = Path("arrays/a/logs/a-101-N.out").absolute()
     assert f"job 101: a, log {log}\n" in capsys.readouterr().out
+
+
+GPUS = ("--gpus-per-node", "4", "precision=bf16")
+
+
+def test_ranks_are_rehearsed_before_a_run_on_gpus_is_queued(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks make their steps. Where one does not, or does not fit, nothing is queued."""
+    Path("site.yaml").write_text("gpu_memory_gib: 79")
+    assert launch(*given, *GPUS, "--cluster", "site.yaml") == 0
+    printed = capsys.readouterr().out
+    for rank in (0, 6, 7):
+        assert f"rehearsed rank {rank}: makes its step, needs " in printed
+    assert " GiB of 79\n" in printed
+    assert Path("calls").exists()
+
+
+def test_a_run_whose_ranks_do_not_fit_is_not_queued(given: list[str]) -> None:
+    """The planner's certain bound accepts it: the constant for libraries does not."""
+    Path("site.yaml").write_text("gpu_memory_gib: 1.2")
+    with pytest.raises(RunError, match=r"nothing was queued: rank 0 does not fit: it needs .* \(--no-rehearse queues"):
+        launch(*given, *GPUS, "--cluster", "site.yaml")
+    assert not Path("calls").exists()
+    assert not Path("runs").exists()
+
+
+def test_a_rehearsal_is_skipped_on_request_and_for_cpus_and_scripts_that_are_shown(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("site.yaml").write_text("gpu_memory_gib: 1.2")
+    assert launch(*given, *GPUS, "--cluster", "site.yaml", "--no-rehearse") == 0
+    assert "not rehearsed: --no-rehearse\n" in capsys.readouterr().out
+    assert launch(*given, *GPUS, "--dry-run") == 0
+    assert launch(*given) == 0
+    assert "rehearsed" not in capsys.readouterr().out
 
 
 def test_slurms_refusal_is_passed_on(given: list[str]) -> None:
