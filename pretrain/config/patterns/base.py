@@ -42,8 +42,8 @@ class PatternSettings(Section):
 
     @property
     def key_copies(self) -> float:
-        """Windows in which a fused kernel keeps each key besides its own, for estimates of memory. A pattern of several
-        tiles is assumed to keep it in one."""
+        """Copies of each key that a fused kernel keeps besides the keys, for estimates of memory: windows that it lies
+        in. A pattern that does not say is assumed to keep one."""
         return 1.0
 
     def chunk_keys(self, length: int) -> int:

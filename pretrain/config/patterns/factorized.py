@@ -30,6 +30,10 @@ class Strided(PatternSettings):
         one_side = (near + floors(length, self.stride)) / length
         return one_side if causal else 2 * one_side - 1
 
+    @property
+    def key_copies(self) -> float:
+        return 0.0  # by flex_attention
+
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
         _stride_fits(self.stride, length)
 
@@ -76,6 +80,10 @@ class Fixed(PatternSettings):
         full_strides, rest = divmod(length, self.stride)
         near = full_strides * climb(self.stride, self.stride) + climb(rest, rest)
         return (near + self.summary * floors(length, self.stride)) / length
+
+    @property
+    def key_copies(self) -> float:
+        return float(self.variants > 1)  # by flex_attention; of several kinds of heads, each kind apart
 
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
         _stride_fits(self.stride, length)

@@ -214,9 +214,7 @@ class WorkloadBuilder:
     def _deepspeed_bytes(self, layout: Layout, width: float) -> tuple[float, float, float]:
         """`StepSettings.bucket_bytes`, `bucket_copy_bytes` and `table_copies`, as DeepSpeed and `engine/zero` make
         them. `width`: bytes of a weight."""
-        # The gradient of the table in fp32 and as wide as weights; of a tied one, that of the other use as well.
-        tied = layout.pipeline == 1 and self.config.model.tie_word_embeddings
-        table = 4 + (width if width < 4 else 0) + width * tied
+        table = self._table_bytes(layout, width)
         if not layout.shards_by_deepspeed or layout.zero == 1:  # stage 1 exchanges when activations are free again
             return 0.0, 0.0, table
         size = bucket_parameters(self.config, layout.tensor)
@@ -224,6 +222,13 @@ class WorkloadBuilder:
             copies = _FILLED * (width + (4 if width < 4 else 0))
             return 0.0, ((1 + self._overlaps(layout)) * width + copies) * size, table
         return 4.0 * size, _FILLED * 4 * size, width + table  # it is gathered
+
+    def _table_bytes(self, layout: Layout, width: float) -> float:
+        """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
+        and of each other use of the embedding. Of two in fp32, the sum is there too."""
+        model = self.config.model
+        others = model.is_encoder_decoder + (layout.pipeline == 1 and model.tie_word_embeddings)
+        return 4 + (width if width < 4 else 0) + width * others + (4 if width == 4 and model.is_encoder_decoder else 0)
 
     def _overlaps(self, layout: Layout) -> bool:
         """Whether gradients are exchanged during the backward pass, as `engine/zero/base.py` decides."""

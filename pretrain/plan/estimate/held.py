@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pretrain.plan.estimate.compute import layer_products
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.workload import KERNELS, Array, LayerStack, StepWorkload
 
@@ -66,7 +67,8 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     # Under DeepSpeed, a bucket is copied while layers are on their way back. At the end, only the embedding is left.
     table = (step.table_copies * work.model.vocabulary / layout.tensor * work.model.embedding_dim)[:, None]
     at_end = table * work.stages.embeds - saved - first - gathered
-    copies = np.maximum(np.maximum(recomputed + step.bucket_copy_bytes[:, None], at_end) - working, 0.0)
+    in_layers = recomputed + step.bucket_copy_bytes[:, None] + _shared_gradients(work)[:, None]
+    copies = np.maximum(np.maximum(in_layers, at_end) - working, 0.0)
     buffers = gathered + messages + step.bucket_bytes[:, None] + copies
     library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
     buffers = buffers + library_bytes + (c.fragments * (saved + working) if overhead else 0.0)
@@ -167,6 +169,17 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     return positions * width * copies / layout.tensor + angles + scores
 
 
+def _shared_gradients(work: StepWorkload) -> Array:
+    """Bytes of the gradients of weights that layers share, [n]: their sum so far and, of the largest matrix, the next
+    term and the next sum; less what the first layer to make such a sum has freed by then."""
+    most: Array = np.zeros_like(work.model.hidden)
+    for stack in work.stacks:
+        sizes = [n * k for _, n, k in layer_products(work, stack)]
+        gradients = work.step.activation_bytes * (sum(sizes, np.zeros_like(most)) + 2 * np.maximum.reduce(sizes))
+        most = np.maximum(most, gradients - layer_bytes(work, stack))
+    return work.model.shared_layers * most
+
+
 def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
     """Bytes that a layer keeps, [n], and that are free when its attention is recomputed: those of its feed-forward
     layer, and with that one's norm half of what lies outside."""
@@ -179,17 +192,20 @@ def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
 
 
 def loss_bytes(work: StepWorkload) -> Array:
-    """Bytes of one micro-batch's loss, [n]: what lies between the last layer and logits, and the probabilities of all
-    vocabulary entries in fp32, which take the place of fp32 logits; half-precision logits and their gradients are
-    beside them. Where logits are made in chunks of positions, the gradient of their weight, in fp32, and that of all
-    hidden states are there too."""
+    """Bytes of one micro-batch's loss, [n]: what lies between the last layer and logits, the logits, and what is made
+    of them; or their gradient and that of their weight. Where logits are made in chunks of positions, the gradient of
+    their weight, in fp32, and that of all hidden states are there throughout."""
     model, kernels, width, columns = work.model, work.kernels, work.step.activation_bytes, work.logit_columns
     positions = work.step.micro_sequences * model.label_length / work.layout.context
-    logits = kernels.logit_bytes * np.minimum(positions, kernels.logit_positions) * columns
+    of_chunk = kernels.chunk_logit_bytes * kernels.logit_positions * columns
     sums = 4 * columns * model.embedding_dim + positions * model.embedding_dim * width
+    at_once = np.maximum(
+        kernels.logit_bytes * positions * columns,
+        width * positions * columns + kernels.head_gradient_bytes * columns * model.embedding_dim,
+    )
     head_bytes = model.head_tensors * width + kernels.norm_bytes
     norm = positions * model.hidden * head_bytes / work.layout.sequence_slices
-    return norm + logits + np.where(positions > kernels.logit_positions, sums, 0.0)
+    return norm + np.where(positions > kernels.logit_positions, of_chunk + sums, at_once)
 
 
 def _norm_tensors(work: StepWorkload) -> Array:

@@ -36,6 +36,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         head_tensors=4 if model.capabilities.masked_head else 2,
         head_transform=model.capabilities.masked_head,
         embedding_projection=model.embedding_size is not None,
+        shared_layers=model.shared_layers,
     )
 
 
@@ -60,6 +61,8 @@ def layer_stacks(model: Model, layers: Array) -> tuple[LayerStack, ...]:
 def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:
     """What this project's kernels keep. `tensor`: tensor ranks of each layout, [n]. `width`: bytes of an activation."""
     model, compiled = config.model, config.run.kernels == "compiled"
+    # Softcapped logits are beside the others; smoothed targets have a gradient of their own, which is then added.
+    logits = width * ((model.final_logit_softcap is not None) + 2 * (config.objective.label_smoothing > 0))
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
     return KernelShapes.repeat(
@@ -69,7 +72,11 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         norm_bytes=0 if compiled else _norm_bytes(model, width, on_cpu),
         ffn_tensors=_ffn_tensors(model, width, compiled),
         keeps_products=0,
-        logit_bytes=(4 if width == 4 else 8) + (width if model.final_logit_softcap is not None else 0),
+        # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
+        # chunk, all three are there. A bias is added to a copy of the logits.
+        logit_bytes=logits + (6 if width < 4 else 8 if model.capabilities.masked_head else 4),
+        chunk_logit_bytes=logits + (8 if width < 4 else 4),
+        head_gradient_bytes=width,
         logits_sharded=1,
         logit_positions=[positions_at_once(vocabulary // int(ranks)) if chunked else inf for ranks in tensor],
         angle_bytes=0 if compiled else 4,
@@ -132,8 +139,9 @@ def _key_copies(pattern: PatternSettings, model: Model, on_cpu: bool) -> float:
 
 
 def _norm_bytes(model: Model, width: float, on_cpu: bool) -> float:
-    """`KernelShapes.norm_bytes`: torch has no kernel for RMS norms on a CPU; those of Gemma are computed in fp32."""
-    in_fp32 = 4.0 if model.norm_type == "rms_zero_centered" and width < 4 else 0.0
+    """`KernelShapes.norm_bytes`: torch has no kernel for RMS norms on a CPU; those of Gemma are computed in fp32, which
+    on a GPU keeps a copy in fp32 in place of the input."""
+    in_fp32 = 4.0 - (0 if on_cpu else width) if model.norm_type == "rms_zero_centered" and width < 4 else 0.0
     written_out = on_cpu and model.norm_type != "layer"
     return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
 

@@ -68,6 +68,8 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the last layer and the logits"""
     embedding_projection: Array
     """1 if a matrix lies between the embedding and the first layer"""
+    shared_layers: Array
+    """1 if the layers of a stack share their weights"""
 
     @property
     def query_dim(self) -> Array:
@@ -225,7 +227,11 @@ class KernelShapes(Entries):
     keeps_products: Array
     """1 where selective recomputation keeps only every second matrix product and attention's output"""
     logit_bytes: Array
-    """peak bytes for each position and vocabulary entry"""
+    """peak bytes for each position and vocabulary entry, where all positions are one chunk"""
+    chunk_logit_bytes: Array
+    """the same, for the positions of one chunk of several"""
+    head_gradient_bytes: Array
+    """bytes of each value of the gradient of the head's weight, beside the gradient of all logits; 0: not counted"""
     logits_sharded: Array
     """1 if tensor ranks share the logits of a position"""
     logit_positions: Array

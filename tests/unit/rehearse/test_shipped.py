@@ -1,0 +1,98 @@
+"""Every config that comes with pretrain makes its step on GPUs, in a rehearsal: nothing lies on the wrong device, the
+host waits for the results of the step alone, every operator has a CUDA kernel, and memory, operations and exchanges are
+those that the planner expects."""
+
+from pathlib import Path
+
+import pytest
+
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.plan.device import find_device
+from pretrain.plan.planner import with_vocabulary
+from pretrain.rehearse.planned import PlannedRank
+from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.run import rehearse
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+HARDWARE = find_device("h200")
+DEBUG_GPUS = 8
+# Devices on which the authors trained, from the papers that the configs name; where a paper doesn't say, GPUS.
+CLUSTERS = {
+    "albert": 512, "bert/base": 16, "bert/large": 64, "bloom": 384, "ctrl": 256, "gemma2/2b": 512, "gemma2/9b": 4096,
+    "gemma2/27b": 6144, "gpt": 8, "llama1": 2048, "llama2": 2048, "roberta": 1024, "smollm2": 256, "transformer": 8,
+    "sparse-transformer": 8, "xlm": 64, "xlm-r": 500,
+}  # fmt: skip
+GPUS = 512
+WAITS = ("tolist at pretrain/engine/megatron/engine.py", "tolist at pretrain/engine/optimizer/totals.py")
+"""of the step's results, and of sums for all factors of Adafactor or norms of LAMB"""
+_MOST_MEMORY_OFF, _MOST_OPERATIONS_OFF, _MOST_SENT_OFF = 0.03, 0.02, 0.01
+# A band's tiles compute the keys at its edges too. In the sequences of these, that is a larger part.
+SHORT_BANDS = ("debug/gpt", "debug/demo")
+
+
+def _names(folder: str) -> list[str]:
+    paths = CONFIGS.glob(f"{folder}/*.yaml")
+    return sorted(f"{path.parent.name}/{path.stem}" for path in paths if path.stem != "common")
+
+
+DEBUG = _names("debug")
+PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in ("debug", "data", "cluster")]
+
+
+def _most_gpus(config: RunConfig, most: int) -> int:
+    """The largest number of GPUs, up to `most`, over which the config's batch divides."""
+    for gpus in range(most, 0, -1):
+        try:
+            plan_layout(config, gpus)
+        except ConfigError:
+            continue
+        return gpus
+    raise AssertionError(f"no layout on up to {most} GPUs")
+
+
+def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...]) -> None:
+    config = with_vocabulary(load(RunConfig, name, ["run.dir=unused"]))
+    gpus = _most_gpus(config, most_gpus)
+    if plan_layout(config, gpus).pipeline == 1:
+        ranks = ("last",)  # others differ in what they read alone
+    found = rehearse(config, gpus, ranks=ranks, device=HARDWARE, per_node=min(8, gpus))
+    assert found.problems == []
+    for rank, planned in zip(found.ranks, found.planned, strict=True):
+        assert rank.without_kernel == {}
+        assert rank.left_bytes == 0
+        assert all(cause.startswith(WAITS) and count == 1 for cause, count in rank.waits.items())
+        assert_planned(name, rank, planned)
+
+
+def assert_planned(name: str, rank: RankRehearsal, planned: PlannedRank) -> None:
+    assert rank.parameters == planned.parameters
+    for category in STATE:  # buffers are padded, so that ranks have equal shares
+        assert rank.state_bytes[category] == pytest.approx(planned.held[category], rel=0.02, abs=8192)
+    assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=_MOST_MEMORY_OFF)
+    operations = sum(rank.flops.values())
+    if name.startswith(SHORT_BANDS):
+        assert planned.flops <= operations
+    else:
+        assert planned.flops == pytest.approx(operations, rel=_MOST_OPERATIONS_OFF)
+    sent = dict(rank.sent_bytes)
+    expected = {group: size for group, size in planned.sent_bytes.items() if size}
+    if "albert" in name:  # stages sum the gradients of layers that they share in the group of the pipeline
+        for bytes_by_group in (sent, expected):
+            bytes_by_group["pipeline"] = bytes_by_group.get("pipeline", 0) + bytes_by_group.pop("embedding", 0)
+    for group, size in expected.items():
+        assert sent.get(group, 0.0) == pytest.approx(size, rel=_MOST_SENT_OFF), group
+
+
+@pytest.mark.parametrize("name", DEBUG)
+def test_debug_configs_of_each_family_on_eight_gpus(name: str) -> None:
+    assert_rehearses(name, DEBUG_GPUS, ("first", "last"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_at_the_size_of_their_cluster(name: str) -> None:
+    gpus = CLUSTERS.get(name, CLUSTERS.get(name.partition("/")[0], GPUS))
+    assert_rehearses(name, gpus, ("first", "middle", "last"))
