@@ -35,7 +35,7 @@ def attention_gradient_of_the_own_slice(patch: pytest.MonkeyPatch) -> None:
     backward = exchange._Exchange.backward
 
     def own(ctx: Any, gradient: Tensor) -> Any:
-        if ctx.to_whole:
+        if ctx.to_full:
             parts = list(gradient.chunk(ctx.group.size()))
             gradient = torch.cat([p if r == ctx.group.rank() else 0 * p for r, p in enumerate(parts)])
         return backward(ctx, gradient)
