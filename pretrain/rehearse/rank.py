@@ -29,7 +29,7 @@ from pretrain.plan.device import Device
 from pretrain.rehearse import patches
 from pretrain.rehearse.agreement import Log
 from pretrain.rehearse.recorder import Recorder
-from pretrain.rehearse.unmeasured import unmeasured_bytes
+from pretrain.rehearse.unmeasured import MOST_COMMUNICATORS, unmeasured_bytes
 
 STATE = ("weights", "gradients", "optimizer")
 _LARGEST = 8
@@ -130,7 +130,7 @@ class RankRehearsal:
 
 def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device) -> RankRehearsal:
     """Rehearses `rank` of `layout`. Call it once in a process."""
-    recorder = Recorder(hardware.memory_gib * 2**30 - unmeasured_bytes())
+    recorder = Recorder(hardware.memory_gib * 2**30 - unmeasured_bytes(MOST_COMMUNICATORS))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     patches.install(config, hardware, recorder)
     device.set_max_connections(config.parallel)

@@ -8,7 +8,10 @@ WORKSPACE_BYTES = 64 * _MIB
 COMMUNICATOR_BYTES = 200 * _MIB
 """buffers of a communicator of NCCL"""
 
+MOST_COMMUNICATORS = 6
+"""groups that a device exchanges with at most: tensor, context, pipeline, data, embedding and the norm's"""
 
-def unmeasured_bytes(communicators: int = 0) -> int:
+
+def unmeasured_bytes(communicators: int) -> int:
     """Bytes of a rank that uses so many communicators on its device."""
     return CONTEXT_BYTES + WORKSPACE_BYTES + communicators * COMMUNICATOR_BYTES

@@ -29,7 +29,7 @@ _RESUMABLE = 75
 _TESTS = ("-m", "pytest", "-q", "-m", "gpu", "-p", "tests.gpu.recorded", "tests/gpu")
 _COLUMNS = (
     "Case", "Steps", "s", "Tokens/s", "MFU", "Plan's s / measured", "GiB allocated", "Rehearsed / allocated",
-    "Planned / allocated", "GiB reserved", "Planned / reserved",
+    "Planned / allocated", "GiB reserved", "Rehearsed / reserved", "Planned / reserved",
 )  # fmt: skip
 
 
@@ -134,7 +134,8 @@ def _row(name: str, row: dict[str, Any]) -> list[str]:
         name, shown("steps", ".0f"), shown("step_s", ".4f"), shown("tokens_per_s", ",.0f"), shown("mfu", ".1%"),
         ratio("planned_step_s", "step_s"), shown("allocated_bytes", ".3f", 2**30),
         ratio("rehearsed_bytes", "allocated_bytes"), ratio("planned_bytes", "allocated_bytes"),
-        shown("reserved_bytes", ".3f", 2**30), ratio("planned_reserved_bytes", "reserved_bytes"),
+        shown("reserved_bytes", ".3f", 2**30), ratio("rehearsed_reserved_bytes", "reserved_bytes"),
+        ratio("planned_reserved_bytes", "reserved_bytes"),
     ]  # fmt: skip
 
 

@@ -47,6 +47,7 @@ def test_a_case_is_planned_and_rehearsed_for_a_device() -> None:
     found = expected(TINY.load(), "h100")
     assert found["problem"] is None
     assert found["rehearsed_bytes"] == pytest.approx(found["planned_bytes"], rel=0.3)
+    assert found["rehearsed_reserved_bytes"] >= found["rehearsed_bytes"]
     assert found["planned_step_s"] > 0
 
 
