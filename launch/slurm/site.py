@@ -34,29 +34,34 @@ _Time = Annotated[str, _written(_TIME, "minutes, hours:minutes:seconds or days-h
 
 
 class Site(Section):
-    partition: _Name | None = Field(None, description="Partition, or several separated by commas.")
-    account: _Name | None = Field(None, description="Account that is charged.")
+    partition: _Name | None = Field(
+        None, description="Partition, or several separated by commas, of which Slurm chooses one."
+    )
+    account: _Name | None = Field(None, description="Account to charge.")
     qos: _Name | None = Field(None, description="Quality of service.")
-    constraint: _Features | None = Field(None, description="Features that nodes must have, such as h100&ib.")
-    exclusive: bool = Field(False, description="Whether to share the nodes with no other job.")
-    gpus_per_node: int = Field(0, ge=0, le=64, description="GPUs per node, with a rank for each; 0: ranks on the CPU.")
+    constraint: _Features | None = Field(None, description="Features that nodes must have, such as 'h100&ib'.")
+    exclusive: bool = Field(False, description="Whether nodes are not shared with other jobs.")
+    gpus_per_node: int = Field(0, ge=0, le=64, description="GPUs per node (default 0: ranks run on CPUs).")
     ranks_per_node: int | None = Field(
-        None, gt=0, le=1024, description="Ranks per node (default: one per GPU, or one)."
+        None, gt=0, le=1024, description="Ranks per node (default: one per GPU; without GPUs, 1)."
     )
-    cpus_per_rank: int | None = Field(None, gt=0, description="Cores per rank (default: the cluster's).")
-    memory: _Memory | None = Field(
-        None, description="Memory per node, such as 900G; 0: all of it (default: the cluster's)."
-    )
+    cpus_per_rank: int | None = Field(None, gt=0, description="CPUs per rank, as Slurm counts them (--cpus-per-task).")
+    memory: _Memory | None = Field(None, description="Memory per node, such as 900G; 0: all of it.")
     gpu_memory_gib: float | None = Field(
         None, gt=0, description="Memory per GPU in GiB; runs that do not fit are refused."
     )
     time: _Time | None = Field(None, description="Time limit, such as 1-00:00:00.")
-    setup: str | None = Field(None, description="Shell file to source first: modules, a virtual environment.")
-    env: dict[str, str] = Field(default_factory=dict, description="Variables set for all ranks, such as NCCL_IB_HCA.")
+    setup: str | None = Field(
+        None, description="Shell file that the job sources first, for modules or a virtual environment."
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, description="Environment variables of all ranks, such as NCCL_IB_HCA."
+    )
     container: str | None = Field(None, description="Container image for ranks (pyxis: srun --container-image).")
     container_mounts: str | None = Field(None, description="Container mounts FROM:TO, separated by commas.")
     python: str | None = Field(
-        None, description="Python for ranks (default: the one that submits; in a container: python3)."
+        None,
+        description="Python of the ranks (default: the one that runs this command; in a container, python3).",
     )
     sbatch: tuple[str, ...] = Field((), description="Further options for sbatch, such as --reservation=name.")
     srun: tuple[str, ...] = Field((), description="Further options for srun.")

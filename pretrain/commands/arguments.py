@@ -11,16 +11,16 @@ from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
 
 _LONGEST_NAME = 255  # bytes, on any file system in use
-_END = """\
-exit status: 0 done, 1 failed, 2 bad usage or config,
-75 stopped by a signal after saving (run it again to resume)"""
+_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or config"
+_STOPPED = ",\n75 stopped by a signal after saving (run the same command again to resume)"
 
 
 class Parser(argparse.ArgumentParser):
     """Parser of `pretrain VERB`. Options are written in full, with `key=value` anywhere between them. A path may begin
-    with `~`. `examples` are shown by --help, a line each: what follows `pretrain VERB`."""
+    with `~`. `examples` are shown by --help, a line each: what follows `pretrain VERB`. `resumes`: a signal stops the
+    command after it has saved."""
 
-    def __init__(self, verb: str, description: str, examples: tuple[str, ...] = ()) -> None:
+    def __init__(self, verb: str, description: str, examples: tuple[str, ...] = (), *, resumes: bool = False) -> None:
         self._verb = verb
         shown = "".join(f"{f'  pretrain {verb} {example}'.rstrip()}\n" for example in examples)
         super().__init__(
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
             allow_abbrev=False,
             description=description,
-            epilog=(f"examples:\n{shown}\n" if shown else "") + _END,
+            epilog=(f"examples:\n{shown}\n" if shown else "") + _STATUS + (_STOPPED if resumes else ""),
             formatter_class=_Help,
         )
         super().add_argument("-h", "--help", action="help", help="Show this help message and exit.")
@@ -65,13 +65,13 @@ class Parser(argparse.ArgumentParser):
             "checkpoint",
             type=path,
             metavar="CHECKPOINT_OR_RUN",
-            help="Run directory (its newest valid checkpoint), or a checkpoint.",
+            help="Run directory (its newest valid checkpoint is used) or checkpoint directory.",
         )
 
     def add_launched_run(self) -> None:
         """Adds `run`, the path of what `pretrain launch` submitted."""
         self.add_argument(
-            "run", type=path, help="The run's directory (run.dir); for an array or a build, the folder of its records."
+            "run", type=path, help="Run directory (run.dir), or the --directory of a job array or a dataset build."
         )
 
     def add_trust_code(self) -> None:
@@ -79,12 +79,10 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--trust-code",
             action="store_true",
-            help="Run the attention functions that the run's config names: Python code of whoever made the run.",
+            help="Run the Python mask functions that the run's config names (default: refuse such a run).",
         )
 
-    def add_overrides(
-        self, example: str, keys: str = "pretrain keys", what: str = "Overrides of the config's keys"
-    ) -> None:
+    def add_overrides(self, example: str, keys: str = "pretrain keys", what: str = "Config override") -> None:
         """Adds `overrides`: any number of dotted keys with their values."""
         self.add_argument(
             "overrides",
@@ -93,6 +91,10 @@ class Parser(argparse.ArgumentParser):
             metavar="key=value",
             help=f"{what}, such as {example}; `{keys}` lists the keys.",
         )
+
+    def add_run_overrides(self) -> None:
+        """Adds `overrides` of the config that a checkpoint was trained with."""
+        self.add_overrides("precision=fp32", what="Override of the run's config")
 
     def add_nproc(self, help: str) -> None:
         """Adds `nproc`: local ranks to start, or None."""
@@ -178,8 +180,9 @@ def amounts(text: str) -> list[float]:
     return [amount(one) for one in text.split(",")]
 
 
-_METAVARS: dict[Any, str] = {path: "PATH", utf8: "TEXT", count: "N", int: "N", float: "X", names: "A,B,...",
-                             numbers: "N,N,...", amount: "X", amounts: "X,X,..."}  # fmt: skip
+_METAVARS: dict[Any, str] = {path: "FILE", utf8: "TEXT", count: "N", at_least_zero: "N", int: "N", float: "X",
+                             names: "A,B,...", numbers: "N,N,...", amount: "X", amounts: "X,X,..."}  # fmt: skip
+"""metavars of options by type; one that names a directory says `DIR` itself"""
 
 
 def check_writable(path: Path, option: str = "--out") -> None:

@@ -9,8 +9,9 @@ def main(argv: list[str]) -> int:
         "data build",
         "Cleans, tokenizes and shards text. Run the same command again to resume a stopped build.",
         ("data/text input=book.txt output=datasets/book",),
+        resumes=True,
     )
-    parser.add_config(overrides="input=book.txt output=datasets/book", keys="pretrain keys --build")
+    parser.add_config(overrides="output=datasets/book", keys="pretrain keys --build")
     options = parser.parse(argv)
     from data_pipeline.build.config import BuildConfig
     from data_pipeline.cli import build_and_show

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "data ledger", "Shows what a run has read of each source, and what it is to read in all.", ("runs/book",)
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="Run directory.")
+    parser.add_argument("run", type=Path, help="Run directory.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse(argv)
     report = read_ledger(options.run)

@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "directory", type=path_of, metavar="DIR", help="Dataset or mix that `pretrain data build` made."
     )
-    parser.add_argument("--out", type=path_of, metavar="PAGE", help="Output file (default DIR/report.html).")
+    parser.add_argument("--out", type=path_of, metavar="FILE", help="Output HTML file (default DIR/report.html).")
     options = parser.parse(argv)
     out = options.out or options.directory / "report.html"
     from pretrain.data.build_report import read_reports, write_page

@@ -16,10 +16,12 @@ def main(argv: list[str]) -> int:
     """Prints the samples of a step and their documents. Raises ConfigError where the run has no such step, RunError
     where its data is not what the step was trained on; DataError where it can't be read."""
     parser = Parser("data trace", "Shows the documents of one step's global batch.", ("runs/book --step 17 --text",))
-    parser.add_argument("run", type=Path, metavar="RUN", help="Run directory.")
-    parser.add_argument("--step", type=int, required=True, help="Optimizer step, from 1.")
-    parser.add_argument("--text", action="store_true", help="Show the first characters of each document in the sample.")
-    parser.add_argument("--json", action="store_true", help="Print JSON, one line for each sample.")
+    parser.add_argument("run", type=Path, help="Run directory.")
+    parser.add_argument("--step", type=int, required=True, help="Optimizer step, counting from 1.")
+    parser.add_argument(
+        "--text", action="store_true", help="Show the beginning of what the sample holds of each document."
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON Lines, one object per sample.")
     options = parser.parse(argv)
     config = config_of_run(options.run)
     stream, _ = open_stream(config)

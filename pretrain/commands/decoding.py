@@ -10,16 +10,31 @@ DRAWS = ("temperature", "top_k", "top_p")
 HOW = (*DRAWS, "beam", "penalty")
 
 
-def add_decoding(parser: Parser, greedy: str) -> None:
-    """Adds the decoding options. `greedy` ends the help of --temperature: when greedy decoding is the default."""
-    parser.add_argument("--temperature", type=_at_least_zero, help=f"Sampling temperature; 0: greedy decoding{greedy}.")
-    parser.add_argument("--top-k", type=count, help="Sample from the N most probable tokens (default: all).")
-    parser.add_argument(
-        "--top-p", type=_share, help="Sample from the fewest tokens with this total probability (default: all)."
+def add_decoding(parser: Parser, default: str) -> None:
+    """Adds the decoding options as a group, whose description is the `default`: how texts are decoded without them."""
+    group = parser.add_argument_group("decoding", default)
+    group.add_argument("--temperature", type=_at_least_zero, metavar="X", help="Sampling temperature; 0: greedy.")
+    group.add_argument(
+        "--top-k", type=count, metavar="N", help="Sample from the N most probable tokens (default: all)."
     )
-    parser.add_argument("--beam", type=count, help="Beam search with N hypotheses (1: greedy decoding).")
+    group.add_argument(
+        "--top-p",
+        type=_share,
+        metavar="X",
+        help="Nucleus sampling: sample from the fewest tokens whose probabilities add up to at least X (default: all).",
+    )
+    group.add_argument("--beam", type=count, metavar="N", help="Beam search of width N; 1: greedy.")
+    add_penalty(group)
+
+
+def add_penalty(parser: argparse._ActionsContainer, default: float | None = None) -> None:
+    """Adds the length penalty of beam search."""
     parser.add_argument(
-        "--penalty", type=_at_least_zero, help="Length penalty of beam search (default 0.6; 0 turns it off)."
+        "--penalty",
+        type=_at_least_zero,
+        default=default,
+        metavar="X",
+        help="Exponent of beam search's length penalty (default 0.6; 0: no penalty).",
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pretrain.commands import eval_fetch, eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
 from pretrain.commands.decoding import HOW, add_decoding, decoding
-from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
+from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.signals import unblock
 
@@ -74,16 +74,16 @@ def _parser() -> Parser:
 
     parser = Parser(
         "eval",
-        "Scores a checkpoint on tasks and writes a report: HTML for people, JSON for programs, and the result of each "
-        "document (documents.jsonl). Run the same command again to resume an interrupted evaluation.",
+        "Scores a checkpoint on tasks and writes report.html, report.json and documents.jsonl (the result of each "
+        "document). Run the same command again to resume an interrupted evaluation.",
         (
             "runs/book --tasks heldout --out reports/book",
-            "runs/book --tasks last_word,arithmetic_2da --shots 0,1,8 --limit 100 --out reports/book",
-            "runs/book --tasks hellaswag,piqa --shots paper --data benchmarks --out reports/book",
+            "runs/book --tasks last_word,arithmetic_2da --shots 0,1,8 --limit 100 --out reports/few-shot",
+            "runs/book --tasks hellaswag,piqa --shots paper --data benchmarks --out reports/paper",
         ),
     )
     parser.add_checkpoint()
-    parser.add_overrides("parallel.tensor=2")
+    parser.add_run_overrides()
     parser.add_trust_code()
     parser.add_argument(
         "--tasks",
@@ -95,11 +95,18 @@ def _parser() -> Parser:
         "--shots",
         default=[0],
         type=lambda text: _PAPER if text == _PAPER else numbers(text),
-        help="Comma-separated numbers of few-shot examples in each prompt, such as 0,1,8 (default 0); paper: 0, 1 and "
-        "the number of GPT-3's paper.",
+        metavar="N,N,...",
+        help="Numbers of few-shot examples per prompt, each scored, such as 0,1,8 (default 0); `paper`: 0, 1 and the "
+        "GPT-3 paper's few-shot count for the task.",
     )
-    parser.add_argument("--out", type=Path, required=True, help="Output directory for the report.")
-    parser.add_argument("--limit", type=count, help="Number of documents to score per task (default: all).")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="Output directory; a different command replaces the report in it.",
+    )
+    parser.add_argument("--limit", type=count, help="Score at most the first N documents of each task (default: all).")
     parser.add_argument(
         "--draws",
         type=count,
@@ -107,22 +114,30 @@ def _parser() -> Parser:
         help="Random draws of few-shot examples per document; scores are averaged over them (default 1).",
     )
     parser.add_argument(
-        "--data", type=Path, help="Directory with benchmark files (JSON lines); arithmetic tasks need none."
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="Directory of the tasks' files, as `pretrain eval fetch` writes it; heldout, last_word, arbitrary_labels "
+        "and arithmetic_* need none.",
     )
     parser.add_argument(
         "--overlap",
-        metavar="DATASET_DIR",
-        help="Dataset whose training shards are searched for the tasks' documents, to report scores on clean and on "
-        "contaminated ones (default: what the builds of the run's datasets found).",
+        metavar="DIR",
+        help="Dataset whose training shards are searched for the tasks' documents, so that clean and contaminated "
+        "documents are scored separately (default: the overlaps recorded when the run's datasets were built).",
     )
     parser.add_argument(
         "--all-checkpoints", action="store_true", help="Score every checkpoint of the run and plot the curves."
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="Seed of the few-shot examples and of generated documents (default 0)."
+        "--seed",
+        type=int,
+        default=0,
+        help="Seed of the choice of few-shot examples, of generated questions (arithmetic_*, arbitrary_labels) and of "
+        "sampling (default 0).",
     )
-    add_decoding(parser, " (default without any of these five: the decoding of GPT-3's paper for each task)")
-    parser.add_nproc("Number of local ranks, with the layout of training (default: one rank).")
+    parser.add_nproc(SCORING_RANKS)
+    add_decoding(parser, "Without these options, each task uses the decoding of the GPT-3 paper.")
     return parser
 
 

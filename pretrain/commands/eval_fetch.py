@@ -12,11 +12,13 @@ def main(argv: list[str]) -> int:
 
     parser = Parser(
         "eval fetch",
-        "Downloads benchmark files from the Hugging Face hub, as JSON lines.",
+        "Downloads benchmark files from the Hugging Face Hub, as JSON Lines.",
         ("--data benchmarks", "hellaswag piqa --data benchmarks"),
     )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="Task whose files to download (default: every task).")
-    parser.add_argument("--data", type=Path, required=True, help="Output directory, to give to `pretrain eval --data`.")
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DIR", help="Output directory, to give to `pretrain eval --data`."
+    )
     options = parser.parse(argv)
     check_names(options.tasks)
     check_directory("--data", options.data)

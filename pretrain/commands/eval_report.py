@@ -16,7 +16,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="Output directory of a `pretrain eval`."
     )
-    parser.add_argument("--out", type=Path, required=True, help="Output directory for report.html and report.json.")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="Output directory for report.html and report.json."
+    )
     options = parser.parse(argv)
     check_directory("--out", options.out)
     if options.out.resolve() in [directory.resolve() for directory in options.reports]:

@@ -10,7 +10,8 @@ def main(argv: list[str]) -> int:
     """Writes weights for another library, if they pass the gate."""
     parser = Parser(
         "export",
-        "Writes a checkpoint's weights for another library, once that library's logits agree with ours.",
+        "Exports a checkpoint's weights and tokenizer to another library's format, after checking that the library's "
+        "logits match.",
         ("runs/book --to hf exported/book",),
     )
     parser.add_checkpoint()
@@ -19,7 +20,8 @@ def main(argv: list[str]) -> int:
         nargs=2,
         metavar=("FORMAT", "DIR"),
         required=True,
-        help="Format, hf (Hugging Face), and the directory to write.",
+        help="Format, which is hf (safetensors in fp32, with config, tokenizer and model card, for transformers), and "
+        "directory to create; an existing one is refused.",
     )
     parser.add_trust_code()
     options = parser.parse(argv)

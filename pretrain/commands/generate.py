@@ -11,7 +11,7 @@ from typing import Any
 
 from pretrain.commands.arguments import Parser, check_writable, count, utf8
 from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
-from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
+from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.commands.output import print_lines, write_lines
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
@@ -69,16 +69,15 @@ def _parser() -> Parser:
         ('runs/book --prompt "The" --temperature 0.8 --top-p 0.9', "runs/book --interactive"),
     )
     parser.add_checkpoint()
-    parser.add_overrides("parallel.tensor=2")
+    parser.add_run_overrides()
     parser.add_trust_code()
     parser.add_argument("--prompt", action="append", type=utf8, help="Prompt. Repeatable.")
     parser.add_argument(
-        "--file", type=Path, help="File of prompts: one per line, or JSON lines with the key prompt (*.jsonl)."
+        "--file", type=Path, help="File of prompts: one per line, or JSON Lines with the key prompt (*.jsonl)."
     )
     parser.add_argument(
         "--interactive", action="store_true", help="Read prompts from the keyboard and print each text token by token."
     )
-    add_decoding(parser, " (default)")
     parser.add_argument("--samples", type=count, help="Number of texts per prompt (default 1).")
     parser.add_argument(
         "--max-tokens",
@@ -93,8 +92,9 @@ def _parser() -> Parser:
         help="String that ends a text, not included in it. Repeatable.",
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of sampling (default 0).")
-    parser.add_argument("--out", type=Path, help="Output file, JSON lines (default: print).")
-    parser.add_nproc("Number of local ranks, with the layout of training (default: one rank).")
+    parser.add_argument("--out", type=Path, help="Output file in JSON Lines (default: stdout, as text).")
+    parser.add_nproc(SCORING_RANKS)
+    add_decoding(parser, "Without these options, decoding is greedy; with --samples above 1, temperature is 1.")
     return parser
 
 

@@ -6,17 +6,35 @@ from tempfile import TemporaryDirectory
 
 from pretrain.commands.arguments import Parser, check_directory
 
+HF_MODEL_TYPES = (
+    *("albert", "bart", "bert", "big_bird", "bloom", "ctrl", "gemma2", "gemma3_text", "gpt2", "gpt_neo", "llama"),
+    *("longformer", "marian", "mistral", "openai-gpt", "qwen2", "qwen3", "roberta", "roformer", "t5", "xlm"),
+    "xlm-roberta",
+)
+GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
+"""Names here, for the help, as the tables that have them import torch."""
+
 
 def main(argv: list[str]) -> int:
     """Makes a run with checkpoint 0 of another library's weights, if they pass the gate."""
     parser = Parser(
         "import",
-        "Makes a run with checkpoint 0 of another library's weights, once its logits agree with ours.",
+        "Creates a run whose checkpoint 0 holds another library's weights, after checking that the logits match that "
+        "library's.",
         ("hf downloads/gpt2 --out runs/gpt2", "gguf downloads/SmolLM2-135M.gguf --out runs/smollm2"),
     )
-    parser.add_argument("format", choices=["hf", "gguf"], help="Format of the weights.")
-    parser.add_argument("source", type=Path, help="Directory that save_pretrained wrote (hf), or file (gguf).")
-    parser.add_argument("--out", type=Path, help="Run directory to create (default: runs/ and the source's name).")
+    parser.add_argument(
+        "format",
+        choices=["hf", "gguf"],
+        help=f"Format: hf, Hugging Face's transformers ({', '.join(HF_MODEL_TYPES)}), or gguf, llama.cpp's "
+        f"({', '.join(GGUF_ARCHITECTURES)}; quantized weights become fp32).",
+    )
+    parser.add_argument(
+        "source", type=Path, help="Local directory that save_pretrained wrote (hf), or file (gguf); not a Hub name."
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="Run directory to create (default: runs/NAME, from SOURCE's name)."
+    )
     options = parser.parse(argv)
     source = options.source.resolve()
     out = options.out or Path("runs") / (source.name if options.format == "hf" else source.stem)

@@ -45,14 +45,17 @@ def _parser() -> Parser:
             "data/gpt3-mix executor=ray --nodes 16 --cluster site.yaml --dry-run",
         ),
     )
-    parser.add_config(overrides="input=book.txt output=datasets/book", keys="pretrain keys --build")
+    parser.add_config(overrides="output=datasets/book", keys="pretrain keys --build")
     parser.add_argument("--nodes", type=count, required=True, help="Number of nodes.")
     add_site_options(parser)
     parser.add_argument(
         "--restarts", type=at_least_zero, default=3, metavar="N", help="Give up after N restarts (default 3)."
     )
     parser.add_argument(
-        "--directory", type=Path, help="Folder for the script, logs and records (default OUTPUT.launch)."
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="Directory for the script, logs and records (default OUTPUT.launch).",
     )
     parser.add_argument("--dry-run", action="store_true", help="Print the script without submitting it.")
     return parser

@@ -21,9 +21,10 @@ def main(argv: list[str]) -> int:
         "launch local",
         "Trains on this machine, and restarts from the newest checkpoint after each failure.",
         ("debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",),
+        resumes=True,
     )
     parser.add_config()
-    parser.add_nproc("Local ranks to start (default 1).")
+    parser.add_nproc("Number of local ranks (default 1).")
     parser.add_argument(
         "--restarts",
         type=at_least_zero,

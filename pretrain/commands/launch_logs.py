@@ -10,10 +10,16 @@ from pretrain.commands.arguments import Parser, count
 
 def main(argv: list[str]) -> int:
     """Prints the end of a run's newest log."""
-    parser = Parser("launch logs", "Prints the last lines of a run's log.", ("runs/book",))
+    parser = Parser(
+        "launch logs",
+        "Prints the last lines of the log that a run's Slurm jobs wrote last: of all ranks and attempts.",
+        ("runs/book",),
+    )
     parser.add_launched_run()
     parser.add_argument("--lines", type=count, default=50, help="Number of lines (default 50).")
-    parser.add_argument("--follow", action="store_true", help="Keep printing new lines until Ctrl-C.")
+    parser.add_argument(
+        "--follow", action="store_true", help="Keep printing new lines until Ctrl-C, which exits with 0."
+    )
     options = parser.parse(argv)
     return _print_log(queueing.newest_log(options.run), options.lines, options.follow)
 

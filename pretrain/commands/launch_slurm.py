@@ -48,23 +48,23 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "launch slurm",
-        "Submits a training run to Slurm: its layout and memory are checked first, ranks of a run "
-        "on GPUs are rehearsed, config and script are kept in "
-        "run.dir/launch. The job restarts after failures, and is requeued after its time limit or preemption.",
+        "Submits a training run to Slurm, or with --tasks an array of pretrain commands. Layout and memory are checked "
+        "first, and a few ranks of a run on GPUs are rehearsed; config and script are written to run.dir/launch. The "
+        "job restarts after failures and is requeued after its time limit or preemption.",
         (
             "gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
             "gpt3/1.3b run.dir=/runs/big data.path=/data/corpus --cluster site.yaml --nodes 4 --dry-run",
-            "debug/gpt data.path=/data/book run.dir=/runs/book --nodes 1 \\\n"
+            "debug/gpt data.path=/data/book run.dir=/runs/book --nodes 1 --ranks-per-node 4 \\\n"
             "    --before 'data build data/text input=/data/book.txt output=/data/book' \\\n"
             "    --after 'eval /runs/book --tasks heldout --out /runs/book/reports/first'",
             "--tasks ladder.txt --at-once 4 --directory /runs/ladder --nodes 1 --gpus-per-node 8",
         ),
     )
     parser.add_argument(
-        "config", nargs="?", help="Run to train: a YAML file, or the name of a config that comes with pretrain."
+        "config", nargs="?", help="YAML file, or the name of a config that comes with pretrain; omit with --tasks."
     )
     parser.add_overrides("data.path=datasets/book")
-    parser.add_argument("--nodes", type=count, required=True, help="Number of nodes.")
+    parser.add_argument("--nodes", type=count, required=True, help="Number of nodes; of an array, for each task.")
     add_site_options(parser)
     parser.add_argument(
         "--restarts",
@@ -77,7 +77,7 @@ def _parser() -> Parser:
         "--lost-node",
         choices=("requeue", "shrink"),
         default="requeue",
-        help="When a node is lost: wait in the queue for another, or shrink to the nodes left (default requeue).",
+        help="When a node is lost: wait in the queue for another, or continue on the nodes left (default requeue).",
     )
     parser.add_argument(
         "--before",
@@ -85,7 +85,8 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="COMMAND",
-        help="A pretrain command that must succeed before the run starts. Repeatable.",
+        help="Pretrain command to run first, in a job of its own on one node; the run starts if it succeeds. "
+        "Repeatable.",
     )
     parser.add_argument(
         "--after",
@@ -93,13 +94,19 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="COMMAND",
-        help="A pretrain command that starts once the run has finished. Repeatable.",
+        help="Pretrain command to run if the run succeeds, in a job of its own on one node. Repeatable.",
     )
     parser.add_argument(
-        "--tasks", type=Path, metavar="FILE", help="File of pretrain commands, one per line, to run as a job array."
+        "--tasks",
+        type=Path,
+        metavar="FILE",
+        help="File with one pretrain command per line (`pretrain` may be left out; # begins a comment), to run as a "
+        "job array; requires --directory.",
     )
-    parser.add_argument("--at-once", type=count, default=4, help="Array tasks that run at the same time (default 4).")
-    parser.add_argument("--directory", type=Path, help="Folder for the script, logs and records of an array.")
+    parser.add_argument("--at-once", type=count, default=4, help="Maximum number of array tasks at once (default 4).")
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="Directory for the script, logs and records of an array."
+    )
     parser.add_argument(
         "--no-rehearse",
         action="store_true",
@@ -124,7 +131,7 @@ def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:
 
 def _array(options: argparse.Namespace, submission: Submission) -> BatchJob:
     if options.directory is None:
-        raise ConfigError("launch slurm --tasks: name a folder for the script, logs and records with --directory")
+        raise ConfigError("launch slurm --tasks: name a directory for the script, logs and records with --directory")
     array_tasks = [_task(words, options.tasks, submission) for words in tasks.lines(options.tasks)]
     return array_job(
         submission, array_tasks, source=options.tasks, directory=options.directory, at_once=options.at_once

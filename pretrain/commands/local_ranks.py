@@ -8,6 +8,12 @@ from pretrain.layout.layout import plan_layout
 from pretrain.process import local
 from pretrain.process.signals import StopRequest
 
+SCORING_RANKS = (
+    "Number of local ranks, with the run's parallel.tensor and parallel.pipeline unless overridden (default: one rank "
+    "that holds the full model)."
+)
+"""Help of `--nproc` of the commands that score or generate."""
+
 
 def needs_local_ranks(config: RunConfig, nproc: int | None, trains: bool) -> bool:
     """Whether this process has to start local ranks. Checks the layout first, so that a mistake is reported once."""

@@ -61,30 +61,36 @@ def main(argv: list[str]) -> int:
         help="Software stack whose speed factor to use, by name or as a YAML file (default unknown).",
     )
     parser.add_argument("--top", type=count, default=8, help="Number of layouts to show (default 8).")
-    parser.add_argument("--price", type=_amount, help="Price of a GPU-hour (default: what the hardware's file says).")
+    parser.add_argument(
+        "--price", type=_amount, metavar="X", help="Price of a GPU-hour (default: what the hardware's file says)."
+    )
     parser.add_argument(
         "--watts",
         type=_amount,
+        metavar="X",
         help="Power in watts of a GPU with its share of the node (default: what the hardware's file says).",
     )
     parser.add_argument(
         "--save-seconds",
         type=_amount,
+        metavar="X",
         default=Failures.save_s,
         help="Seconds that training pauses for each checkpoint (default 10).",
     )
     parser.add_argument(
         "--restart-seconds",
         type=_amount,
+        metavar="X",
         default=Failures.restart_s,
         help="Seconds from a failure to the next step (default 600).",
     )
     parser.add_argument(
-        "--failures-per-gpu-hour", type=_amount, help="Failures per GPU-hour (default: the rate of Llama 3)."
+        "--failures-per-gpu-hour",
+        type=_amount,
+        metavar="X",
+        help="Failures per GPU-hour (default: the rate of Llama 3).",
     )
-    parser.add_argument(
-        "--frontier", type=Path, metavar="PNG", help="PNG to draw: seconds against memory, and cost against days."
-    )
+    parser.add_argument("--frontier", type=Path, help="PNG to draw: seconds against memory, and cost against days.")
     parser.add_argument("--explain", action="store_true", help="Show the parts of time and memory.")
     parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
     parser.add_argument(

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
             "data/gpt3-mix --rates rates.yaml --nodes 100 --cores 64 --bytes 50TB",
         ),
     )
-    parser.add_config(overrides="input=sample.jsonl.zst", keys="pretrain keys --build")
+    parser.add_config(overrides="input=sample/", keys="pretrain keys --build")
     parser.add_argument(
         "--measure", type=Path, metavar="FILE", help="File for the measured rates: build the input once and store them."
     )

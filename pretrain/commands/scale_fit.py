@@ -13,14 +13,19 @@ def main(argv: list[str]) -> int:
     """Fits every form, with its backtest, and writes `fit.json` and `scale.html`."""
     parser = Parser(
         "scale fit",
-        "Fits scaling laws to finished runs, or to a CSV of them (parameters, tokens, loss): several forms, each with "
-        "bootstrap intervals and with a backtest that leaves out the largest runs.",
+        "Fits scaling laws to the held-out losses (nats per token) of finished runs: several forms, each with "
+        "bootstrap intervals and a backtest that leaves out the largest runs.",
         ("runs/ladder --out reports/law", "points.csv --least-ratio 20 --out reports/law"),
     )
     parser.add_argument(
-        "points", nargs="+", type=Path, metavar="RUN_OR_CSV", help="Run, folder of runs, or CSV file of runs."
+        "points",
+        nargs="+",
+        type=Path,
+        metavar="RUN_OR_CSV",
+        help="Run directory, directory of runs, or one CSV file with the columns parameters (of layers and head, as "
+        "in `pretrain scale ladder`), tokens, loss, and optionally flops, learning_rate, name.",
     )
-    parser.add_argument("--least-ratio", type=amount, help="Leave out runs with fewer tokens per parameter than this.")
+    parser.add_argument("--least-ratio", type=amount, help="Leave out runs with fewer than X tokens per parameter.")
     parser.add_argument(
         "--drop-highest",
         type=at_least_zero,
@@ -29,8 +34,12 @@ def main(argv: list[str]) -> int:
         help="Leave out the N runs with the highest loss (default 0).",
     )
     parser.add_argument("--samples", type=count, default=100, help="Number of bootstrap samples (default 100).")
-    parser.add_argument("--seed", type=at_least_zero, default=0, metavar="N", help="Seed of the bootstrap (default 0).")
-    parser.add_argument("--out", type=Path, required=True, help=f"Output folder for {FILE} and scale.html.")
+    parser.add_argument(
+        "--seed", type=at_least_zero, default=0, metavar="N", help="Seed of bootstrap sampling (default 0)."
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help=f"Output directory for {FILE} and scale.html."
+    )
     options = parser.parse(argv)
     check_directory("--out", options.out)
     check_samples(options.samples)

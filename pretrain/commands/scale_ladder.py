@@ -52,8 +52,8 @@ def main(argv: list[str]) -> int:
         help="Multiples of the rule's learning rate, each a run: a sweep (default 1).",
     )
     parser.add_argument("--budget", type=amount, help="Most FLOPs that all runs may take together.")
-    parser.add_argument("--runs", type=Path, help="Folder for the runs (default OUT/runs).")
-    parser.add_argument("--out", type=Path, required=True, help="Output folder for the configs.")
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="Directory for the runs (default OUT/runs).")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="Output directory for the configs.")
     options = parser.parse(argv)
     check_directory("--out", options.out)
     base = resolve(load(RunConfig, options.config, options.overrides))

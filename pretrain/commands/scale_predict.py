@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
             "reports/law --flops 1e21 --config gpt3/125m --gpus 64 --hardware h100 --price 2.5 --out run.yaml",
         ),
     )
-    parser.add_argument("law", type=Path, help="Folder that `pretrain scale fit --out` wrote.")
+    parser.add_argument("law", type=Path, help="Directory that `pretrain scale fit --out` wrote.")
     parser.add_argument(
         "--flops", type=amount, help="Compute of the full training in FLOPs; predicts the best size for it."
     )
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--config",
         type=Path,
-        metavar="BASE",
+        metavar="FILE",
         help="Config that the ladder was made from; also plans the predicted run.",
     )
     parser.add_overrides("model.vocabulary=1024", what="Overrides that the ladder was made with")
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--stack", metavar="NAME", help="Software stack, as for `pretrain plan` (default unknown).")
     parser.add_argument("--price", type=amount, help="Price of a GPU-hour (default: what the hardware's file says).")
-    parser.add_argument("--out", type=Path, metavar="YAML", help="Output file for the config of that run.")
+    parser.add_argument("--out", type=Path, help="Output YAML file for the config of that run.")
     options = parser.parse(argv)
     run_options = (options.config, options.gpus, options.hardware)
     if any(value is not None for value in run_options) and None in run_options:

@@ -14,31 +14,61 @@ _OVERRIDABLE = [
     *("memory", "time", "setup", "container", "container_mounts", "python"),
 ]
 """Settings of a site that options may override."""
+_METAVARS = {
+    "partition": "NAME,...",
+    "account": "NAME",
+    "qos": "NAME",
+    "constraint": "FEATURES",
+    "memory": "SIZE",
+    "time": "TIME",
+    "setup": "FILE",
+    "container": "IMAGE",
+    "container_mounts": "FROM:TO,...",
+    "python": "FILE",
+}
+"""Metavars of the settings that are not numbers."""
 _CONDITIONS = ("any", "burstbuffer", "corr", "notok", "ok")
 
 
 def add_site_options(parser: Parser) -> None:
     """Adds the options that `site_of` reads, and `--dependency`."""
-    parser.add_argument("--cluster", metavar="NAME_OR_FILE", help="Settings of the site: a YAML file, or its name.")
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME_OR_FILE",
+        help="Settings of the site, which the options below override: a YAML file, or NAME for cluster/NAME of the "
+        "configs that come with pretrain. Without either, Slurm's own defaults apply.",
+    )
     for name in _OVERRIDABLE:
         field = Site.model_fields[name]
-        kind = int if name.endswith(("_node", "_rank")) else str
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=field.description)
+        kind, metavar = (str, _METAVARS[name]) if name in _METAVARS else (int, "N")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=field.description)
     parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="Variable set for all ranks. Repeatable."
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="Environment variable of all ranks. Repeatable.",
     )
     parser.add_argument(
-        "--sbatch", action="append", default=[], metavar="OPTION", help="Further option for sbatch. Repeatable."
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="Further option for sbatch, written with =: --sbatch=--mail-type=END. Repeatable.",
     )
     parser.add_argument(
-        "--srun", action="append", default=[], metavar="OPTION", help="Further option for srun. Repeatable."
+        "--srun",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="Further option for srun, written with =: --srun=--mpi=pmix. Repeatable.",
     )
-    parser.add_argument("--exclusive", action="store_true", help="Share the nodes with no other job.")
+    parser.add_argument("--exclusive", action="store_true", help="Do not share nodes with other jobs.")
     parser.add_argument(
         "--dependency",
         type=_dependency,
-        metavar="X",
-        help="Dependency of the job in Slurm's syntax, such as afterok:17 or singleton.",
+        metavar="DEPENDENCY",
+        help="Dependency of the first job in Slurm's syntax, such as afterok:17 or singleton.",
     )
 
 

@@ -12,14 +12,16 @@ def main(argv: list[str]) -> int:
     stop = StopRequest()  # before the slow imports
     parser = Parser(
         "train",
-        "Trains a model to the end of the run. Resumes from the newest valid checkpoint if run.dir has one.",
+        "Trains a model to the end of the run. Resumes from the newest valid checkpoint if run.dir has one; refuses "
+        "settings that would make it another run, unless run.change declares them.",
         (
             "debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",
-            "gpt3/125m data.path=datasets/book parallel.tensor=2 --nproc 8",
+            "gpt3/125m data.path=datasets/book run.dir=runs/125m parallel.tensor=2 --nproc 8",
         ),
+        resumes=True,
     )
     parser.add_config()
-    parser.add_nproc("Number of local ranks to start (omit under torchrun or srun).")
+    parser.add_nproc("Number of local ranks (default 1; omit under torchrun or srun).")
     options = parser.parse(argv)
     print_a_log()
     from pretrain.checkpoint.check_run_dir import check_run_dir

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_writable, count
-from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
+from pretrain.commands.decoding import add_penalty
+from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.commands.output import print_lines, write_lines
 from pretrain.process.signals import unblock
 
@@ -15,24 +16,21 @@ def main(argv: list[str]) -> int:
     unblock()
     parser = Parser(
         "translate",
-        "Generates a target for each source of a file by beam search, and computes BLEU if the file has targets.",
+        "Generates a target for each source of a file by beam search. If the file has targets, prints sacrebleu's BLEU "
+        "with its signature on stdout.",
         ("runs/transformer test.jsonl --beam 4",),
     )
     parser.add_checkpoint()
-    parser.add_argument("file", type=Path, help="JSON lines with the key source, and target to compute BLEU.")
-    parser.add_overrides("parallel.tensor=2")
+    parser.add_argument("file", type=Path, help="JSON Lines file with the key source, and target for BLEU.")
+    parser.add_run_overrides()
     parser.add_trust_code()
-    parser.add_argument(
-        "--beam", type=count, default=4, help="Hypotheses of beam search (default 4; 1: greedy decoding)."
-    )
-    parser.add_argument(
-        "--penalty", type=float, default=0.6, help="Length penalty of beam search (default 0.6; 0 turns it off)."
-    )
+    parser.add_argument("--beam", type=count, default=4, help="Beam width (default 4; 1: greedy).")
+    add_penalty(parser, 0.6)
     parser.add_argument(
         "--longest", type=count, help="Maximum number of tokens per target (default: the model's target length)."
     )
-    parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: print).")
-    parser.add_nproc("Number of local ranks, which share the sources (default: one rank).")
+    parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: stdout).")
+    parser.add_nproc(SCORING_RANKS)
     options = parser.parse(argv)
     from pretrain.commands.checkpoint_argument import find_checkpoints
 

@@ -28,6 +28,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--layouts",
         required=True,
+        metavar="A,B,...",
         help="Layouts separated by commas, such as tp2,pp2,tp2pp2dp2+sp+vp2+zero1; auto: one of every kind.",
     )
     parser.add_nproc("Local ranks that auto fills (default 4); other layouts start as many as they need.")

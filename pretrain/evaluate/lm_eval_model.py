@@ -30,6 +30,18 @@ _SETTINGS = "lm_eval.config.evaluate_config"  # which tells users of their mista
 
 _NO_TASKS = "No tasks specified"
 
+_DESCRIPTION = """\
+EleutherAI's evaluation harness with the model `pretrain`, which loads a run or a checkpoint. The harness builds the
+prompts and reports the scores; `pretrain eval` has tasks, few-shot examples and reports of its own."""
+_EXAMPLES = """\
+examples:
+  pretrain lm-eval run --model pretrain --model_args checkpoint=runs/book --tasks hellaswag
+  pretrain lm-eval run --model pretrain --model_args checkpoint=runs/book,batch_size=32 --tasks piqa --limit 100
+  pretrain lm-eval ls tasks
+
+exit status: 0 done, 1 failed, 2 bad usage or config
+manual: https://github.com/EleutherAI/lm-evaluation-harness/blob/main/docs/interface.md"""
+
 
 @register_model("pretrain")
 class CheckpointModel(HarnessModel):
@@ -88,6 +100,7 @@ def run_harness() -> None:
         parser.prog, parser.usage, parser.epilog = map(_as_typed, (parser.prog, parser.usage, parser.epilog))
         for action in parser._actions:
             action.help = _as_typed(action.help)
+    command_line._parser.description, command_line._parser.epilog = _DESCRIPTION, _EXAMPLES
     command_line.execute(command_line.parse_args())
 
 

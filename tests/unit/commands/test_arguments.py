@@ -77,7 +77,7 @@ def test_help_names_values_and_shows_examples(capsys: pytest.CaptureFixture[str]
         parser().parse(["--help"])
     assert leaving.value.code == 0
     said = capsys.readouterr().out
-    for part in ("CONFIG [key=value ...]", "--out PATH", "--shots N,N,...", "  pretrain try a.yaml --out there\n"):
+    for part in ("CONFIG [key=value ...]", "--out FILE", "--shots N,N,...", "  pretrain try a.yaml --out there\n"):
         assert part in said
     assert "exit status: 0 done, 1 failed, 2 bad usage or config" in said
 

@@ -1,0 +1,51 @@
+"""The helps of all commands: what each says of its exit status, and the words and metavars that they share."""
+
+import re
+
+import pytest
+
+from pretrain.__main__ import main
+from pretrain.checkpoint.hf import gguf
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
+from pretrain.commands import data, launch, scale
+from pretrain.commands.import_ import GGUF_ARCHITECTURES, HF_MODEL_TYPES
+from pretrain.commands.verbs import MODULES
+
+OF_GROUPS = {"data": data._MODULES, "launch": launch._MODULES, "scale": scale._MODULES}
+COMMANDS = [
+    *(verb for verb in MODULES if verb != "lm-eval"),  # its options are EleutherAI's
+    *(f"{group} {verb}" for group, verbs in OF_GROUPS.items() for verb in verbs),
+    *("eval fetch", "eval report", "plan data"),
+]
+RESUME = ("train", "data build", "launch local")
+"""Commands that end with 75: a signal stops them after they have saved."""
+METAVARS = {
+    *("N", "X", "N,N,...", "X,X,...", "A,B,...", "FILE", "DIR", "TEXT", "COMMAND", "NAME", "NAME,...", "RUN", "OPTION"),
+    *("FEATURES", "SIZE", "TIME", "IMAGE", "FROM:TO,...", "DEPENDENCY", "NAME=VALUE", "NAME_OR_FILE", "FORMAT DIR"),
+}
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit) as leaving:
+        main([*command.split(), "--help"])
+    assert leaving.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_helps_share_words_and_metavars(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = help_of(command, capsys, monkeypatch)
+    assert "exit status: 0 done, 1 failed, 2 bad usage or config" in text
+    assert ("75 stopped by a signal" in text) == (command in RESUME)
+    assert not re.search(r"folder|Overrides of|JSON lines", text.replace("executor=folder", ""))
+    assert all(word.startswith("'") for word in text.split() if "&" in word), "a shell reads & if it is not quoted"
+    named = set(re.findall(r"^  --[a-z-]+ ([^\s{\[]+(?: DIR)?)(?:  |$)", text, re.MULTILINE))
+    assert named <= METAVARS
+
+
+def test_import_s_help_names_what_can_be_imported() -> None:
+    assert set(HF_MODEL_TYPES) == set(BY_MODEL_TYPE)
+    assert GGUF_ARCHITECTURES == gguf._KNOWN
