@@ -6,7 +6,9 @@ from pathlib import Path
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
+from pretrain.layout.layout import Layout
 from pretrain.observe.memory import Peak, size
+from pretrain.plan.memory_check import planned_bytes
 from pretrain.run_dir.paths import RunDir
 
 _SENTENCE_TASKS = "heldout,arithmetic_2da"  # which need no file
@@ -71,11 +73,17 @@ def stopped(config: RunConfig, step: int) -> str:
     return f"stopped: saved at step {step:,} in {checkpoint}; run the same command again to resume"
 
 
-def finished(config: RunConfig, step: int, tokens: int, heldout: float | None, peak: Peak | None) -> str:
-    """Summary of a finished run; the held-out loss (nats per token) and peak memory where they are known."""
+def finished(
+    config: RunConfig, layout: Layout, step: int, tokens: int, *, heldout: float | None, peak: Peak | None
+) -> str:
+    """Summary of a finished run; the held-out loss (nats per token) and peak memory where they are known, and of a
+    GPU's what the planner had counted."""
     facts = [f"finished: {step:,} steps, {tokens:,} tokens"]
     facts += [] if heldout is None else [f"held-out loss {heldout:.4f}"]
     facts += [] if peak is None else [f"at most {describe(peak)}"]
+    if peak is not None and peak.device is not None:
+        planned = planned_bytes(config, layout)
+        facts.append(f"planned {size(planned)}, {planned / peak.device:.2f} of what the GPU held")
     lines = [", ".join(facts), f"checkpoint: {RunDir(config.run.dir).checkpoint(step)}"]
     return "\n".join([*lines, *_listed("next:", next_commands(config))])
 

@@ -248,7 +248,7 @@ class RunLog:
         """The run is done, and has saved."""
         self._ended = "finished"
         self.event("finished", step=step, tokens=tokens)
-        self._end(ending.finished(self._config, step, tokens, self._heldout, self._peak))
+        self._end(ending.finished(self._config, self._layout, step, tokens, heldout=self._heldout, peak=self._peak))
 
     @_on_reporter
     def finished_before(self, config: RunConfig, step: int, tokens: int) -> None:
@@ -259,7 +259,9 @@ class RunLog:
             self.event("finished", step=step, tokens=tokens)
         scored = [event["loss"] for event in events if event["event"] == "heldout" and event["step"] == step]
         self.say(f"{self._directory} is finished")
-        self._end(ending.finished(config, step, tokens, scored[-1] if scored else None, None))
+        self._end(
+            ending.finished(config, self._layout, step, tokens, heldout=scored[-1] if scored else None, peak=None)
+        )
 
     @_on_reporter
     def warn(self, sentence: str) -> None:

@@ -31,6 +31,13 @@ def check_memory(
         _check_held(config, layout, available_bytes)
 
 
+def planned_bytes(config: RunConfig, layout: Layout) -> float:
+    """Bytes of tensors that the fullest rank of a run on GPUs holds at most, as planned."""
+    choice = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
+    work = WorkloadBuilder(config, find_device(_DEVICE), _PER_NODE).build([choice])
+    return float(held_bytes(work, constants(), overhead=False).fullest[0])
+
+
 def _check_held(config: RunConfig, layout: Layout, available_bytes: float) -> None:
     """Raises ConfigError if the tensors of the fullest rank take more than `available_bytes`. It names the layout of as
     many ranks that fits with the fewest changes, and of several the one that holds most."""

@@ -10,7 +10,10 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 from pretrain.errors import ConfigError
-from pretrain.observe.ending import next_commands
+from pretrain.layout.layout import plan_layout
+from pretrain.observe.ending import finished, next_commands
+from pretrain.observe.memory import Peak
+from pretrain.plan.memory_check import planned_bytes
 
 RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/"))]
 SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, vocabulary=9000)
@@ -35,3 +38,14 @@ def test_text_is_offered_of_models_that_make_text() -> None:
     assert asks("debug/gpt")
     assert asks("debug/t5")
     assert not asks("debug/bert")
+
+
+def test_an_end_on_gpus_says_how_far_the_planned_memory_is_from_what_was_held() -> None:
+    config = load(RunConfig, "gpt3/125m", ["run.dir=r"])
+    layout = plan_layout(config, 8)
+    planned = planned_bytes(config, layout)
+    peak = Peak(device=round(planned / 0.8), host=2 * 10**9)
+    summary = finished(config, layout, 10, 1000, heldout=None, peak=peak).splitlines()[0]
+    assert summary.endswith(" a rank, planned 8.76 GB, 0.80 of what the GPU held")
+    on_host = finished(config, layout, 10, 1000, heldout=None, peak=Peak(device=None, host=2 * 10**9))
+    assert "planned" not in on_host
