@@ -8,7 +8,7 @@ from pretrain.errors import RunError
 
 def main(argv: list[str]) -> int:
     """Returns 0 if two runs are the same run, 1 if not."""
-    parser = Parser("compare", "Says whether two runs are the same run, step by step.", ("runs/a runs/b",))
+    parser = Parser("compare", "Compares two runs step by step. Exits with 1 if they differ.", ("runs/a runs/b",))
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="Run directory.")
     parser.add_argument("--out", type=Path, help="Write the comparison as JSON as well.")
     options = parser.parse(argv)

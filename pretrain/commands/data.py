@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
         "data",
         _MODULES,
         argv,
-        description="Makes datasets and looks at them, and at what a run reads of them.",
+        description="Builds and inspects datasets, and shows what a run reads of them.",
         examples=(
             "build data/text input=book.txt output=datasets/book",
             "inspect datasets/book",

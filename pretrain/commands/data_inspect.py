@@ -11,7 +11,7 @@ def main(argv: list[str]) -> int:
         "Verifies a dataset's checksums, and shows its counts and some text.",
         ("datasets/book", "s3://bucket/datasets/book"),
     )
-    parser.add_argument("dir_or_address", type=expand_user, help="Directory, or address that fsspec reads.")
+    parser.add_argument("dir_or_address", type=expand_user, help="Dataset directory, or its address for fsspec.")
     options = parser.parse(argv)
     from data_pipeline.cli import inspect
 

@@ -23,8 +23,8 @@ def main(argv: list[str]) -> int:
         return plan_data.main(argv[1:])
     parser = Parser(
         "plan",
-        "Says which layout suits a run on a cluster: seconds a step, memory of a rank, days and cost, before any is "
-        "spent. Starts nothing and reads no data.",
+        "Estimates which layouts suit a run on a cluster: seconds per step, memory per rank, days and cost, the best "
+        "first. Starts no run and reads no data.",
         (
             "gpt3/6.7b --gpus 64 --hardware a100-80",
             "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
@@ -41,9 +41,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--hardware", type=str, metavar="NAME", help="Hardware by name, such as h100, or a YAML file that describes it."
     )
-    parser.add_argument(
-        "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."
-    )
+    parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
     parser.add_argument(
         "--target",
         choices=("throughput", "cost", "memory"),
@@ -62,13 +60,16 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--top", type=count, default=8, help="Number of layouts to show (default 8).")
     parser.add_argument(
-        "--price", type=_amount, metavar="X", help="Price of a GPU-hour (default: what the hardware's file says)."
+        "--price",
+        type=_amount,
+        metavar="X",
+        help="Price of a GPU-hour, in any currency (default: that of the hardware's file).",
     )
     parser.add_argument(
         "--watts",
         type=_amount,
         metavar="X",
-        help="Power in watts of a GPU with its share of the node (default: what the hardware's file says).",
+        help="Power in watts of a GPU with its share of the node (default: that of the hardware's file).",
     )
     parser.add_argument(
         "--save-seconds",
@@ -115,9 +116,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--out", type=Path, help="Output file of --calibrate (default stack.yaml; without RUN, machine.yaml)."
     )
-    parser.add_nproc(f"Most ranks at the same time under --calibrate (default {_RANKS}).")
+    parser.add_nproc(f"Maximum number of ranks under --calibrate without RUN (default {_RANKS}).")
     parser.add_argument(
-        "--threads", type=count, help="Threads of each rank under --calibrate (default: its share of the cores)."
+        "--threads",
+        type=count,
+        help="Threads per rank under --calibrate without RUN (default: its share of the cores).",
     )
     options = parser.parse(argv)
     if options.calibrate == _THIS_MACHINE:

@@ -15,8 +15,8 @@ def main(argv: list[str]) -> int:
     """Returns 0 if every rank is built, makes its step and fits, and ranks agree on their exchanges, 1 if not."""
     parser = Parser(
         "rehearse",
-        "Builds the engine as single ranks of a run and makes steps of it, without GPUs, other ranks or data, and says "
-        "what a rank holds, computes and sends.",
+        "Builds the engine as single ranks of a run and makes steps of it, without GPUs, other ranks or data, and "
+        "reports what a rank holds, computes and sends. Exits with 1 if one fails or does not fit in memory.",
         (
             "gpt3/175b --gpus 1024 --hardware h100",
             "gpt3/175b --gpus 1024 --ranks all-kinds --jobs 8",
@@ -25,9 +25,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_config(overrides="parallel.tensor=8")
     parser.add_argument("--gpus", type=count, required=True, help="Number of GPUs of the run.")
-    parser.add_argument(
-        "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."
-    )
+    parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
     parser.add_argument(
         "--hardware",
         default="h100",
@@ -42,9 +40,11 @@ def main(argv: list[str]) -> int:
         help="Ranks by number; first, middle and last by pipeline stage; or all-kinds, one rank of each kind that does "
         "different work (default first,middle,last).",
     )
-    parser.add_argument("--jobs", type=count, help="Ranks rehearsed at a time (default: the cores).")
     parser.add_argument(
-        "--micro-batches", type=count, help="Micro-batches of a step (default: as many as fill the pipeline)."
+        "--jobs", type=count, help="Maximum number of ranks rehearsed at once (default: the number of cores)."
+    )
+    parser.add_argument(
+        "--micro-batches", type=count, help="Micro-batches per step (default: as many as fill the pipeline)."
     )
     parser.add_argument(
         "--against",

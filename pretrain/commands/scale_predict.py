@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
     """Prints the prediction, and records it beside the law with the time."""
     parser = Parser(
         "scale predict",
-        "Says what a larger run will reach by a law that `pretrain scale fit` wrote: its loss, the best size and "
-        f"number of tokens, its rate. Each answer is added to {PREDICTIONS} and scale.html beside the law.",
+        "Predicts a larger run by a law that `pretrain scale fit` wrote: its loss, its best size and number of tokens, "
+        f"and its learning rate. Each prediction is added to {PREDICTIONS} and scale.html beside the law.",
         (
             "reports/law --flops 1e21",
             "reports/law --parameters 1.3B --tokens 100B",
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         metavar="FILE",
         help="Config that the ladder was made from; also plans the predicted run.",
     )
-    parser.add_overrides("model.vocabulary=1024", what="Overrides that the ladder was made with")
+    parser.add_overrides("model.vocabulary=1024", what="Config override that the ladder was made with")
     parser.add_argument(
         "--rule", choices=RULES, help="Rule for batch and warm-up of that run, the same as the ladder's (default olmo)."
     )
@@ -54,11 +54,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--hardware", metavar="NAME", help="Hardware by name, such as h100, or a YAML file, as for `pretrain plan`."
     )
-    parser.add_argument(
-        "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."
-    )
+    parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
     parser.add_argument("--stack", metavar="NAME", help="Software stack, as for `pretrain plan` (default unknown).")
-    parser.add_argument("--price", type=amount, help="Price of a GPU-hour (default: what the hardware's file says).")
+    parser.add_argument(
+        "--price", type=amount, help="Price of a GPU-hour, in any currency (default: that of the hardware's file)."
+    )
     parser.add_argument("--out", type=Path, help="Output YAML file for the config of that run.")
     options = parser.parse(argv)
     run_options = (options.config, options.gpus, options.hardware)

@@ -21,7 +21,8 @@ def main(argv: list[str]) -> int:
     unblock()
     parser = Parser(
         "verify",
-        "Trains the same few steps on one rank and on each layout, and compares every gradient and weight.",
+        "Trains the same few steps on one rank and on each layout, and compares every gradient and weight. "
+        "Exits with 1 if a layout differs.",
         ("debug/gpt --layouts tp2,pp2,tp2pp2dp2+sp+vp2", "debug/gpt --layouts auto --nproc 4"),
     )
     parser.add_config("Its data is used if it names any.")
