@@ -9,7 +9,7 @@ from tests.museum.results import Results
 from tests.museum.verifying import Verify
 
 PATH = Path(__file__).parents[2] / "docs" / "museum.md"
-CLEAN_RUNS = 100
+CLEAN_RUNS = 350
 """rows of `pretrain verify` without a fault, at least, none of which may depart"""
 
 GROUPS = {
