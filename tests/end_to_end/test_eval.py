@@ -171,7 +171,7 @@ def test_lm_eval_s_command_scores_a_run_as_ours_does(run: Path, text: Path, tmp_
 
     unknown = lm_eval("passage")
     assert unknown.returncode == 2
-    assert "pretrain: lm-eval: Tasks not found: passage: " in unknown.stderr
+    assert "pretrain: lm-eval: Tasks not found: passage; " in unknown.stderr
     assert "Traceback" not in unknown.stderr
     done = lm_eval("passages")
     assert done.returncode == 0, done.stderr
