@@ -94,6 +94,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
     gated, vocabulary, length = number("gated"), number("vocab"), number("seq")
     stages, layers = _stages(number)
     fused_norms = np.array([float(_fuses_norms(line)) for line in lines])
+    logit_bytes = np.select([stack == name for name in _LOGIT_BYTES], list(_LOGIT_BYTES.values()), 12.0)
     states = np.array([_state(line) for line in lines])
     workload = StepWorkload(
         model=ModelShapes.repeat(
@@ -167,7 +168,8 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             norm_bytes=np.where(fused_norms > 0, 0.0, _UNFUSED_NORM_BYTES),
             ffn_tensors=2 + gated * np.where(np.isin(stack, _PLAIN_GATES), 2, 1),
             keeps_products=[name.startswith("torchtitan") for name in stack],
-            logit_bytes=np.select([stack == name for name in _LOGIT_BYTES], list(_LOGIT_BYTES.values()), 12.0),
+            logit_bytes=logit_bytes,
+            saved_logit_bytes=logit_bytes,
             chunk_logit_bytes=0,
             head_gradient_bytes=0,
             logits_sharded=stack != "aleph-alpha",

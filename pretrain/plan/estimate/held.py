@@ -22,10 +22,10 @@ class HeldBytes:
     activations: Array
     """bytes saved for the backward passes of all micro-batches in flight"""
     working: Array
-    """bytes of the layer that is recomputed, or of logits and loss, which never exist at the same time"""
+    """bytes saved of the layer that is recomputed, or of logits and loss, which never exist at the same time"""
     buffers: Array
-    """bytes of weights while they are gathered, of messages in flight, of buckets of gradients, and of what libraries
-    and the allocator keep"""
+    """bytes of weights while they are gathered, of messages in flight, of buckets of gradients, of what lives for a
+    moment beside what is saved, and of what libraries and the allocator keep"""
     building: Array
     """bytes that building the model takes beyond all of these; 0: a step takes more"""
 
@@ -54,8 +54,8 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     gradients = step.gradient_bytes[:, None] * parameters
     optimizer = step.optimizer_bytes[:, None] * parameters
     saved, recomputed = _saved_by_layers(work)
-    loss = work.stages.predicts * loss_bytes(work)[:, None]
-    working = np.maximum(recomputed, loss)
+    saved_loss, loss = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
+    working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
     embedded = _hidden(work, work.stacks[0].length) * (masks + work.model.embedding_norm * _norm_tensors(work))
     first = embedded[:, None] * work.stages.embeds * work.in_flight
@@ -68,10 +68,10 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     table = (step.table_copies * work.model.vocabulary / layout.tensor * work.model.embedding_dim)[:, None]
     at_end = table * work.stages.embeds - saved - first - gathered
     in_layers = recomputed + step.bucket_copy_bytes[:, None] + _shared_gradients(work)[:, None]
-    copies = np.maximum(np.maximum(in_layers, at_end) - working, 0.0)
+    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss]) - working, 0.0)
     buffers = gathered + messages + step.bucket_bytes[:, None] + copies
     library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
-    buffers = buffers + library_bytes + (c.fragments * (saved + working) if overhead else 0.0)
+    buffers = buffers + library_bytes + (c.fragments * (saved + np.maximum(working, loss)) if overhead else 0.0)
     in_step = weights + gradients + optimizer + saved + first + working + buffers
     built = np.where(parameters > 0, step.build_bytes[:, None] * parameters + library_bytes, 0.0)
     return HeldBytes(
@@ -191,10 +191,11 @@ def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
     return positions * step.activation_bytes * (outside + feed_forward)
 
 
-def loss_bytes(work: StepWorkload) -> Array:
-    """Bytes of one micro-batch's loss, [n]: what lies between the last layer and logits, the logits, and what is made
-    of them; or their gradient and that of their weight. Where logits are made in chunks of positions, the gradient of
-    their weight, in fp32, and that of all hidden states are there throughout."""
+def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
+    """Bytes of one micro-batch's loss, [n]: those saved for the backward pass, and the most that live at a time. They
+    are what lies between the last layer and logits, and the logits with what is made of them; or their gradient and
+    that of their weight. Where logits are made in chunks of positions, the gradient of their weight, in fp32, and that
+    of all hidden states are there throughout."""
     model, kernels, width, columns = work.model, work.kernels, work.step.activation_bytes, work.logit_columns
     positions = work.step.micro_sequences * model.label_length / work.layout.context
     of_chunk = kernels.chunk_logit_bytes * kernels.logit_positions * columns
@@ -205,7 +206,9 @@ def loss_bytes(work: StepWorkload) -> Array:
     )
     head_bytes = model.head_tensors * width + kernels.norm_bytes
     norm = positions * model.hidden * head_bytes / work.layout.sequence_slices
-    return norm + np.where(positions > kernels.logit_positions, of_chunk + sums, at_once)
+    in_chunks = positions > kernels.logit_positions
+    saved = kernels.saved_logit_bytes * positions * columns
+    return norm + np.where(in_chunks, of_chunk + sums, saved), norm + np.where(in_chunks, of_chunk + sums, at_once)
 
 
 def _norm_tensors(work: StepWorkload) -> Array:

@@ -75,6 +75,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
         # chunk, all three are there. A bias is added to a copy of the logits.
         logit_bytes=logits + (6 if width < 4 else 8 if model.capabilities.masked_head else 4),
+        saved_logit_bytes=4 + width * (model.final_logit_softcap is not None),
         chunk_logit_bytes=logits + (8 if width < 4 else 4),
         head_gradient_bytes=width,
         logits_sharded=1,

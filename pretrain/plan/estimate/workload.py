@@ -228,6 +228,8 @@ class KernelShapes(Entries):
     """1 where selective recomputation keeps only every second matrix product and attention's output"""
     logit_bytes: Array
     """peak bytes for each position and vocabulary entry, where all positions are one chunk"""
+    saved_logit_bytes: Array
+    """the part of them that is saved for the backward pass"""
     chunk_logit_bytes: Array
     """the same, for the positions of one chunk of several"""
     head_gradient_bytes: Array

@@ -105,16 +105,19 @@ def test_windows_of_a_band_are_counted_as_attention_elsewhere_than_on_a_cpu_keep
 
 
 def test_logits_are_held_a_gibibyte_at_a_time_but_in_fp16() -> None:
+    def at_most(bytes_by_part: HeldBytes) -> float:
+        return float((bytes_by_part.working + bytes_by_part.buffers)[0, 0])
+
     run = gpt3("1.3b")
     words = run.model.padded_vocab_size
     at_once = 2**30 // (4 * words)  # positions: 2.6 sequences
     kept, all_kept = held(run, "dp8", 2, "full"), held(run, "dp8", 4, "full")
     norm, logits, part_logits = 2 * 2048 * run.model.hidden * 2, 6 * words, 8 * words
-    assert kept.working[0, 0] == pytest.approx(2 * (norm + logits * 2048)), "all of two sequences"
+    assert at_most(kept) == pytest.approx(2 * (norm + logits * 2048)), "all of two sequences"
     sums = 4 * words * run.model.hidden + 4 * 2048 * run.model.hidden * 2
     assert all_kept.working[0, 0] == pytest.approx(4 * norm + part_logits * at_once + sums), "of four a part at a time"
     halves = held(run.model_copy(update={"precision": "fp16"}), "dp8", 4, "full")
-    assert halves.working[0, 0] == pytest.approx(4 * (norm + logits * 2048))
+    assert at_most(halves) == pytest.approx(4 * (norm + logits * 2048))
 
 
 def test_a_larger_model_longer_sequences_and_fewer_devices_take_longer() -> None:
