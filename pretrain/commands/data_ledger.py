@@ -15,7 +15,9 @@ def main(argv: list[str]) -> int:
     """Prints the ledger of a run. Raises RunError where there is no run, or its data is not what it was
     trained on; DataError where that can't be read."""
     parser = Parser(
-        "data ledger", "Shows what a run has read of each source, and what it is to read in all.", ("runs/book",)
+        "data ledger",
+        "Shows how much of each source a run has read, and how much it will read in total.",
+        ("runs/book",),
     )
     parser.add_argument("run", type=Path, help="Run directory.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")

@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
         ("reports/small reports/large --out reports/both",),
     )
     parser.add_argument(
-        "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="Output directory of a `pretrain eval`."
+        "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="Output directory of a `pretrain eval` run."
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="Output directory for report.html and report.json."

@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
         nargs=2,
         metavar=("FORMAT", "DIR"),
         required=True,
-        help="Format, which is hf (safetensors in fp32, with config, tokenizer and model card, for transformers), and "
-        "directory to create; an existing one is refused.",
+        help="Format and directory. FORMAT is hf: safetensors in fp32, with config, tokenizer and model card, for "
+        "transformers. DIR must not exist.",
     )
     parser.add_trust_code()
     options = parser.parse(argv)

@@ -38,8 +38,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "launch build",
-        "Submits the build of a dataset to Slurm: on one node (executor=processes), as an array of equal commands that "
-        "share the work (executor=folder), or as a Ray cluster on all nodes of a job (executor=ray).",
+        "Submits the build of a dataset to Slurm: on one node (executor=processes), as a job array whose tasks share "
+        "the work (executor=folder), or on a Ray cluster across the nodes of one job (executor=ray).",
         (
             "data/gpt3-mix executor=folder --nodes 16 --cluster site.yaml --time 1-00:00:00",
             "data/gpt3-mix executor=ray --nodes 16 --cluster site.yaml --dry-run",

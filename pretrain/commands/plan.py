@@ -23,21 +23,21 @@ def main(argv: list[str]) -> int:
         return plan_data.main(argv[1:])
     parser = Parser(
         "plan",
-        "Estimates which layouts suit a run on a cluster: seconds per step, memory per rank, days and cost, the best "
+        "Estimates which layouts suit a run on a cluster: seconds per step, memory per rank, days and cost, best "
         "first. Starts no run and reads no data.",
         (
             "gpt3/6.7b --gpus 64 --hardware a100-80",
             "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
             "gpt3/6.7b --gpus 64 --hardware h100 --as-is batch.micro_sequences=2 --explain",
-            "gpt3/13b --gpus 128 --hardware ours.yaml --target cost --json",
+            "gpt3/13b --gpus 128 --hardware our-cluster.yaml --target cost --json",
             "sparse-transformer/enwik8 --show-attention",
-            "--calibrate runs/first --hardware h100 --out ours.yaml    # and then: --stack ours.yaml",
-            "--calibrate --out here.yaml    # measures this machine; and then: --hardware here.yaml",
+            "--calibrate runs/first --hardware h100 --out our-stack.yaml    # then: --stack our-stack.yaml",
+            "--calibrate --out here.yaml    # measures this machine; then: --hardware here.yaml",
             "data data/text input=corpora/web --rates rates.yaml --nodes 100 --cores 64    # a build: plan data --help",
         ),
     )
     parser.add_config(overrides="batch.sequences=1536", required=False)
-    parser.add_argument("--gpus", type=count, help="Number of GPUs of the run.")
+    parser.add_argument("--gpus", type=count, help="Number of GPUs in the run. Required for a plan.")
     parser.add_argument(
         "--hardware", type=str, metavar="NAME", help="Hardware by name, such as h100, or a YAML file that describes it."
     )
@@ -46,7 +46,8 @@ def main(argv: list[str]) -> int:
         "--target",
         choices=("throughput", "cost", "memory"),
         default="throughput",
-        help="What to optimize: tokens per second, GPU-hours (may use fewer GPUs) or memory (default throughput).",
+        help="What to optimize: throughput (most tokens per second; the default), cost (fewest GPU-hours, perhaps on "
+        "fewer GPUs) or memory (least per rank).",
     )
     parser.add_argument(
         "--as-is", action="store_true", help="Judge only the config's own layout, whether it fits or not."
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
         type=str,
         default="unknown",
         metavar="NAME",
-        help="Software stack whose speed factor to use, by name or as a YAML file (default unknown).",
+        help="Software stack, by name or as a YAML file, whose measured speed scales the estimates (default unknown).",
     )
     parser.add_argument("--top", type=count, default=8, help="Number of layouts to show (default 8).")
     parser.add_argument(

@@ -15,8 +15,9 @@ def main(argv: list[str]) -> int:
     """Returns 0 if every rank is built, makes its step and fits, and ranks agree on their exchanges, 1 if not."""
     parser = Parser(
         "rehearse",
-        "Builds the engine as single ranks of a run and makes steps of it, without GPUs, other ranks or data, and "
-        "reports what a rank holds, computes and sends. Exits with 1 if one fails or does not fit in memory.",
+        "Runs training steps of single ranks of a run, each by itself, without GPUs, other ranks or data, and reports "
+        "what each holds, computes and sends. Exits with 1 if a rank fails or does not fit in memory, or if ranks "
+        "disagree on their exchanges.",
         (
             "gpt3/175b --gpus 1024 --hardware h100",
             "gpt3/175b --gpus 1024 --ranks all-kinds --jobs 8",
@@ -24,21 +25,21 @@ def main(argv: list[str]) -> int:
         ),
     )
     parser.add_config(overrides="parallel.tensor=8")
-    parser.add_argument("--gpus", type=count, required=True, help="Number of GPUs of the run.")
+    parser.add_argument("--gpus", type=count, required=True, help="Number of GPUs in the run.")
     parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
     parser.add_argument(
         "--hardware",
         default="h100",
         metavar="NAME",
-        help="Hardware by name, or a YAML file that describes it, whose memory ranks must fit in (default h100).",
+        help="Hardware by name, or a YAML file that describes it (default h100). Each rank must fit in its memory.",
     )
     parser.add_argument(
         "--ranks",
         type=_ranks,
         default=_DEFAULT,
         metavar="A,B,...",
-        help="Ranks by number; first, middle and last by pipeline stage; or all-kinds, one rank of each kind that does "
-        "different work (default first,middle,last).",
+        help="Ranks by number; first, middle or last, for a rank of that pipeline stage; or all-kinds, for one of each "
+        "kind of ranks that do the same work (default first,middle,last).",
     )
     parser.add_argument(
         "--jobs", type=count, help="Maximum number of ranks rehearsed at once (default: the number of cores)."

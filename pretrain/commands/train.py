@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "train",
         "Trains a model to the end of the run. Resumes from the newest valid checkpoint if run.dir has one; refuses "
-        "settings that would make it another run, unless run.change declares them.",
+        "to resume with settings that define another run, unless run.change declares the change.",
         (
             "debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",
             "gpt3/125m data.path=datasets/book run.dir=runs/125m parallel.tensor=2 --nproc 8",

@@ -16,8 +16,8 @@ def main(argv: list[str]) -> int:
     unblock()
     parser = Parser(
         "translate",
-        "Generates a target for each source of a file by beam search. If the file has targets, prints sacrebleu's BLEU "
-        "with its signature on stdout.",
+        "Translates each source in a file by beam search. If the file has reference targets, the last line on stdout "
+        "is the BLEU of sacreBLEU, with its signature.",
         ("runs/transformer test.jsonl --beam 4",),
     )
     parser.add_checkpoint()
