@@ -119,6 +119,7 @@ class WorkloadBuilder:
         """`per_node`: number of devices of a node."""
         self.config, self.device, self.per_node = config, device, per_node
         self._stages: dict[tuple[int, int], StageGroups] = {}
+        self._buckets: dict[int, int] = {}
 
     @cached_property
     def _parameters(self) -> ParametersByDepth:
@@ -217,11 +218,17 @@ class WorkloadBuilder:
         table = self._table_bytes(layout, width)
         if not layout.shards_by_deepspeed or layout.zero == 1:  # stage 1 exchanges when activations are free again
             return 0.0, 0.0, table
-        size = bucket_parameters(self.config, layout.tensor)
+        size = self._bucket(layout.tensor)
         if layout.zero == 2:  # buckets are as wide as weights, and freed after each backward pass
             copies = _FILLED * (width + (4 if width < 4 else 0))
             return 0.0, ((1 + self._overlaps(layout)) * width + copies) * size, table
         return 4.0 * size, _FILLED * 4 * size, width + table  # it is gathered
+
+    def _bucket(self, tensor: int) -> int:
+        """Parameters of a bucket of DeepSpeed on one of `tensor` ranks, computed once."""
+        if tensor not in self._buckets:
+            self._buckets[tensor] = bucket_parameters(self.config, tensor)
+        return self._buckets[tensor]
 
     def _table_bytes(self, layout: Layout, width: float) -> float:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
