@@ -254,7 +254,7 @@ def test_cancelled_it_saves_and_stays_away(cluster: Slurm, config: Path) -> None
     assert [attempt["ending"] for attempt in launched.attempts] == ["stopped"]
     again = pretrain(cluster, "launch", "cancel", launched.run)
     assert again.returncode == 2
-    assert "nothing of it is queued or running" in again.stderr
+    assert "no job of it is queued or running" in again.stderr
 
 
 def test_a_hang_is_found_and_started_again(cluster: Slurm, config: Path, whole: list[dict[str, Any]]) -> None:
