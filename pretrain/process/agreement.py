@@ -117,9 +117,8 @@ def _wait(store: Store, keys: list[str], deadline: Deadline, missing: Callable[[
             store.wait(keys, timedelta(seconds=deadline.next_wait_s))
             return
         except RuntimeError as error:
-            if (
-                type(error).__name__ != "DistStoreError"
-            ):  # torch's error of a timeout: any other means that the store is gone
+            # torch's error of a timeout; any other means that the store is gone.
+            if type(error).__name__ != "DistStoreError":
                 raise RendezvousError(f"{_GONE}: look for what it printed, and start all ranks again") from None
         if deadline.expired:
             raise RendezvousError(

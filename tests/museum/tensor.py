@@ -34,7 +34,7 @@ def shards_initialised_alike(patch: pytest.MonkeyPatch) -> None:
 
 
 def gradient_of_the_own_slice(patch: pytest.MonkeyPatch) -> None:
-    """Of the gradient of a row-parallel linear's output, a rank takes its own slice and zeros for the others."""
+    """A rank keeps its own slice of the output gradient of a row-parallel linear, and zeros the other slices."""
     scatter = mappings._ReduceScatterToSequenceParallelRegion
     backward = scatter.backward
 

@@ -61,7 +61,7 @@ class Verify:
     def rows_of(
         self, jobs: list[Job], fault: Fault | None, folder: Path
     ) -> tuple[list[JobResult], ScoringCheck | None]:
-        """As `rows`, of these jobs."""
+        """Runs `jobs` and returns their rows, as `rows` does."""
         world = max(job.layout.world for job in jobs)
         scores, store = self.quantity == SCORING, folder / "store"
         rows: list[JobResult]

@@ -12,8 +12,10 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.layout.names import layouts_to_verify
+from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.plan.advice import advice
 from pretrain.plan.device import FOLDER, find_device
+from pretrain.plan.estimate import builder
 from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.estimate.seconds import fastest_first
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
@@ -60,6 +62,20 @@ def test_what_is_judged_is_legal_and_nothing_legal_is_left_out() -> None:
             assert sizes not in found
         else:
             assert sizes in found
+
+
+def test_the_size_of_a_bucket_is_computed_once_for_each_number_of_tensor_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through all parameters of the model; thousands of layouts share it."""
+    tensors: list[int] = []
+
+    def counted(config: RunConfig, tensor: int) -> int:
+        tensors.append(tensor)
+        return bucket_parameters(config, tensor)
+
+    monkeypatch.setattr(builder, "bucket_parameters", counted)
+    search(gpt3("6.7b"), H100, 64, per_node=8, stack=PLAIN)
+    assert tensors
+    assert len(tensors) == len(set(tensors))
 
 
 def test_the_best_is_first_fits_and_is_faster_than_the_shipped_layout() -> None:

@@ -94,9 +94,9 @@ def test_ranks_hold_and_exchange_what_the_planner_expects(name: str, overrides: 
 
 def test_logits_of_two_chunks_of_positions_never_live_at_once() -> None:
     """The planner counts those of one."""
-    found = rehearsed("debug/long", *DENSE, "model.vocabulary=20000", ranks=[0], gpus=1)
+    found = rehearsed("debug/long", *DENSE, "model.vocabulary=32768", ranks=[0], gpus=1)  # two equal chunks
     (rank,), (planned,) = found.ranks, found.planned
-    (count,) = (one.count for one in rank.largest if one.operator == "mm" and one.shape[-1] == 20_096)
+    (count,) = (one.count for one in rank.largest if one.operator == "mm" and one.shape[-1] == 32_768)
     assert count == 1
     assert_agrees(rank, planned)
 
