@@ -23,6 +23,7 @@ import torch
 from tests.gpu.cases import CASES, Case
 from tests.gpu.recorded import outcomes
 
+_ROOT = Path(__file__).parents[2]
 _LEAST_SECONDS = 45
 """with less time left, nothing is begun"""
 _RESUMABLE = 75
@@ -54,7 +55,7 @@ def report(directory: Path, end: float, tests: Sequence[str] = _TESTS, cases: Se
     status = 0
     try:
         if not finished.exists():
-            _run([*tests, "--outcomes", str(directory / "tests.jsonl")], end)
+            _run([*tests, "--outcomes", str((directory / "tests.jsonl").resolve())], end)
             finished.touch()
         for case in cases:
             _measure(directory / f"{_file_name(case)}.json", case, end)
@@ -78,14 +79,20 @@ def _measure(path: Path, case: Case, end: float) -> None:
 
 
 def _run(arguments: Sequence[str], end: float, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python with `arguments`. What it prints to standard error is shown. Raises OutOfTimeError."""
+    """Runs Python with `arguments`, from where `tests` can be imported. What it prints to standard error is shown.
+    Raises OutOfTimeError."""
     left = end - time.monotonic()
     if left < _LEAST_SECONDS:
         raise OutOfTimeError
     print(f"{' '.join(arguments)} ({left:.0f} s left)", file=sys.stderr, flush=True)
     try:
         return subprocess.run(
-            [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, timeout=left, env=os.environ | environment
+            [sys.executable, *arguments],
+            cwd=_ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=left,
+            env=os.environ | environment,
         )
     except subprocess.TimeoutExpired:
         raise OutOfTimeError from None
