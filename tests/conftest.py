@@ -5,7 +5,10 @@ A file goes to one process, so that what its tests have in common is made once; 
 as they have a dataset and a run in common.
 """
 
+import os
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
@@ -39,6 +42,16 @@ def pytest_fixture_setup() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     seed_global_generators()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """A test that leaves the working directory elsewhere would break others that run after it in the same process."""
+    yield
+    directory, expected = Path.cwd(), item.config.invocation_params.dir
+    if directory != expected:
+        os.chdir(expected)
+        pytest.fail(f"the test left the working directory at {directory}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -127,7 +127,10 @@ def test_storage_that_a_node_does_not_share_is_found_before_the_first_task(
     assert not list((tmp_path / ".out.building").glob("*/*.done.json"))
 
 
-def test_a_node_that_joins_later_is_asked_before_its_first_task(tmp_path: Path) -> None:
+def test_a_node_that_joins_later_is_asked_before_its_first_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a node works there: this restores the directory of the tests
     required = ray_cluster._NodeRequirements(
         mark=tmp_path / "no mark",
         token="x",
