@@ -42,6 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "engine scaling",
         "checkpoint",
         "evaluate preflight",
+        "finetune",
         "rehearse training verify",
         "commands",
         "__main__",
@@ -87,6 +88,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "curves sections",
         "combine write",
     ),
+    "pretrain.finetune": ("metrics",),
     "pretrain.training": ("build changes skips", "session", "bad_steps", "resume", "loop"),
     "data_pipeline.recipes": (
         "base bins windows",
@@ -145,7 +147,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": ("lean_imports", "verbs"),
     "pretrain.training": ("loop", "session"),
     "pretrain.evaluate": (
-        *("checkpoints", "decoding", "fetch", "generate", "heldout", "live_tasks", "lm_eval_model", "opening"),
+        *("bleu", "checkpoints", "decoding", "fetch", "generate", "heldout", "live_tasks", "lm_eval_model", "opening"),
         *("report", "settings", "tasks", "translate"),
     ),
     "pretrain.checkpoint.hf": ("export", "gguf", "imports"),
@@ -174,6 +176,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "lm_eval": ("pretrain/evaluate/harness.py", "pretrain/evaluate/lm_eval_model.py"),
     "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),
+    "seqeval": ("pretrain/finetune",),
+    "rouge_score": ("pretrain/finetune",),
     "ray": ("data_pipeline/executors/ray_cluster.py",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),

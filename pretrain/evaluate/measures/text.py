@@ -1,6 +1,5 @@
 """Generated answers, compared with references of which any is right, after a task's filters and normalization."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.measures.base import ForTask, Outcome, Query, fraction, mean
 from pretrain.evaluate.scorers.base import Scorer, answer_text
 from pretrain.evaluate.tasks.base import TaskDocument
+from pretrain.evaluate.tasks.normalization import word_f1
 
 _NONE = -1  # after the last token
 _RESAMPLES = 1000  # of documents, for the standard error of BLEU
@@ -51,7 +51,7 @@ class TextMeasure:
             "answer": answer,
             "tokens": ids,
             "right": normalized in references,
-            "f1": max(_f1(normalized.split(), text.split()) for text in references),
+            "f1": max(word_f1(normalized.split(), text.split()) for text in references),
         }
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
@@ -73,11 +73,3 @@ class TextMeasure:
 
 def _references(document: TaskDocument) -> Sequence[str]:
     return document.references or (document.target,)
-
-
-def _f1(answer: list[str], reference: list[str]) -> float:
-    """F1 of words, each counted as often as it occurs."""
-    if not answer or not reference:
-        return float(answer == reference)
-    common = sum((Counter(answer) & Counter(reference)).values())
-    return 2 * common / (len(answer) + len(reference))

@@ -3,6 +3,7 @@ answer before."""
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -13,6 +14,14 @@ def squad(text: str) -> str:
     """Lower case, no punctuation, no articles, single spaces: SQuAD's evaluation (Rajpurkar et al. 2016, arXiv
     1606.05250)."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def word_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
+    """F1 of words, each counted as often as it occurs; two empty texts have 1, as in SQuAD 2.0's evaluation."""
+    if not answer or not reference:
+        return float(not answer and not reference)
+    common = sum((Counter(answer) & Counter(reference)).values())
+    return 2 * common / (len(answer) + len(reference))
 
 
 def exact_match(

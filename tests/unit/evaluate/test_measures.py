@@ -11,8 +11,8 @@ from pretrain.evaluate.average_draws import average_draws
 from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.measures.target import TargetMeasure
-from pretrain.evaluate.measures.text import _f1
 from pretrain.evaluate.tasks.base import Continuation, TaskDocument
+from pretrain.evaluate.tasks.normalization import word_f1
 
 
 def question(*choices: str, right: int = 0) -> TaskDocument:
@@ -64,7 +64,7 @@ def test_a_class_that_is_never_right_counts_in_the_macro_f1() -> None:
 
 
 def test_words_count_as_often_as_they_occur() -> None:
-    assert _f1(["a", "a", "b"], ["a", "c"]) == pytest.approx(2 / 5)
-    assert _f1(["a", "a", "b"], ["a", "a"]) == pytest.approx(4 / 5)
-    assert _f1([], []) == 1
-    assert _f1(["a"], []) == 0
+    assert word_f1(["a", "a", "b"], ["a", "c"]) == pytest.approx(2 / 5)
+    assert word_f1(["a", "a", "b"], ["a", "a"]) == pytest.approx(4 / 5)
+    assert word_f1([], []) == 1
+    assert word_f1(["a"], []) == 0
