@@ -22,6 +22,7 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   import hf DIR           convert weights of transformers to a run with checkpoint 0
   translate RUN FILE      translate the lines of a file by beam search
   generate RUN            generate text: continue prompts, fill gaps, or write targets
+  features RUN FILE       write hidden states of texts as vectors
   keys [PATTERN]          list the config keys with type and default
 
   pretrain VERB --help    options of a verb, with examples

@@ -15,6 +15,7 @@ MODULES = {
     "import": "import_",
     "translate": "translate",
     "generate": "generate",
+    "features": "features",
     "lm-eval": "lm_eval",
     "launch": "launch",
     "keys": "keys",

@@ -1,15 +1,19 @@
 """The engine seam: what the loop, evaluation, checkpoints and verify know of an engine. They have no branch on
-parallelism. Three protocols, so that each says what it needs: `TrainEngine`, `DecodeEngine`, `InspectEngine`."""
+parallelism. Four protocols, so that each says what it needs: `TrainEngine`, `DecodeEngine`, `HiddenStateEngine`,
+`InspectEngine`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
 from pretrain.layout.layout import Layout
+
+Stack = Literal["encoder", "decoder"]
+"""A stack of layers of a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +162,17 @@ class DecodeEngine(ScoreEngine, Protocol):
         Collective within one replica."""
 
 
+class HiddenStateEngine(Ranks, Protocol):
+    """What features need."""
+
+    def hidden_states(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
+        """Outputs of some `layers` of a stack, float32, [rows, positions, layers, hidden]: layer 0 is what the
+        embedding puts out, layer n is the output of the n-th layer, the last one after the final norm. `pooled`: their
+        means over the positions where `loss_mask` is 1, [rows, layers, hidden]. `loss_mask` has the positions of that
+        stack; labels are not read, and an encoder-decoder's encoder runs alone if there are no `decoder_tokens`.
+        Context ranks divide the number of positions. Collective within one replica of the model."""
+
+
 class InspectEngine(Ranks, Protocol):
     """What verify and the gates of exports need."""
 
@@ -177,5 +192,5 @@ class InspectEngine(Ranks, Protocol):
         other implementations."""
 
 
-class Engine(TrainEngine, DecodeEngine, InspectEngine, Protocol):
+class Engine(TrainEngine, DecodeEngine, HiddenStateEngine, InspectEngine, Protocol):
     """One way to run a model over ranks."""

@@ -110,6 +110,12 @@ class Groups:
             dist.all_reduce(value, group=parallel_state.get_context_parallel_group())
         return value
 
+    def sum_over_pipeline(self, value: Tensor) -> Tensor:
+        """Sums over the stages."""
+        if self.pipeline_world > 1:
+            dist.all_reduce(value, group=parallel_state.get_pipeline_model_parallel_group())
+        return value
+
     def broadcast_over_pipeline(self, value: Tensor) -> Tensor:
         """The last stage's value, on every stage. `value` is the buffer: same shape and dtype everywhere."""
         if self.pipeline_world > 1:

@@ -75,8 +75,11 @@ class Network(LanguageModule):
         """From the stage before: megatron-core's schedules call this."""
         self.received = input_tensor[0]
 
-    def forward(self, batch: MicroBatch, cache: KeyValueCache | None = None, judge: Judge | None = None) -> Any:
-        """`judge` is handed logits in fp32. With a `cache`, `batch` holds the positions that follow those read before.
+    def forward(
+        self, batch: MicroBatch, cache: KeyValueCache | None = None, judge: Judge | None = None, head: bool = True
+    ) -> Any:
+        """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32.
+        With a `cache`, `batch` holds the positions that follow those read before.
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
         inputs = self._inputs(batch, cache)
@@ -84,7 +87,7 @@ class Network(LanguageModule):
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
-        return self._predict(stream, inputs, batch, judge) if self.post_process else stream
+        return self._predict(stream, inputs, batch, judge) if self.post_process and head else stream
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         tensor_ranks = self.tp_group.size()

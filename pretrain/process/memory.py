@@ -14,6 +14,8 @@ _PARTS = {
     "batch.micro_sequences or model.sequence_length, or set parallel.recompute=full",
     ("pretrain.evaluate.heldout", "heldout_loss"): "scoring held-out text: lower batch.micro_sequences",
     ("pretrain.evaluate.evaluator", "evaluate"): "scoring: use more ranks (--nproc with parallel.tensor)",
+    ("pretrain.evaluate.features", "write_features"): "computing hidden states: lower --batch, or use more ranks "
+    "(--nproc with parallel.tensor)",
     ("pretrain.checkpoint.saver", "reserve"): "reserving the copy that checkpoints are written from: set "
     "checkpoint.in_flight to 1 or 0, or share the model over more ranks",
     ("pretrain.checkpoint.saver", "save"): "copying the state for a checkpoint: set checkpoint.in_flight=0",

@@ -10,6 +10,7 @@ import torch
 
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
@@ -67,3 +68,22 @@ def tokenizer_for(family: str, directory: Path) -> Path:
 
 def read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
+
+
+def with_weights_of(engine: MegatronEngine, config: RunConfig, specials: Specials) -> tuple[Any, list[Any]]:
+    """Hugging Face's model with the weights of an engine of one rank, and the links to it."""
+    from torch import nn
+
+    from pretrain.checkpoint.hf.registry import hf_family_of
+
+    family, state = hf_family_of(config.model), engine.state()
+    links = list(family.links(config.model))
+    weights = {}
+    for link in links:
+        values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
+        weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
+    theirs = family.class_of(config.model)(family.hf_config(config.model, specials))
+    if not config.model.tie_word_embeddings:  # transformers ties every new T5's
+        theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())
+    theirs.load_state_dict(weights, strict=False)
+    return theirs.eval(), links

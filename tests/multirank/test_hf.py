@@ -11,7 +11,7 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.families import FAMILIES, each, family_config
-from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
+from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value, with_weights_of
 from tests.helpers.hf_folders import changed, tensors, write
 from tests.helpers.hf_folders import config as settings
 from tests.helpers.ranks import run_ranks
@@ -92,7 +92,7 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})
     engine = build_engine(config)
     randomise(engine)
-    theirs, links = _with_the_weights_of(engine, config)
+    theirs, links = with_weights_of(engine, config, SPECIALS)
     batch = rows_for(config)
     engine.keeps_gradients = True
     result = engine.train_step(batch, 0.0, 1)
@@ -126,25 +126,6 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     return ours, expected, result.loss_sum / result.token_count, loss.item()
 
 
-def _with_the_weights_of(engine: Any, config: RunConfig) -> tuple[Any, list[Any]]:
-    """Hugging Face's model, and the links to it."""
-    from torch import nn
-
-    from pretrain.checkpoint.hf.registry import hf_family_of
-
-    family, state = hf_family_of(config.model), engine.state()
-    links = list(family.links(config.model))
-    weights = {}
-    for link in links:
-        values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
-        weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
-    theirs = family.class_of(config.model)(family.hf_config(config.model, SPECIALS))
-    if not config.model.tie_word_embeddings:  # transformers ties every new T5's
-        theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())
-    theirs.load_state_dict(weights, strict=False)
-    return theirs.eval(), links
-
-
 def _with_padding_before_and_within(family: str) -> float:
     """The largest difference of logits, where there is no padding."""
     from dataclasses import replace
@@ -154,7 +135,7 @@ def _with_padding_before_and_within(family: str) -> float:
     config = _config(family, {})
     engine = build_engine(config, train=False)
     randomise(engine)
-    theirs, _ = _with_the_weights_of(engine, config)
+    theirs, _ = with_weights_of(engine, config, SPECIALS)
     batch = rows_for(config)
     shown = np.ones_like(batch.tokens, dtype=bool)
     shown[0, :3] = shown[1, 10:15] = False

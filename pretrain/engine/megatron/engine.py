@@ -14,9 +14,10 @@ from torch import Tensor
 from data_pipeline.batch import Batch, Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
-from pretrain.engine.base import GlobalPart, Scores, StepResult
+from pretrain.engine.base import GlobalPart, Scores, Stack, StepResult
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
+from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
@@ -87,6 +88,15 @@ class MegatronEngine:
             runner=self._runner,
             cutter=self._cutter,
             objective=Tokens(*judging),
+            device=self.device,
+        )
+
+        self._hidden_states = HiddenStates(
+            model=config.model,
+            layout=layout,
+            groups=self.groups,
+            runner=self._runner,
+            cutter=self._cutter,
             device=self.device,
         )
 
@@ -208,6 +218,10 @@ class MegatronEngine:
     def argmax_tokens(self, batch: Rows) -> np.ndarray:
         """See `base.DecodeEngine`."""
         return self._decoder.argmax_tokens(batch)
+
+    def hidden_states(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
+        """See `base.HiddenStateEngine`."""
+        return self._hidden_states.compute(batch, stack, layers, pooled)
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.TrainEngine`. Names are `model/...` (fp32 weights) and those of the optimizer's moments."""

@@ -21,7 +21,18 @@ RESUME = ("train", "data build", "launch local")
 """Commands that end with 75: a signal stops them after they have saved."""
 METAVARS = {
     *("N", "X", "N,N,...", "X,X,...", "A,B,...", "FILE", "DIR", "TEXT", "COMMAND", "NAME", "NAME,...", "RUN", "OPTION"),
-    *("FEATURES", "SIZE", "TIME", "IMAGE", "FROM:TO,...", "DEPENDENCY", "NAME=VALUE", "NAME_OR_FILE", "FORMAT DIR"),
+    *(
+        "FEATURES",
+        "SIZE",
+        "TIME",
+        "IMAGE",
+        "FROM:TO,...",
+        "DEPENDENCY",
+        "NAME=VALUE",
+        "NAME_OR_FILE",
+        "FORMAT DIR",
+        "LAYERS",
+    ),
 }
 
 
