@@ -91,7 +91,8 @@ class Rows:
     documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))
     """[rows, S] the document of each token within its row: 0, 1, ...; -1 for padding. Tokens attend only within their
     document. None: document boundaries are ignored."""
-
+    targets: NDArray[np.float32] | None = field(default=None, metadata=column("rows", "labels"))
+    """[rows, L] the number to predict at each position whose label counts, for a regression; 0 elsewhere."""
     label_positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the input position whose logits predict each label, for scoring; the model computes no other logits.
     None: the last L positions."""

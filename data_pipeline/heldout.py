@@ -9,6 +9,7 @@ import numpy as np
 from data_pipeline.batch import Batch, Cursor
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.loader import batch_of, rows_of_rank
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
@@ -18,14 +19,14 @@ _HELDOUT_SEED = 0
 
 
 def heldout(
-    dataset: Dataset,
+    dataset: DataSource,
     recipe: Recipe | int,
     rows: int,
     *,
     data_rank: int = 0,
     data_world: int = 1,
     limit: int | None = None,
-    split: SplitName = "validation",
+    split: LabelledSplit = "validation",
 ) -> Iterator[Batch]:
     """Every sample of a split once, in order, in global batches of `rows`; at most `limit` samples.
 
@@ -37,6 +38,8 @@ def heldout(
     Raises ValueError when the ranks can't share `rows` evenly, DataError when the split yields no sample.
     """
     if isinstance(recipe, int | CausalRecipe):
+        assert isinstance(dataset, Dataset)
+        assert split != "test"
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
         return _heldout_windows(
             dataset, length, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split
@@ -44,16 +47,25 @@ def heldout(
     return _heldout_samples(dataset, recipe, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split)
 
 
-def num_heldout(dataset: Dataset, recipe: Recipe | int, split: SplitName = "validation") -> int:
+def num_heldout(dataset: DataSource, recipe: Recipe | int, split: LabelledSplit = "validation") -> int:
     """How many samples `heldout` yields without a limit. Raises DataError when the split yields none."""
     if isinstance(recipe, int | CausalRecipe):
+        assert isinstance(dataset, Dataset)
+        assert split != "test"
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
         return -(-(dataset.num_tokens(split) - 1) // length)
     return recipe.samples(dataset, split).count
 
 
 def _heldout_samples(
-    dataset: Dataset, recipe: Recipe, rows: int, *, data_rank: int, data_world: int, limit: int | None, split: SplitName
+    dataset: DataSource,
+    recipe: Recipe,
+    rows: int,
+    *,
+    data_rank: int,
+    data_world: int,
+    limit: int | None,
+    split: LabelledSplit,
 ) -> Iterator[Batch]:
     samples = recipe.samples(dataset, split)
     mine = rows_of_rank(rows, data_rank, data_world)

@@ -21,6 +21,7 @@ from data_pipeline.batch import Batch, Cursor, Rows
 from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
 from data_pipeline.order.mixture import Mixture
 from data_pipeline.order.order import permute, round_keys
@@ -39,7 +40,7 @@ class SampleStream:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Path | str | Dataset, float]],
+        sources: Sequence[tuple[Path | str | DataSource, float]],
         recipe: Recipe | int,
         seed: int,
         split: SplitName = "train",
@@ -53,16 +54,18 @@ class SampleStream:
         """
         weights = [(begin, [float(weight) for weight in of]) for begin, of in [(0, [w for _, w in sources]), *phases]]
         self.mixture = Mixture(weights)
-        self.datasets = [Dataset(given) if isinstance(given, str | Path) else given for given, _ in sources]
+        self.datasets: list[DataSource] = [
+            Dataset(given) if isinstance(given, str | Path) else given for given, _ in sources
+        ]
         self.split, self._seed = split, seed
         first = self.datasets[0]
         for other in self.datasets[1:]:
-            if other.manifest.tokenizer.identity != first.manifest.tokenizer.identity:
+            if other.tokenizer_identity != first.tokenizer_identity:
                 raise DataError(
                     f"{first.address} and {other.address} were made with different tokenizers; build one of them "
-                    f"again with tokenizer.path={first.directory / first.manifest.tokenizer.file}."
+                    f"again with tokenizer.path={first.tokenizer_path}."
                 )
-        self.recipe = CausalRecipe(recipe, first.manifest.tokenizer.vocabulary) if isinstance(recipe, int) else recipe
+        self.recipe = _recipe_of(recipe, first)
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
         """Samples per epoch of each source."""
@@ -186,7 +189,7 @@ class ChainedStreams:
         self._skipped: tuple[tuple[int, int], ...] = ()
 
     @property
-    def datasets(self) -> list[Dataset]:
+    def datasets(self) -> list[DataSource]:
         """Datasets of the second phase, which has them all."""
         return self._then.datasets
 
@@ -273,6 +276,11 @@ def load(
     if workers == 0:
         return (stream.batch(start, count, data_rank, data_world) for start, count in spans)
     return _prefetched(lambda span: stream.batch(*span, data_rank, data_world), spans, workers, max(prefetch, workers))
+
+
+def _recipe_of(recipe: Recipe | int, dataset: DataSource) -> Recipe:
+    """`recipe`, or the causal one of that sequence length."""
+    return CausalRecipe(recipe, dataset.vocabulary_size) if isinstance(recipe, int) else recipe
 
 
 def batch_of(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:

@@ -36,6 +36,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
+_EXCERPT_TOKENS = 64
+
 
 @dataclass(frozen=True)
 class DocumentSpan:
@@ -90,14 +92,38 @@ class Dataset:
         """Digest of the tokenizer and the tokens."""
         return self.manifest.identity
 
+    @property
+    def tokenizer_identity(self) -> str:
+        """Digest of the tokenizer."""
+        return self.manifest.tokenizer.identity
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The tokenizer's file."""
+        return self.directory / self.manifest.tokenizer.file
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids of the tokenizer."""
+        return self.manifest.tokenizer.vocabulary
+
+    def tokenizer_bytes(self) -> bytes:
+        """The bytes of the tokenizer's file."""
+        return self.tokenizer_path.read_bytes()
+
+    def sizes(self) -> dict[str, int]:
+        """Documents and tokens of each split."""
+        splits = self.manifest.splits.items()
+        documents = {f"{name}_documents": split.documents for name, split in splits}
+        return documents | {f"{name}_tokens": split.tokens for name, split in splits}
+
     def num_tokens(self, split: SplitName) -> int:
         """Tokens in the split's stream, ends of text included."""
         return self.manifest.splits[split].tokens
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made this dataset. Raises DataError when the file or the library isn't the same."""
-        record = self.manifest.tokenizer
-        path = self.directory / record.file
+        record, path = self.manifest.tokenizer, self.tokenizer_path
         if path.exists():
             _check_file(path)
         same = not path.exists() or file_sha256(path) == record.sha256
@@ -188,6 +214,11 @@ class Dataset:
                 for index in np.flatnonzero((starts < end) & (start < ends)).tolist():
                     spans.append(DocumentSpan(records[index], int(starts[index]), int(ends[index] - starts[index])))
         return spans
+
+    def excerpt(self, split: SplitName, start: int, tokens: int, tokenizer: Tokenizer) -> str:
+        """The text of a span of the split's stream, of its first 64 tokens at most. `tokenizer` is the dataset's."""
+        ids = self.window(split, start, min(tokens, _EXCERPT_TOKENS))
+        return tokenizer.decode(ids[ids != tokenizer.end_of_text])
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.

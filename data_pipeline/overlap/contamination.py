@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class SearchedSet:
         return cls(**counts, removed=removed, hashes=hashes[hashes != 0], dirty_hashes=dirty)
 
 
-def searched_sets(dataset: Dataset) -> list[SearchedSet]:
+def searched_sets(dataset: DataSource) -> list[SearchedSet]:
     """The evaluation sets that all of the dataset's training text was searched for, in the order of its build's steps.
 
     Raises DataError when the report of the build can't be read.

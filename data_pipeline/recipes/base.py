@@ -62,8 +62,9 @@ class Recipe(Protocol):
     def settings(self) -> dict[str, Any] | None:
         """Plain values that samples depend on beside dataset, seed and sequence length; None when there are none."""
 
-    def samples(self, dataset: Dataset, split: SplitName) -> Samples:
-        """The samples of a split. Raises DataError when there are none, or the dataset is of another kind."""
+    def samples(self, dataset: Any, split: Any) -> Samples:
+        """The samples of a split of a `Dataset`, or of a `LabelledDataset` if the objective is labelled. Raises
+        DataError when there are none, or the dataset is of another kind."""
 
 
 def generator(seed: int, sample: Ids) -> np.random.Generator:

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from data_pipeline.config import StrictSettings
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.base import Recipe, Samples
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, specials
 
@@ -26,6 +28,17 @@ _OF_THE_LOSS = frozenset({"label_smoothing", "z_loss"})
 """Settings that samples do not depend on."""
 
 
+@dataclass(frozen=True)
+class TaskHead:
+    """What takes the place of the language-model head of a model that is fine-tuned: a map from the last hidden state
+    of each position to `outputs` numbers."""
+
+    kind: Literal["sequence", "token"]
+    """sequence: one position of each row has an answer, for its entire text; token: each position has one."""
+    outputs: int
+    """Numbers for each position."""
+
+
 class Objective(StrictSettings):
     """Settings of all objectives. Every subclass has a `name: Literal[...]` with that name as its default, and only
     settings that have an effect."""
@@ -36,6 +49,8 @@ class Objective(StrictSettings):
     """Shapes of models that can be trained on its rows."""
     predicts_next: ClassVar[bool] = False
     """Whether its labels are the next tokens of plain text, so that a trained model can continue text."""
+    labelled: ClassVar[bool] = False
+    """Whether its samples are made of labelled rows (`labelled/dataset.py`), not of tokenized text."""
 
     name: str
     label_smoothing: float = Field(
@@ -57,6 +72,11 @@ class Objective(StrictSettings):
     def loss(self) -> str:
         """Name of the loss: a row of pretrain/objectives/registry.py."""
         return "tokens"
+
+    @property
+    def task_head(self) -> TaskHead | None:
+        """The head that a model needs for its labels; None: the language-model head."""
+        return None
 
     @property
     def columns(self) -> frozenset[str]:
@@ -82,6 +102,11 @@ class Objective(StrictSettings):
         plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", *_OF_THE_LOSS})
         return {"name": self.name, **plain}
 
+    def for_model(self, shape: ModelShape, input_format: str | None, segments: bool) -> Self:
+        """A copy with the settings that follow from a model where they are not set: from its shape, the input format of
+        its family (None: that of the shape), and whether it distinguishes segments."""
+        return self
+
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """Tokens of text in a sample: as many as fit into `sequence_length` positions with the input's special tokens,
         or, with `decoder_only`, with the target too. Raises DataError for a length that is too short for text."""
@@ -92,6 +117,10 @@ class Objective(StrictSettings):
         Raises DataError for a length that is too short for text."""
         self.text_tokens(sequence_length)
         return sequence_length
+
+    def check_sources(self, names: Sequence[str], samples: Sequence[Samples]) -> None:
+        """Raises DataError if the training samples of a run's sources, which have these names, together do not suit the
+        objective."""
 
     @abstractmethod
     def recipe(

@@ -15,6 +15,7 @@ from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.pairs import Pairs
 from data_pipeline.recipes.span_corruption import SpanCorruption
 from data_pipeline.recipes.t5_study import BertStyle, Deshuffling, Drop, MassStyle, PrefixLM
+from data_pipeline.recipes.text_labels import Classification, Regression
 from data_pipeline.recipes.tlm import Translation
 
 AnyObjective = Annotated[
@@ -29,7 +30,9 @@ AnyObjective = Annotated[
     | Deshuffling
     | Denoising
     | Pairs
-    | Translation,
+    | Translation
+    | Classification
+    | Regression,
     Field(discriminator="name"),
 ]
 """A built-in objective, chosen by its `name`: a setting that it does not read cannot be written."""

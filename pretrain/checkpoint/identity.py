@@ -10,17 +10,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from pretrain.config.run_config import RunConfig
 from pretrain.process.agreement import plain
 from pretrain.process.ranks import world_size
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = (_ROOT / "pretrain", _ROOT / "data_pipeline")
-_PATH_KEYS = ("data.path", "data.cache_dir")  # machines may keep the same data in different places
+_PATH_KEYS = ("data.path", "data.tokenizer", "data.cache_dir")  # machines may keep the same data in different places
 
 
-def rank_fingerprint(config: RunConfig, datasets: Sequence[Dataset]) -> dict[str, Any]:
+def rank_fingerprint(config: RunConfig, datasets: Sequence[DataSource]) -> dict[str, Any]:
     """Plain values by name that must be equal on all ranks of a training run: `config_fingerprint`, and the identity of
     each source's dataset."""
     identities = {

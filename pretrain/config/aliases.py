@@ -8,7 +8,8 @@ _LENGTH = ("train.steps", "train.tokens")
 ALIASES: dict[str, tuple[str, ...]] = {
     "lr min_lr lr_decay_style lr_scheduler lr_scheduler_type": _RATE,
     "warmup lr_warmup_iters lr_warmup_samples lr_warmup_fraction warmup_ratio": _WARMUP,
-    "train_iters max_steps num_steps iterations epochs num_epochs num_train_epochs": _LENGTH,
+    "train_iters max_steps num_steps iterations": _LENGTH,
+    "epochs num_epochs num_train_epochs": ("train.epochs", *_LENGTH),
     "micro_batch_size local_batch_size per_device_train_batch_size train_micro_batch_size_per_gpu": (
         "batch.micro_sequences",
     ),

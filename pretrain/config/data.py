@@ -13,7 +13,8 @@ from pretrain.config.section import Section, named
 
 class Source(Section):
     path: PathText = Field(
-        description="directory that `pretrain data build` wrote, or the address of a copy: s3://, gs://, https://"
+        description="directory that `pretrain data build` wrote, or the address of a copy: s3://, gs://, https://; for "
+        "a labelled objective, a directory with train.jsonl and validation.jsonl"
     )
     name: str | None = Field(
         None, description="name of the source in phases and in the ledger; default: the last component of the path"
@@ -76,6 +77,11 @@ class Data(Section):
     sources: list[Source] = Field([], description="datasets and their weights")
     mixing: Mixing | None = Field(
         None, description="rates computed from the sources' numbers of examples, in place of weights"
+    )
+    tokenizer: PathText | None = Field(
+        None,
+        description="file of the tokenizer for labelled data, which holds text (`pretrain finetune` takes that of the "
+        "checkpoint); tokenized datasets have their own",
     )
     phases: list[WeightPhase] = Field(
         [], description="weights that change during the run, in order; each source continues where it was"

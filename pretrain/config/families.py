@@ -29,6 +29,8 @@ class Capabilities:
     """documents may lie side by side in a row"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
+    input_format: str | None = None
+    """format of labelled inputs (`objective.format`); None: that of the model's shape"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
     only: Mapping[str, Any] = field(default_factory=dict)
     """attributes of `model` that have one value in this family"""
@@ -51,13 +53,19 @@ _BUILT_IN: dict[str, Capabilities] = {
         encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
     ),
     "roberta": Capabilities(
-        encoder=True, masked_head=True, head_bias=True, fewest_segments=2, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=2,
+        input_format="roberta",
+        positions=_OF_ENCODERS,
+        only=_BEFORE_LLAMA,
     ),
     "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, only=_BEFORE_LLAMA),
     "transformer": Capabilities(
         encoder=True, decoder=True, positions=("learned", "sinusoidal", "relative", "shaw"), only=_BEFORE_LLAMA
     ),
-    "bart": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
+    "bart": Capabilities(encoder=True, decoder=True, input_format="bart", only=_BEFORE_LLAMA),
     "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
     "ctrl": Capabilities(
         decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA

@@ -57,6 +57,34 @@ class RunConfig(Section):
         return self.model_copy(update={"model": model.model_copy(update={"target_length": length})})
 
     @model_validator(mode="after")
+    def _labelled_inputs_suit_the_model(self) -> "RunConfig":
+        model, data, objective = self.model, self.data, self.objective
+        if not objective.labelled:
+            if data.tokenizer is not None:
+                raise ValueError(
+                    f"data.tokenizer is for labelled data, and objective.name={objective.name} reads tokenized "
+                    "datasets, which have their own tokenizer: leave it out"
+                )
+            if self.train.epochs is not None:
+                raise ValueError(
+                    f"train.epochs is for labelled data, and objective.name={objective.name} reads tokenized text: set "
+                    "train.tokens or train.steps"
+                )
+            return self
+        if self.train.epochs is not None and (self.batch.ramp is not None or self.batch.short is not None):
+            raise ValueError(
+                "train.epochs requires batches of one size and length: leave out batch.ramp and batch.short, or set "
+                "train.steps"
+            )
+        if objective.task_head is not None and self.evaluate.tasks:
+            raise ValueError(
+                f"evaluate.tasks scores language models, and objective.name={objective.name} replaces the "
+                "language-model head: leave it out"
+            )
+        fitted = objective.for_model(model.shape, model.capabilities.input_format, model.segments > 1)
+        return self.model_copy(update={"objective": fitted})
+
+    @model_validator(mode="after")
     def _two_lengths_suit_the_run(self) -> "RunConfig":
         short = self.batch.short
         if short is None:

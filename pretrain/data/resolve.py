@@ -1,5 +1,6 @@
-"""What a config leaves open and the data decides: the sources of a mix, the vocabulary."""
+"""What a config leaves open and the data decides: the sources of a mix, the vocabulary, the steps of some epochs."""
 
+import math
 import os
 from pathlib import Path
 
@@ -7,27 +8,34 @@ from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import DatasetManifest
 from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.run_config import RunConfig
+from pretrain.config.train import Train
 from pretrain.errors import ConfigError
 from pretrain.run_length.segments import run_length
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The config with the sources of `data.path` if it is a mix, and with `model.vocabulary` set: the ids
-    of its data's tokenizer and of what its objective adds. Raises ConfigError where there is no data, a given
-    vocabulary is too small, or the run ends within its warm-up; DataError where the data cannot be read, or lengths do
-    not suit the objective."""
-    _check_schedule(config)
+    """The config with the sources of `data.path` if it is a mix, with `model.vocabulary` set (the ids of its data's
+    tokenizer and of what its objective adds), and with `train.steps` in place of `train.epochs`. Raises ConfigError
+    where there is no data, a given vocabulary is too small, or the run ends within its warm-up; DataError where the
+    data cannot be read, or lengths do not suit the objective."""
+    if config.train.epochs is None:
+        _check_schedule(config)
     config = _of_mix(config)
     sources = config.data.resolved_sources
     _check_twice(sources)
     if not sources:
-        raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
+        what = (
+            "of train.jsonl and validation.jsonl" if config.objective.labelled else "that `pretrain data build` wrote"
+        )
+        raise ConfigError(f"no data: set data.path (or data.sources) to a directory {what}")
     dataset = open_dataset(config, sources[0])
     tokenizer = dataset.tokenizer()
     needed = recipe_of(config, tokenizer).vocabulary
@@ -39,7 +47,19 @@ def resolve(config: RunConfig) -> RunConfig:
             "model.vocabulary out to follow them"
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
-    return config.model_copy(update={"model": model})
+    config = config.model_copy(update={"model": model})
+    if config.train.epochs is not None:
+        config = _with_steps(config, tokenizer, config.train.epochs)
+        _check_schedule(config)
+    return config
+
+
+def _with_steps(config: RunConfig, tokenizer: Tokenizer, epochs: float) -> RunConfig:
+    """The config with the number of steps in place of `train.epochs`."""
+    recipe = recipe_of(config, tokenizer)
+    samples = sum(recipe.samples(dataset, "train").count for dataset in open_datasets(config))
+    steps = math.ceil(epochs * samples / config.batch.sequences)
+    return config.model_copy(update={"train": Train(steps=steps)})
 
 
 def _check_schedule(config: RunConfig) -> None:
@@ -97,13 +117,26 @@ def _of_mix(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": data})
 
 
-def open_dataset(config: RunConfig, source: Source) -> Dataset:
-    """One of the config's datasets, wherever it lies. Raises DataError where it cannot be read."""
+def open_dataset(config: RunConfig, source: Source) -> DataSource:
+    """One of the config's datasets: labelled rows if the objective is labelled. Raises DataError where it cannot be
+    read, ConfigError for labelled rows without `data.tokenizer`."""
+    if not config.objective.labelled:
+        return open_tokenized(config, source)
+    if config.data.tokenizer is None:
+        raise ConfigError(
+            f"objective.name={config.objective.name} reads labelled text: set data.tokenizer to the tokenizer's file "
+            "(`pretrain finetune` takes that of the checkpoint)"
+        )
+    return LabelledDataset(source.path, config.data.tokenizer, source.called)
+
+
+def open_tokenized(config: RunConfig, source: Source) -> Dataset:
+    """One of the config's tokenized datasets. Raises DataError where it cannot be read."""
     folder = config.data.cache_dir
     return Dataset(source.path, Cache(Path(folder) if folder else None, config.data.cache_bytes), source.called)
 
 
-def open_datasets(config: RunConfig) -> list[Dataset]:
+def open_datasets(config: RunConfig) -> list[DataSource]:
     """The dataset of each source."""
     return [open_dataset(config, source) for source in config.data.resolved_sources]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.order.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
@@ -20,7 +20,7 @@ Stream = SampleStream | ChainedStreams
 
 
 def open_stream(
-    config: RunConfig, datasets: Sequence[Dataset] | None = None
+    config: RunConfig, datasets: Sequence[DataSource] | None = None
 ) -> tuple[SampleStream | ChainedStreams, Recipe]:
     """The samples of a run, and what they are made by (of the model's whole length). `datasets`: those of its sources,
     if they are open already."""
@@ -40,6 +40,7 @@ def open_stream(
         for phase in config.data.phases
     ]
     stream = SampleStream(sources, recipe, config.run.seed, phases=phases)
+    config.objective.check_sources(names, stream.samples)
     if config.batch.short is None:
         return skip_samples(stream, config), recipe
     first = SampleStream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.dataset import Dataset, DocumentSpan
+from data_pipeline.dataset.dataset import DocumentSpan
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.loader import SampleStream
 from data_pipeline.tokenizers.base import Tokenizer
 
-_TEXT_TOKENS, _TEXT_CHARACTERS = 64, 100
+_TEXT_CHARACTERS = 100
 
 
 def trace_samples(
@@ -52,7 +53,7 @@ def trace_documents(stream: SampleStream, ids: NDArray[np.int64], names: Sequenc
 
 
 def _document(
-    dataset: Dataset, split: SplitName, span: DocumentSpan, *, start: int, tokens: int, tokenizer: Tokenizer | None
+    dataset: DataSource, split: SplitName, span: DocumentSpan, *, start: int, tokens: int, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     first, end = max(start, span.start), min(start + tokens, span.start + span.tokens)
     entry = {
@@ -65,6 +66,5 @@ def _document(
         "of_tokens": span.tokens,
     }
     if tokenizer is not None:
-        ids = dataset.window(split, first, min(end - first, _TEXT_TOKENS))
-        entry["text"] = tokenizer.decode(ids[ids != tokenizer.end_of_text])[:_TEXT_CHARACTERS]
+        entry["text"] = dataset.excerpt(split, first, end - first, tokenizer)[:_TEXT_CHARACTERS]
     return entry

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.heldout import heldout, num_heldout
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
@@ -79,7 +80,7 @@ def exp(nats: float) -> float | None:
 
 def heldout_loss(
     engine: Engine,
-    dataset: Dataset | Sequence[Dataset],
+    dataset: DataSource | Sequence[DataSource],
     recipe: Recipe | int,
     sequences: int | None = None,
     rank_rows: int = 8,
@@ -91,7 +92,7 @@ def heldout_loss(
     `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
     watchdog.kick("scoring held-out samples")
-    datasets = [dataset] if isinstance(dataset, Dataset) else dataset
+    datasets = dataset if isinstance(dataset, Sequence) else [dataset]
     by_source, terms = np.zeros((len(datasets), 2)), dict[str, np.ndarray]()
     rows = rank_rows * engine.data_world
     parts = _parts(datasets, recipe, sequences)
@@ -104,8 +105,9 @@ def heldout_loss(
                 terms[name] = terms.get(name, 0) + np.array(term)
     summed = engine.sum_over_data(np.stack([*by_source, *terms.values()])).tolist()
     pairs = [(value, int(count)) for value, count in summed]
-    each, splits = pairs[: len(datasets)], [one.manifest.splits["validation"] for one in datasets]
+    each = pairs[: len(datasets)]
     token_count = sum(count for _, count in each)
+    splits = [one.manifest.splits["validation"] for one in datasets if isinstance(one, Dataset)]
     all_scored = isinstance(recipe, int | CausalRecipe) and token_count == sum(split.tokens - 1 for split in splits)
     words = sum(split.words for split in splits) if all_scored else None
     text_bytes = sum(split.text_bytes for split in splits) if all_scored else None
@@ -120,7 +122,7 @@ def heldout_loss(
     )
 
 
-def _parts(datasets: Sequence[Dataset], recipe: Recipe | int, sequences: int | None) -> list[int | None]:
+def _parts(datasets: Sequence[DataSource], recipe: Recipe | int, sequences: int | None) -> list[int | None]:
     """How many samples are scored of each source, at least one; None: all. One source's are not counted for that."""
     if sequences is None or len(datasets) == 1:
         return [sequences] * len(datasets)

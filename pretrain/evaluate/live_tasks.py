@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
@@ -17,9 +18,9 @@ Scores = Callable[[], Results]
 """Scores the tasks. Collective."""
 
 
-def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
-    """A function that scores `evaluate.tasks` on `engine`. Checks files and layout here, before the first step: raises
-    ConfigError."""
+def live_tasks(config: RunConfig, engine: Engine, dataset: DataSource) -> Scores:
+    """A function that scores `evaluate.tasks` on `engine`; `dataset` is that of the first source. Checks files and
+    layout here, before the first step: raises ConfigError."""
     section = config.evaluate
     if HELD_OUT in section.tasks:
         raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")
@@ -35,5 +36,6 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
     settings = EvalSettings(
         shots=section.shots, limit=section.limit, data_dir=Path(section.data).expanduser() if section.data else None
     )
-    work = read(scorer, dataset, section.tasks, settings)
-    return lambda: evaluate(engine, scorer, dataset, section.tasks, settings, read_before=work).results
+    text = dataset if isinstance(dataset, Dataset) else None
+    work = read(scorer, text, section.tasks, settings)
+    return lambda: evaluate(engine, scorer, text, section.tasks, settings, read_before=work).results

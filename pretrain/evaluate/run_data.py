@@ -7,21 +7,22 @@ from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
-from pretrain.data.resolve import open_datasets
+from pretrain.data.resolve import open_tokenized
 from pretrain.data.stream import open_stream
 from pretrain.errors import ConfigError
 
 
 def run_datasets(config: RunConfig, tokenizer: Tokenizer) -> list[Dataset]:
-    """The dataset of each source of the run; empty where the config names none or a local one is gone (tasks that need
-    it say so). Raises ConfigError for a dataset of another tokenizer than the checkpoint's."""
+    """The tokenized dataset of each source of the run; empty where the config names none, a local one is gone or the
+    objective reads labelled rows (tasks that need text say so). Raises ConfigError for a dataset of another tokenizer
+    than the checkpoint's."""
     sources = config.data.resolved_sources
     local = local_path(sources[0].path) if sources else None
-    if not sources or (local is not None and not local.exists()):
+    if not sources or config.objective.labelled or (local is not None and not local.exists()):
         return []
-    datasets = open_datasets(config)
+    datasets = [open_tokenized(config, source) for source in sources]
     for dataset in datasets:
-        if dataset.manifest.tokenizer.identity != tokenizer.identity:
+        if dataset.tokenizer_identity != tokenizer.identity:
             raise ConfigError(
                 f"{dataset.address} was built with another tokenizer than the checkpoint's: name the run's own "
                 "data.path"

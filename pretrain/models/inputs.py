@@ -22,6 +22,7 @@ class MicroBatch:
     segments_BS: Tensor | None = None
     next_sentence_B: Tensor | None = None
     documents_BS: Tensor | None = None
+    targets_BL: Tensor | None = None
     label_positions_BL: Tensor | None = None
     first_row: int = 0
     """the number that dropout knows it by: see pretrain/random/dropout.py"""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from pretrain.config.data import Source
 
 
@@ -39,7 +39,7 @@ class DataInput:
     """how much it is, and its weight among the others"""
 
 
-def data_inputs(sources: Sequence[Source], datasets: Sequence[Dataset]) -> list[DataInput]:
+def data_inputs(sources: Sequence[Source], datasets: Sequence[DataSource]) -> list[DataInput]:
     """The data inputs of a run's sources, whose datasets are in the same order."""
     return [
         DataInput(
@@ -47,9 +47,8 @@ def data_inputs(sources: Sequence[Source], datasets: Sequence[Dataset]) -> list[
             dataset.address,
             dataset.identity,
             {
-                **{f"{name}_documents": split.documents for name, split in dataset.manifest.splits.items()},
-                **{f"{name}_tokens": split.tokens for name, split in dataset.manifest.splits.items()},
-                "vocabulary": dataset.manifest.tokenizer.vocabulary,
+                **dataset.sizes(),
+                "vocabulary": dataset.vocabulary_size,
                 "weight": source.weight,
             },
         )

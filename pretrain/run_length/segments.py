@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 from pretrain.run_length.changes import config_after
 from pretrain.run_length.ramp import batch_sizes
 
@@ -49,6 +50,8 @@ def run_length(config: RunConfig) -> Position:
 
 def _advance(config: RunConfig, begin: Position, last_step: float, last_token: float) -> Position:
     """The position of a run that continues from `begin` until it reaches `last_step` or `last_token`."""
+    if config.train.epochs is not None:
+        raise ConfigError("train.epochs gives no length before the data is counted: set train.steps or train.tokens")
     (steps, tokens), length = begin, config.model.sequence_length
     short = config.batch.short
     if short is not None and steps < min(short.steps, last_step):

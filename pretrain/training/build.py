@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.recipes.base import Recipe
@@ -51,7 +51,7 @@ class TrainingRun:
     engine: Engine
     stream: SampleStream | ChainedStreams
     """training samples in order, before any are skipped"""
-    heldout: Dataset
+    heldout: DataSource
     """dataset of the first source, whose validation split `evaluate.tasks` scores"""
     recipe: Recipe
     """conversion of documents into samples"""
@@ -65,7 +65,7 @@ class TrainingRun:
     """warnings about data and settings, one sentence each"""
 
 
-def join_ranks(config: RunConfig) -> list[Dataset]:
+def join_ranks(config: RunConfig) -> list[DataSource]:
     """Opens the datasets of a resolved config and initializes the process group. Returns the datasets, one per source.
     Raises ConfigError on every rank if ranks disagree on config, data or code, RendezvousError if ranks are missing.
     Collective."""
@@ -75,7 +75,7 @@ def join_ranks(config: RunConfig) -> list[Dataset]:
     return datasets
 
 
-def build_run(config: RunConfig, datasets: Sequence[Dataset], locations: Sequence[RankLocation]) -> TrainingRun:
+def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequence[RankLocation]) -> TrainingRun:
     """Builds the run of a resolved config on this rank. `datasets` come from `join_ranks`; `locations` has one entry
     per rank, in order. The engine's weights are not initialized yet.
 
@@ -100,7 +100,7 @@ def build_run(config: RunConfig, datasets: Sequence[Dataset], locations: Sequenc
     engine = make_engine(config, layout)
     watchdog.kick("reading evaluation data")
     heldout = stream.datasets[0]
-    tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
+    tokenizer = heldout.tokenizer_bytes()
     tasks = None
     check_data_dir(Path(config.evaluate.data).expanduser() if config.evaluate.data else None)
     if config.evaluate.tasks:
@@ -198,14 +198,14 @@ def _ineffective_settings(config: RunConfig) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:
+def starting_weights(config: RunConfig, dataset: DataSource) -> Path | None:
     """Finds the checkpoint of `run.start_from`; None if it is not set. Raises ConfigError if there is none or if it was
     trained with another tokenizer than `dataset`, RunError if all of its checkpoints are damaged. Collective."""
     if config.run.start_from is None:
         return None
     group = file_group(config.health.timeout_s)
     checkpoint = store.first_valid(locate(Path(config.run.start_from)), _warn, group)
-    if load_tokenizer(checkpoint / TOKENIZER).identity != dataset.manifest.tokenizer.identity:
+    if load_tokenizer(checkpoint / TOKENIZER).identity != dataset.tokenizer_identity:
         raise ConfigError(
             f"run.start_from={config.run.start_from} was trained with another tokenizer than {dataset.address}: "
             f"build the data again with tokenizer.path={checkpoint / TOKENIZER}"

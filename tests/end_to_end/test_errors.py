@@ -19,7 +19,7 @@ from tests.helpers import command
         (["optimizer.learning_rte=1"], ["optimizer.learning_rte", "did you mean 'optimizer.learning_rate'"]),
         (["modle.layers=2"], ["modle", "did you mean 'model'"]),
         (["model.layers=two"], ["model.layers", "two"]),
-        (["train.tokens=5"], ["exactly one of train.steps and train.tokens"]),
+        (["train.tokens=5"], ["exactly one of train.steps, train.tokens and train.epochs"]),
         (["parallel.tensor=3", "--nproc", "3"], ["parallel.tensor=3", "model.heads", "nearest", "2"]),
         (["parallel.pipeline=3", "--nproc", "3"], ["model.layers=2", "3 equal chunks"]),
         (["parallel.sequence=true"], ["parallel.sequence", "parallel.tensor"]),

@@ -90,7 +90,7 @@ class TestWhoIsToBlame:
 
     def test_the_command_line_for_a_rule_between_its_key_and_the_file_s(self, config_file: Path) -> None:
         said = message(config_file, "run.seed=3", "train.tokens=5")
-        assert said == "command line, train.tokens: set exactly one of train.steps and train.tokens"
+        assert said == "command line, train.tokens: set exactly one of train.steps, train.tokens and train.epochs"
 
     def test_the_file_for_its_mistake_beside_one_that_is_typed(self, config_file: Path) -> None:
         config_file.write_text(MINIMAL.replace("dir: runs/a", "dir: 3"))
@@ -227,8 +227,8 @@ class TestValidation:
     @pytest.mark.parametrize(
         ("override", "sentence"),
         [
-            ("train.tokens=5", "set exactly one of train.steps and train.tokens"),
-            ("train.steps=null", "set exactly one of train.steps and train.tokens"),
+            ("train.tokens=5", "set exactly one of train.steps, train.tokens and train.epochs"),
+            ("train.steps=null", "set exactly one of train.steps, train.tokens and train.epochs"),
             ("model.heads=5", "model.hidden=64 is not a multiple of model.heads=5: set model.head_dim"),
             ("data={path: a, sources: [{path: b}]}", "set data.path or data.sources, not both"),
             (

@@ -1,0 +1,225 @@
+"""Labelled rows for fine-tuning: a directory with train.jsonl, validation.jsonl and, where there is one, test.jsonl.
+
+Each line of a file is a JSON object, whose fields an objective names. Nothing is built beforehand: memory holds where
+each line begins and ends, and an objective's recipe reads a row and makes tokens of it when a batch needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.common.hashing import digest_of, file_sha256
+from data_pipeline.dataset.dataset import DocumentSpan
+from data_pipeline.dataset.manifest import SPLITS, SplitName
+from data_pipeline.dataset.source import LabelledSplit
+from data_pipeline.dataset.storage import local_path
+from data_pipeline.errors import DataError
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
+
+_SCAN_BYTES = 2**24
+_LONGEST_BLANK = 8  # bytes of white space that a line may have and count as blank
+_NEWLINE = 10
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Row = dict[str, Any]
+"""The JSON object of a line."""
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The rows of one file: its lines without blank ones."""
+
+    path: Path
+    content: NDArray[np.uint8]
+    """The file's bytes, mapped into memory."""
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    """Numbers of the lines, from 1."""
+
+
+class LabelledDataset:
+    """Labelled rows of a directory. Safe to share between threads."""
+
+    remote = False
+
+    def __init__(self, address: Path | str, tokenizer: Path | str, name: str | None = None) -> None:
+        """`address` is a directory, `tokenizer` the tokenizer's file, `name` the dataset's name in a run (default: that
+        of its directory). Raises DataError naming a file that is missing or empty, or that can't be read."""
+        self.address = str(address)
+        self.name = name or Path(self.address).name
+        directory = local_path(address)
+        if directory is None:
+            raise DataError(f"{address} is remote, and labelled data is read from a local directory: copy it to one.")
+        self.directory, self.tokenizer_path = directory, Path(tokenizer)
+        self._tokenizer = load_tokenizer(self.tokenizer_path)
+        self._lines: dict[LabelledSplit, _Lines] = {name: _scan(self.path(name)) for name in SPLITS}
+        if self.path("test").exists():
+            self._lines["test"] = _scan(self.path("test"))
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of the tokenizer and of the files of both splits that training reads."""
+        return digest_of([self.tokenizer_identity, self._digests])
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return {name: file_sha256(self.path(name)) for name in SPLITS}
+
+    @property
+    def tokenizer_identity(self) -> str:
+        """Digest of the tokenizer."""
+        return self._tokenizer.identity
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids of the tokenizer."""
+        return self._tokenizer.vocabulary_size
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of `data.tokenizer`."""
+        return self._tokenizer
+
+    def tokenizer_bytes(self) -> bytes:
+        """See `DataSource`."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / self._tokenizer.file_name
+            self._tokenizer.save(file)
+            return file.read_bytes()
+
+    def path(self, split: LabelledSplit) -> Path:
+        """The file of a split."""
+        return self.directory / f"{split}.jsonl"
+
+    def splits(self) -> tuple[LabelledSplit, ...]:
+        """The splits that there are: train and validation always."""
+        return tuple(self._lines)
+
+    def num_rows(self, split: LabelledSplit) -> int:
+        """Rows of a split. Raises DataError for a test split that is missing."""
+        return len(self._split(split).starts)
+
+    def row(self, split: LabelledSplit, number: int) -> Row:
+        """The row `number` of a split, counted from 0. Raises DataError with file and line unless it is an object."""
+        lines = self._split(split)
+        content = lines.content[lines.starts[number] : lines.ends[number]].tobytes()
+        try:
+            row = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise self.error(split, number, f"the line is not JSON ({error}); write one object per line.") from None
+        if not isinstance(row, dict):
+            raise self.error(split, number, "the line is not a JSON object; write one, with a field for each value.")
+        return row
+
+    def rows(self, split: LabelledSplit) -> Iterator[Row]:
+        """All rows of a split, in order. Raises DataError as `row` does."""
+        for number in range(self.num_rows(split)):
+            yield self.row(split, number)
+
+    def field(self, split: LabelledSplit, number: int, row: Row, name: str) -> Any:
+        """A field of a row. Raises DataError with file and line if the row has none of this name."""
+        if name not in row:
+            fields = ", ".join(row) or "none"
+            raise self.error(split, number, f"the row has no field {name!r}; its fields are {fields}.")
+        return row[name]
+
+    def text(self, split: LabelledSplit, number: int, row: Row, name: str) -> str:
+        """A field of a row that holds text. Raises DataError with file and line unless it does."""
+        return self.check_text(split, number, self.field(split, number, row, name), f"the field {name!r}")
+
+    def check_text(self, split: LabelledSplit, number: int, value: Any, what: str) -> str:
+        """Returns `value`. Raises DataError with file and line, which call it `what`, unless it is text."""
+        if not isinstance(value, str):
+            raise self.error(split, number, f"{what} is not text but {_shown(value)}.")
+        if not value or value.isspace():
+            raise self.error(split, number, f"{what} is empty; give it text, or leave out the row.")
+        if not value.isascii() and _SURROGATE.search(value):
+            raise self.error(split, number, f"{what} holds half of a surrogate pair, which is no character.")
+        return value
+
+    def error(self, split: LabelledSplit, number: int, problem: str) -> DataError:
+        """The error of a row, with its file and line."""
+        return DataError(f"{self.path(split)}, line {self._split(split).numbers[number]}: {problem}")
+
+    def line(self, split: LabelledSplit, number: int) -> int:
+        """The line of a row in its file, from 1."""
+        return int(self._split(split).numbers[number])
+
+    def sizes(self) -> dict[str, int]:
+        """Rows of each split."""
+        return {f"{name}_rows": len(lines.starts) for name, lines in self._lines.items()}
+
+    def report(self) -> dict[str, Any]:
+        """Nothing: no build made this data."""
+        return {}
+
+    def documents_at(self, split: SplitName, start: int, tokens: int) -> list[DocumentSpan]:
+        """The rows from number `start` on; of labelled data, spans count rows."""
+        lines = self._lines[split]
+        return [
+            DocumentSpan(
+                {"source": lines.path.name, "index": number, "bytes": int(lines.ends[number] - lines.starts[number])},
+                number,
+                1,
+            )
+            for number in range(start, start + tokens)
+        ]
+
+    def excerpt(self, split: SplitName, start: int, tokens: int, tokenizer: Tokenizer) -> str:
+        """The lines of these rows."""
+        lines = self._lines[split]
+        return lines.content[lines.starts[start] : lines.ends[start + tokens - 1]].tobytes().decode("utf-8", "replace")
+
+    def verify(self, share: int = 0, shares: int = 1) -> None:
+        """Raises DataError if a file has changed since the dataset was opened."""
+        for name in SPLITS[share::shares]:
+            if file_sha256(self.path(name)) != self._digests[name]:
+                raise DataError(f"{self.path(name)} has changed since it was opened; start again.")
+
+    def _split(self, split: LabelledSplit) -> _Lines:
+        if split not in self._lines:
+            raise DataError(f"{self.path(split)} is missing: put it there, or choose another split.")
+        return self._lines[split]
+
+
+def _scan(path: Path) -> _Lines:
+    """Finds the lines of a file. Raises DataError if it can't be read, or has no row."""
+    try:
+        if not path.is_file():
+            raise DataError(
+                f"{path} is missing: labelled data is a directory with train.jsonl and validation.jsonl, one JSON "
+                "object per line."
+            )
+        size = path.stat().st_size
+        content = cast(NDArray[np.uint8], np.memmap(path, np.uint8, "r")) if size else np.empty(0, np.uint8)
+    except OSError as error:
+        raise DataError(f"{path} can't be read ({error.strerror}); fix its permissions.") from error
+    found = [
+        begin + np.flatnonzero(content[begin : begin + _SCAN_BYTES] == _NEWLINE)
+        for begin in range(0, size, _SCAN_BYTES)
+    ]
+    ends = np.concatenate([*found, [size]]).astype(np.int64)
+    starts = np.append(0, ends[:-1] + 1)
+    filled = ends > starts
+    for number in np.flatnonzero(filled & (ends - starts <= _LONGEST_BLANK)).tolist():
+        filled[number] = bool(content[starts[number] : ends[number]].tobytes().strip())
+    chosen = np.flatnonzero(filled)
+    if not len(chosen):
+        raise DataError(f"{path} has no row; give it one JSON object per line.")
+    return _Lines(path, content, starts[chosen], ends[chosen], chosen + 1)
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it."""
+    return f"{json.dumps(value, ensure_ascii=False):.60}"

@@ -1,0 +1,310 @@
+"""Objectives of labelled rows (fine-tuning): the input format of a model, rows for each shape of model, and the samples
+of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from data_pipeline.dataset.source import LabelledSplit
+from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset, Row
+from data_pipeline.recipes.base import Ids, Samples, one_span_per_sample, pad_rows
+from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds
+
+FormatName = Literal["bert", "roberta", "bart", "t5", "gpt"]
+
+_NEEDS: dict[FormatName, SpecialTokenNeeds] = {
+    "bert": SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask")),
+    "roberta": SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask")),
+    "bart": SpecialTokenNeeds(roles=("pad", "cls", "mask"), start="end"),
+    "t5": SpecialTokenNeeds(),
+    "gpt": SpecialTokenNeeds(roles=(), end="end_of_text"),
+}
+"""The special tokens of each format: those of the objectives that pretrain such models, so that ids are the same."""
+
+_FORMATS: dict[ModelShape, tuple[FormatName, ...]] = {
+    "encoder": ("bert", "roberta"),
+    "encoder_decoder": ("t5", "bart"),
+    "decoder": ("gpt",),
+    "prefix_decoder": ("t5",),
+}
+"""Formats of each shape of model, the default first."""
+_SHOWN_LABELS = 10
+
+
+class LabelledObjective(Objective):
+    """Settings of all objectives of labelled rows."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder", "decoder", "prefix_decoder", "encoder_decoder"})
+    labelled: ClassVar[bool] = True
+
+    format: FormatName | None = Field(
+        default=None,
+        description="input of texts a and b: bert ([CLS] a [SEP] b [SEP]), roberta (<s> a </s> </s> b </s>), bart (the "
+        "same, and the decoder reads </s> first), t5 (a </s> b </s>) or gpt (a, an end of text, b, an end of text); "
+        "default: that of model.family",
+    )
+    segments: bool | None = Field(
+        default=None,
+        description="whether b is of another segment (token type) than a; default: where the model distinguishes "
+        "segments and the format is bert",
+    )
+
+    def for_model(self, shape: ModelShape, input_format: str | None, segments: bool) -> Self:
+        """See `Objective`."""
+        allowed = _FORMATS[shape]
+        name = self.format or next((one for one in allowed if one == input_format), allowed[0])
+        if name not in allowed:
+            raise ValueError(
+                f"objective.format={name} does not suit a model of the shape {shape}: leave it out, or use "
+                f"{' or '.join(allowed)}"
+            )
+        has_segments = segments and name == "bert" if self.segments is None else self.segments
+        return self.model_copy(update={"format": name, "segments": has_segments})
+
+    @property
+    def needs(self) -> SpecialTokenNeeds:
+        """See `Objective`; those of the format."""
+        return _NEEDS[self.known_format]
+
+    @property
+    def known_format(self) -> FormatName:
+        """The format. Raises DataError if it is not set, which a run config does."""
+        if self.format is None:
+            raise DataError(f"objective.format of {self.name} is not set, and there is no model that it follows from.")
+        return self.format
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`."""
+        return frozenset({"segments"} if self.segments else ())
+
+    def input_format(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None, decoder_only: bool
+    ) -> InputFormat:
+        """The input format of a model with these lengths."""
+        name, ids = self.known_format, self.specials(tokenizer)
+        encoder_decoder = not decoder_only and name in ("bart", "t5")
+        begin = tokenizer.begin_of_text if name == "gpt" else ids.cls
+        return InputFormat(
+            name=name,
+            specials=ids,
+            begin=begin if begin is not None and begin >= 0 else None,
+            end=ids.sep if ids.sep >= 0 else ids.end,
+            pad=ids.pad if ids.pad >= 0 else ids.end,
+            double_separator=name in ("roberta", "bart"),
+            sequence_length=sequence_length,
+            label_length=target_length or sequence_length if encoder_decoder else sequence_length,
+            shape="encoder_decoder"
+            if encoder_decoder
+            else ("decoder" if name == "gpt" else "prefix_decoder")
+            if decoder_only
+            else "encoder",
+            segments=bool(self.segments),
+        )
+
+
+@dataclass(frozen=True)
+class JoinedTexts:
+    """One input: a text, or two, with the special tokens of the format."""
+
+    ids: Ids
+    segments: Ids
+    """[len(ids)] 0, and 1 from the second text on."""
+    starts: tuple[int, ...]
+    """Where each text begins in `ids`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFormat:
+    """How texts become the input of a model."""
+
+    name: FormatName
+    specials: Specials
+    begin: int | None
+    """The id before the first text; None: no such id."""
+    end: int
+    """The id after each text."""
+    pad: int
+    double_separator: bool
+    """Whether two ids, not one, are between the texts of a pair."""
+    sequence_length: int
+    label_length: int
+    """Positions with a label."""
+    shape: ModelShape
+    segments: bool
+
+    def max_text_tokens(self, texts: int) -> int:
+        """Ids of text that an input of so many texts may have. Raises DataError if that is less than one each."""
+        free = self.sequence_length - self._num_specials(texts)
+        if free < texts:
+            raise DataError(f"{self.sequence_length} positions are too few for {texts} texts; use longer ones.")
+        return free
+
+    def check_lengths(self, texts: int) -> None:
+        """Raises DataError if the lengths do not suit inputs of so many texts that a decoder reads entirely too."""
+        self.max_text_tokens(texts)
+        if self.label_length < self.sequence_length:
+            raise DataError(
+                f"model.target_length={self.label_length} is less than model.sequence_length={self.sequence_length}, "
+                "and the decoder reads the input too: set it to the same length."
+            )
+
+    def join(self, texts: Sequence[Ids]) -> JoinedTexts:
+        """One or two texts as one input. Texts that do not fit lose ids at their ends, the longer one first (as
+        `longest_first` of the tokenizers library)."""
+        free = self.max_text_tokens(len(texts))
+        lengths = [len(text) for text in texts]
+        kept = [min(lengths[0], free)] if len(texts) == 1 else truncated(lengths[0], lengths[1], free)
+        begin = [] if self.begin is None else [self.begin]
+        parts, segments, starts = [np.array(begin, np.int64)], [0] * len(begin), []
+        for number, (text, size) in enumerate(zip(texts, kept, strict=True)):
+            marks = [self.end] * (2 if self.double_separator and number + 1 < len(texts) else 1)
+            starts.append(len(segments))
+            parts += [text[:size].astype(np.int64), np.array(marks, np.int64)]
+            segments += [number] * (size + len(marks))
+        return JoinedTexts(np.concatenate(parts), np.array(segments, np.int64), tuple(starts))
+
+    def columns(self, inputs: Sequence[JoinedTexts]) -> dict[str, NDArray[Any]]:
+        """The columns of `Rows` that a model of this shape reads, without labels."""
+        tokens, visible = pad_rows([one.ids for one in inputs], self.sequence_length, self.pad)
+        columns: dict[str, NDArray[Any]] = {"tokens": tokens}
+        if self.shape != "decoder":  # padding comes after what a decoder reads, and so changes nothing
+            columns["attention_mask"] = visible
+        if self.segments:
+            columns["segments"] = pad_rows([one.segments for one in inputs], self.sequence_length, 0)[0]
+        if self.shape == "encoder_decoder":
+            shifted = np.full((len(inputs), self.label_length), self.pad, np.int64)
+            shifted[:, 0] = self.specials.start
+            shifted[:, 1 : self.sequence_length] = tokens[:, : self.sequence_length - 1]
+            columns["decoder_tokens"] = shifted
+        return columns
+
+    def text_position(self, joined: JoinedTexts) -> int:
+        """The position whose hidden state represents the entire input: an encoder's first one, else that of the last
+        id, the end of text."""
+        return 0 if self.shape == "encoder" else len(joined.ids) - 1
+
+    def _num_specials(self, texts: int) -> int:
+        return (self.begin is not None) + texts + (self.double_separator and texts > 1)
+
+
+def truncated(first: int, second: int, free: int) -> list[int]:
+    """Lengths of two texts that together have at most `free` ids: the longer one is cut first, then both alike."""
+    if first + second <= free:
+        return [first, second]
+    short = min(first, second)
+    if free - short >= short:  # the longer one alone is cut
+        return [short, free - short] if first <= second else [free - short, short]
+    half = free // 2
+    return [half, free - half] if first <= second else [free - half, half]
+
+
+class LabelledSamples(Samples, Protocol):
+    """Samples of a split of labelled rows."""
+
+    def row_number(self, number: int) -> int:
+        """The row, counted from 0 in its split, that the sample `number` is made of."""
+
+
+@dataclass(frozen=True)
+class RowSamples:
+    """Base of samples that are made of one row each."""
+
+    dataset: LabelledDataset
+    split: LabelledSplit
+    num_skipped: ClassVar[int] = 0
+
+    @property
+    def count(self) -> int:
+        """Rows of the split."""
+        return self.dataset.num_rows(self.split)
+
+    def row_number(self, number: int) -> int:
+        """See `LabelledSamples`."""
+        return number
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """The row of each sample; spans of labelled data count rows."""
+        return one_span_per_sample(ids[:, 2], 1)
+
+    def _read(self, ids: Ids) -> list[Row]:
+        return [self.dataset.row(self.split, number) for number in ids[:, 2].tolist()]
+
+
+@dataclass(frozen=True)
+class LabelledRecipe:
+    """Base of recipes of labelled rows."""
+
+    objective: LabelledObjective
+    inputs: InputFormat
+    tokenizer: Tokenizer = field(repr=False)
+
+    @property
+    def sequence_length(self) -> int:
+        """Positions of the input."""
+        return self.inputs.sequence_length
+
+    @property
+    def target_length(self) -> int:
+        """Positions with a label."""
+        return self.inputs.label_length
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids, appended special tokens included."""
+        return self.inputs.specials.vocabulary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The objective, the lengths and the special ids."""
+        inputs = self.inputs
+        return {
+            "objective": self.objective.settings(),
+            "shape": inputs.shape,
+            "target_length": self.target_length,
+            "specials": asdict(inputs.specials),
+        }
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of each text."""
+        return [ids.astype(np.int64) for ids in self.tokenizer.encode_batch(list(texts), threads=1)]
+
+
+def distinct(labels: list[Any]) -> list[Any]:
+    """Returns `labels`. Raises ValueError if one is there twice."""
+    for number, label in enumerate(labels):
+        if label in labels[:number]:
+            raise ValueError(f"the label {label!r} is there twice: name each label once")
+    return labels
+
+
+def class_id(
+    dataset: LabelledDataset, split: LabelledSplit, number: int, label: Any, labels: Sequence[str | int]
+) -> int:
+    """The index of a row's label in `labels`. Raises DataError with file and line if it is none of them."""
+    if type(label) in (str, int) and label in labels:
+        return labels.index(label)
+    known = ", ".join(map(repr, labels[:_SHOWN_LABELS])) + (", ..." if len(labels) > _SHOWN_LABELS else "")
+    raise dataset.error(
+        split, number, f"the label {label!r:.60} is none of objective.labels ({known}); correct it, or name it there."
+    )
+
+
+def check_classes(labels: Sequence[str | int], ids: Ids, files: Sequence[Path]) -> None:
+    """Raises DataError if one of `labels` has no row in `files`, whose rows have the classes `ids`."""
+    missing = sorted(set(range(len(labels))) - set(np.unique(ids).tolist()))
+    if missing:
+        raise DataError(
+            f"No row of {' or '.join(map(str, files))} has the label {labels[missing[0]]!r}, so that a model can't "
+            "learn it: take it out of objective.labels, or add rows."
+        )

@@ -1,0 +1,164 @@
+"""A label for each text or pair of texts: a class (classification) or a number (regression), at one position of a row.
+
+Fine-tuning as of BERT (Devlin et al. 2019, section 4.1), GPT (Radford et al. 2018, section 3.2) and BART (Lewis et al.
+2020, section 3.1): the position is an encoder's first one, a decoder's last token, or an end of text in the decoder of
+an encoder-decoder, which reads the input shifted right by one position.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, StrictInt, StrictStr
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.source import LabelledSplit
+from data_pipeline.labelled.dataset import LabelledDataset, Row
+from data_pipeline.recipes.base import Ids, Samples
+from data_pipeline.recipes.labelled import (
+    LabelledObjective,
+    LabelledRecipe,
+    RowSamples,
+    check_classes,
+    class_id,
+    distinct,
+)
+from data_pipeline.recipes.objective import TaskHead
+from data_pipeline.tokenizers.base import Tokenizer
+
+
+class TextLabelObjective(LabelledObjective):
+    """A label for each text or pair of texts."""
+
+    label_type: ClassVar[type[np.generic]]
+
+    text: str = Field(default="text", description="field that holds the text")
+    pair: str | None = Field(default=None, description="field that holds the second text of a pair; default: no pairs")
+    label: str = Field(default="label", description="field that holds the label")
+
+    @property
+    def text_fields(self) -> list[str]:
+        """Fields that hold the texts of an input."""
+        return [self.text] if self.pair is None else [self.text, self.pair]
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> TextLabelRecipe:
+        """See `Objective`."""
+        inputs = self.input_format(tokenizer, sequence_length, target_length, decoder_only)
+        inputs.check_lengths(len(self.text_fields))
+        return TextLabelRecipe(self, inputs, tokenizer)
+
+    @abstractmethod
+    def read_label(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> int | float:
+        """The label of a row. Raises DataError with file and line if it is none."""
+
+    @abstractmethod
+    def label_columns(self, labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """The columns of `Rows` that hold `labels` [rows, L]."""
+
+
+class Classification(TextLabelObjective):
+    """One of several classes for each text or pair of texts."""
+
+    label_type = np.int64
+
+    name: Literal["classification"] = "classification"
+    labels: Annotated[list[StrictStr | StrictInt], AfterValidator(distinct)] = Field(
+        min_length=2, description="labels as the rows have them, text or integers, in the order of class ids"
+    )
+
+    @property
+    def loss(self) -> str:
+        """See `Objective`."""
+        return "classes"
+
+    @property
+    def task_head(self) -> TaskHead:
+        """See `Objective`: a number for each class."""
+        return TaskHead("sequence", len(self.labels))
+
+    def read_label(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> int:
+        """See `TextLabelObjective`: the class id."""
+        return class_id(dataset, split, number, dataset.field(split, number, row, self.label), self.labels)
+
+    def label_columns(self, labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """See `TextLabelObjective`."""
+        return {"labels": labels}
+
+    def check_sources(self, names: Sequence[str], samples: Sequence[Samples]) -> None:
+        """See `Objective`: each class has a row."""
+        rows = [one for one in samples if isinstance(one, TextLabelSamples)]
+        files = [one.dataset.path(one.split) for one in rows]
+        check_classes(self.labels, np.concatenate([one.labels for one in rows]), files)
+
+
+class Regression(TextLabelObjective):
+    """A number for each text or pair of texts."""
+
+    label_type = np.float32
+
+    name: Literal["regression"] = "regression"
+
+    @property
+    def loss(self) -> str:
+        """See `Objective`."""
+        return "regression"
+
+    @property
+    def task_head(self) -> TaskHead:
+        """See `Objective`: one number."""
+        return TaskHead("sequence", 1)
+
+    def read_label(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> float:
+        """See `TextLabelObjective`: the number."""
+        label = dataset.field(split, number, row, self.label)
+        if type(label) not in (int, float) or not math.isfinite(label):
+            raise dataset.error(split, number, f"the label {label!r:.60} is not a number.")
+        return float(label)
+
+    def label_columns(self, labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """See `TextLabelObjective`."""
+        return {"labels": np.zeros(labels.shape, np.int64), "targets": labels}
+
+
+@dataclass(frozen=True)
+class TextLabelRecipe(LabelledRecipe):
+    """Inputs of one text or two, and a label."""
+
+    objective: TextLabelObjective
+
+    def samples(self, dataset: LabelledDataset, split: LabelledSplit) -> TextLabelSamples:
+        """Raises DataError with file and line for a row without text or without a label."""
+        objective, labels = self.objective, np.empty(dataset.num_rows(split), self.objective.label_type)
+        for number, row in enumerate(dataset.rows(split)):
+            for name in objective.text_fields:
+                dataset.text(split, number, row, name)
+            labels[number] = objective.read_label(dataset, split, number, row)
+        return TextLabelSamples(dataset, split, self, labels)
+
+
+@dataclass(frozen=True)
+class TextLabelSamples(RowSamples):
+    """The rows of a split, one sample each. Holds the labels; texts are read when a batch needs them."""
+
+    recipe: TextLabelRecipe
+    labels: NDArray[Any]
+    """[rows] class ids, or numbers."""
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """See `Samples`: nothing about them is drawn."""
+        recipe, inputs, fields = self.recipe, self.recipe.inputs, self.recipe.objective.text_fields
+        texts = recipe.encode([row[name] for row in self._read(ids) for name in fields])
+        joined = [inputs.join(texts[n : n + len(fields)]) for n in range(0, len(texts), len(fields))]
+        labels = np.zeros((len(ids), inputs.label_length), self.labels.dtype)
+        mask = np.zeros(labels.shape, np.float32)
+        cells = np.arange(len(ids)), [inputs.text_position(one) for one in joined]
+        labels[cells], mask[cells] = self.labels[ids[:, 2]], 1
+        return Rows(**inputs.columns(joined), **recipe.objective.label_columns(labels), loss_mask=mask)

@@ -1,0 +1,103 @@
+"""Directories of JSON lines."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset
+from data_pipeline.tokenizers.load import load_tokenizer
+from tests.unit.data_pipeline.labelled.conftest import KINDS, Write
+
+
+def test_rows_come_back_with_their_lines(write: Write) -> None:
+    rows = [{"text": "a b", "label": 1}, {"text": "ü\u2028\n", "label": 0}]
+    dataset = write([rows[0], "", "  ", rows[1]], [*rows, *rows], test=[rows[1]])
+    assert list(dataset.rows("train")) == rows
+    assert [dataset.line("train", number) for number in range(2)] == [1, 4]
+    assert [dataset.num_rows(name) for name in dataset.splits()] == [2, 4, 1]
+    assert dataset.sizes() == {"train_rows": 2, "validation_rows": 4, "test_rows": 1}
+
+
+def test_a_last_line_needs_no_newline(write: Write) -> None:
+    dataset = write([{"text": "a"}])
+    dataset.path("train").write_text('{"text": "a"}\r\n{"text": "b"}')
+    assert [row["text"] for row in LabelledDataset(dataset.address, dataset.tokenizer_path).rows("train")] == ["a", "b"]
+
+
+def test_identity_is_that_of_what_training_reads(write: Write) -> None:
+    rows = [{"text": "a"}, {"text": "b"}]
+    first = write(rows)
+    same = [write(rows, name="copy"), write(rows, test=rows)]
+    others = [write(rows[:1], rows, name="x"), write(rows, rows[:1], name="y"), write(rows, kind="bpe", name="z")]
+    assert {one.identity for one in same} == {first.identity}
+    assert len({one.identity for one in (first, *others)}) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_keeps_the_tokenizer(write: Write, tmp_path: Path, kind: str) -> None:
+    dataset = write([{"text": "a"}], kind=kind)
+    (tmp_path / "kept").write_bytes(dataset.tokenizer_bytes())
+    assert load_tokenizer(tmp_path / "kept").identity == dataset.tokenizer_identity
+
+
+def test_a_file_that_changes_is_noticed(write: Write) -> None:
+    dataset = write([{"text": "a"}])
+    dataset.verify()
+    assert dataset.identity
+    dataset.path("validation").write_text('{"text": "b"}\n')
+    dataset.verify(0, 2)
+    with pytest.raises(DataError, match=r"validation.jsonl has changed since it was opened"):
+        dataset.verify(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", r"train.jsonl, line 2: the line is not JSON \(Expecting property name"),
+        ("[1]", "train.jsonl, line 2: the line is not a JSON object"),
+        ("[" * 10**5, "train.jsonl, line 2: the line is not JSON"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(write: Write, line: str, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        list(write([{"text": "a"}, line]).rows("train"))
+
+
+def test_bytes_that_are_no_text_are_named(write: Write) -> None:
+    dataset = write([{"text": "a"}])
+    dataset.path("train").write_bytes(b'{"text": "\xff"}\n')
+    with pytest.raises(DataError, match=r"train.jsonl, line 1: the line is not JSON \('utf-8' codec can't decode"):
+        list(LabelledDataset(dataset.address, dataset.tokenizer_path).rows("train"))
+
+
+def test_a_file_without_rows_or_without_a_file_is_refused(write: Write) -> None:
+    dataset = write([{"text": "a"}])
+    with pytest.raises(DataError, match=r"test.jsonl is missing"):
+        dataset.num_rows("test")
+    dataset.path("validation").write_text("\n \n")
+    with pytest.raises(DataError, match=r"validation.jsonl has no row"):
+        LabelledDataset(dataset.address, dataset.tokenizer_path)
+    dataset.path("validation").unlink()
+    with pytest.raises(DataError, match=r"validation.jsonl is missing: labelled data is a directory with train.jsonl"):
+        LabelledDataset(dataset.address, dataset.tokenizer_path)
+    with pytest.raises(DataError, match=r"s3://bucket/set is remote"):
+        LabelledDataset("s3://bucket/set", dataset.tokenizer_path)
+
+
+def test_a_million_rows_open_in_seconds(write: Write) -> None:
+    dataset = write([{"text": "a"}])
+    with dataset.path("train").open("w") as file:
+        file.writelines(json.dumps({"text": f"text {number}"}) + "\n" for number in range(10**6))
+    began = time.process_time()
+    big = LabelledDataset(dataset.address, dataset.tokenizer_path)
+    assert big.identity
+    assert time.process_time() - began < 10
+    assert big.num_rows("train") == 10**6
+    numbers = np.random.default_rng(0).integers(10**6, size=20).tolist()
+    assert [big.row("train", number)["text"] for number in numbers] == [f"text {number}" for number in numbers]
