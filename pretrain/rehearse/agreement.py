@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
-from pretrain.rehearse.exchange import Exchange, RankGroup
+from pretrain.rehearse.deadlock import find_deadlock
+from pretrain.rehearse.exchange import Exchange, Log, RankGroup
 
-Log = Mapping[str, Sequence[Exchange]]
-"""exchanges of a rank in order, by the part of the run: the build, and each step"""
 _Found = Iterator[tuple[str, str]]
 """names of groups, each with a sentence"""
 
@@ -34,19 +33,19 @@ def compare(logs: Mapping[int, Log]) -> ExchangeAgreement:
     parts = list(dict.fromkeys(part for log in logs.values() for part in log))
     disagreements: list[str] = []
     for part in parts:
-        of_part = {rank: log.get(part, ()) for rank, log in logs.items()}
+        of_part = {rank: [one for one in log.get(part, ()) if isinstance(one, Exchange)] for rank, log in logs.items()}
         met, sent = _by_group(of_part), _by_pair(of_part)
         collectives |= {(part, group): members for group, members in met.items()}
         messages |= {(part, *pair): sides for pair, sides in sent.items()}
         if not disagreements:
-            differing = [*_differing(met, part), *_mismatched(sent, part)]
-            disagreements = _first_of_each(differing) or _hang(of_part, part)
+            disagreements = _first_of_each([*_differing(met, part), *_mismatched(sent, part)])
+    deadlock = None if disagreements else find_deadlock(logs)
     return ExchangeAgreement(
         groups=len({group for _, group in collectives}),
         collectives=sum(len(next(iter(members.values()))) for members in collectives.values()),
         neighbours=len({frozenset(pair) for _, *pair in messages}),
         messages=sum(len(next(iter(sides.values()))) for sides in messages.values()),
-        disagreements=tuple(disagreements),
+        disagreements=tuple(disagreements) if deadlock is None else (deadlock,),
     )
 
 
@@ -93,49 +92,17 @@ def _mismatched(pairs: Mapping[tuple[int, int], Mapping[int, Sequence[Exchange]]
 
 def _first_difference(logs: Mapping[int, Sequence[Exchange]], where: str) -> str:
     """Position, from 1, and sides of the first exchange that two ranks disagree on. They may agree from other lines;
-    but if they come to the same lines in another order, they mix up what they exchange, also if it is of one shape."""
+    but if they come to the same lines in another order, they mix up what they exchange, also if it is of one shape.
+    (The two sides of messages always come from lines of their own.)"""
     (rank, log), (next_rank, next_log) = logs.items()
-    pairs = list(zip_longest(log, next_log))
-    reordered = Counter(one.line for one in log) == Counter(one.line for one in next_log)
-    if not reordered and all(own and other and own.agrees(other) for own, other in pairs):
-        return ""
-    for index, (own, other) in enumerate(pairs, 1):
-        if own is None or other is None or not own.agrees(other) or own.line != other.line:
+    agree = len(log) == len(next_log) and all(own.agrees(other) for own, other in zip(log, next_log, strict=True))
+    same_lines = Counter(one.line for one in log) == Counter(one.line for one in next_log)
+    by_line = (same_lines or not agree) and not any(one.is_message for one in log)
+    for index, (own, other) in enumerate(zip_longest(log, next_log), 1):
+        if own is None or other is None or not own.agrees(other) or (by_line and own.line != other.line):
             would = [f"rank {n} would {one or 'exchange nothing more'}" for n, one in ((rank, own), (next_rank, other))]
             return f"{index} {where}: {', '.join(would)}"
     return ""
-
-
-def _hang(logs: Mapping[int, Sequence[Exchange]], part: str) -> list[str]:
-    """Groups agree, each for itself: makes the collectives of all ranks in order, until none can be made as members of
-    its group are in another one. What is asynchronous counts as if ranks waited for it: communicators that are used in
-    another order on some ranks may hang all the same."""
-    left = {rank: [one for one in log if not one.is_message] for rank, log in logs.items()}
-    at = dict.fromkeys(left, 0)
-
-    def group_of(rank: int) -> RankGroup | None:
-        return left[rank][at[rank]].group if at[rank] < len(left[rank]) else None
-
-    ready = list(left)
-    while ready:
-        group = group_of(ready.pop())
-        members = [rank for rank in group.ranks if rank in left] if group is not None else []
-        if members and all(group_of(rank) == group for rank in members):
-            for rank in members:
-                at[rank] += 1
-            ready += members
-    waits_for = {
-        rank: next(one for one in group.ranks if one in left and group_of(one) != group)
-        for rank in left
-        if (group := group_of(rank)) is not None
-    }
-    if not waits_for:
-        return []
-    chain = [next(iter(waits_for))]
-    while (following := waits_for[chain[-1]]) not in chain:
-        chain.append(following)
-    turns = [f"rank {n} would first {left[n][at[n]]} in the {group_of(n)}" for n in chain[chain.index(following) :]]
-    return [f"ranks would wait for each other in the {part}: {', '.join(turns)}"]
 
 
 def _first_of_each(found: Sequence[tuple[str, str]]) -> list[str]:

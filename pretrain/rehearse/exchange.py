@@ -1,5 +1,7 @@
-"""One exchange between ranks, read from the operator that makes it: a collective, or one side of a message."""
+"""One exchange between ranks, read from the operator that makes it: a collective, or one side of a message; and waits
+for exchanges."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,11 @@ class RankGroup:
     """description by the engine: ranks may have several groups of one name"""
     ranks: tuple[int, ...]
 
+    @property
+    def is_of_hosts(self) -> bool:
+        """Whether its ranks exchange memory of hosts."""
+        return self.name == _GROUPS["HOSTS"]
+
     def __str__(self) -> str:
         shown = ", ".join(map(str, self.ranks[:8])) + (", ..." if len(self.ranks) > 8 else "")
         return f"{self.name} group ({shown})"
@@ -51,6 +58,10 @@ class Exchange:
     """global rank that a collective sends from, or to"""
     peer: int | None = None
     """global rank on the other side of a message"""
+    batch_position: int = 0
+    """position, from 1, in a batch of messages (`batch_isend_irecv`); 0: not in a batch"""
+    on_host: bool = False
+    """whether hosts exchange it, without their devices"""
     line: str
 
     @property
@@ -69,7 +80,20 @@ class Exchange:
         )
 
 
-def read_exchange(func: Any, args: Any, line: str) -> Exchange:
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A wait of a host for its device or for an exchange of hosts, or of a device for another exchange."""
+
+    exchange: int | None
+    """number of the exchange among those of the rank's run, from 0; none: the host waits for its device"""
+    line: str
+
+
+Log = Mapping[str, Sequence[Exchange | Wait]]
+"""exchanges and waits of a rank in order, by the part of the run: the build, and each step"""
+
+
+def read_exchange(func: Any, args: Any, *, batch_position: int, line: str) -> Exchange:
     """The exchange that an operator of c10d makes."""
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     group = read_group(ProcessGroup.unbox(named["process_group"]))
@@ -77,6 +101,7 @@ def read_exchange(func: Any, args: Any, line: str) -> Exchange:
     tensors = tree_leaves(args[1] if kind in _EQUAL_INPUTS else args[0])
     reduction = dist.ReduceOp.RedOpType(named["reduce_op"].op()).name.lower() if "reduce_op" in named else ""
     root, peer = named.get("root_rank"), named.get("dst", named.get("src"))
+    of_hosts = kind != "barrier" and any(isinstance(one, Tensor) and one.device.type == "cpu" for one in tensors)
     return Exchange(
         group=group,
         kind=kind,
@@ -84,6 +109,8 @@ def read_exchange(func: Any, args: Any, line: str) -> Exchange:
         reduction=reduction,
         root=None if root is None else group.ranks[root],
         peer=None if peer is None else group.ranks[peer],
+        batch_position=batch_position,
+        on_host=of_hosts or group.is_of_hosts,
         line=line,
     )
 

@@ -307,7 +307,7 @@ def _replace_cuda(hardware: Device, recorder: Recorder) -> None:
 
 
 def _replace_ranks(recorder: Recorder) -> None:
-    new_group = dist.new_group
+    new_group, send_batch = dist.new_group, dist.batch_isend_irecv
 
     def new(*args: Any, backend: str | None = None, **kwargs: Any) -> Any:
         if backend == "gloo":  # it needs a store that other ranks write to
@@ -322,7 +322,18 @@ def _replace_ranks(recorder: Recorder) -> None:
     def broadcast_object_list(objects: list[Any], src: int | None = None, group: Any = None, **more: Any) -> None:
         recorder.exchange_objects("broadcast_object_list", group)
 
-    _set(dist, new_group=new, all_gather_object=all_gather_object, broadcast_object_list=broadcast_object_list)
+    def batch(operations: list[dist.P2POp]) -> list[dist.Work]:
+        """A fake group sends a batch message by message."""
+        with recorder.in_batch():
+            return send_batch(operations)
+
+    _set(
+        dist,
+        new_group=new,
+        all_gather_object=all_gather_object,
+        broadcast_object_list=broadcast_object_list,
+        batch_isend_irecv=batch,
+    )
 
 
 def _replace_segments() -> None:

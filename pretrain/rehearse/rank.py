@@ -27,7 +27,7 @@ from pretrain.engine.make import make_engine
 from pretrain.layout.layout import Layout
 from pretrain.plan.device import Device
 from pretrain.rehearse import patches
-from pretrain.rehearse.agreement import Log
+from pretrain.rehearse.exchange import Log
 from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.unmeasured import MOST_COMMUNICATORS, unmeasured_bytes
 
@@ -103,7 +103,7 @@ class RankRehearsal:
     flops: Mapping[str, int] = field(default_factory=dict)
     exchanges: tuple[Exchanges, ...] = ()
     exchange_log: Log = field(default_factory=dict)
-    """exchanges in order, of the build and of each step"""
+    """exchanges and waits for them in order, of the build and of each step"""
     operators: int = 0
     first_waits: Mapping[str, int] = field(default_factory=dict)
     """what makes the host wait in the first step, with the line and how often"""

@@ -3,7 +3,7 @@ exchanges between ranks, what makes the host wait for the device, and operators 
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,14 @@ from torch.utils._pytree import tree_leaves
 
 from pretrain.rehearse.cuda_kernels import without_cuda_kernel
 from pretrain.rehearse.device_memory import DeviceMemory
-from pretrain.rehearse.exchange import Exchange, RankGroup, read_exchange, read_group
+from pretrain.rehearse.exchange import Exchange, RankGroup, Wait, read_exchange, read_group
 from pretrain.rehearse.flops import operator_flops
 from pretrain.rehearse.modules import ModuleTracker
 
 DEVICE = torch.device("cuda", 0)
 _PACKAGES = ("/pretrain/", "/megatron/", "/deepspeed/")
+_MESSENGER = "/megatron/core/pipeline_parallel/p2p_communication.py"
+"""file that sends all messages of schedules: lines of schedules say more"""
 _RING_SHARES = {"allreduce": 2.0, "allgather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 """(n - 1) / n times this is the share of an exchange's bytes that each of n ranks sends in a ring"""
 
@@ -42,6 +44,21 @@ class ExchangeKind:
     """`cuda`, or `cpu` for what hosts exchange"""
 
 
+class LoggedWork(FakeWork):
+    """The work of an exchange, which says when it is waited for. C++ hands out this very object as long as it lives."""
+
+    def __init__(self, waited: Callable[[], None]) -> None:
+        super().__init__()
+        self._waited = waited
+
+    def wait(self, *timeout: Any) -> bool:
+        self._waited()
+        return True
+
+    def synchronize(self) -> None:
+        self._waited()
+
+
 class Recorder(TorchDispatchMode):
     """A dispatch mode above FakeTensorMode. Exchanges end here: each rank is the only process of its group."""
 
@@ -54,6 +71,10 @@ class Recorder(TorchDispatchMode):
         self._without_kernel = without_cuda_kernel()
         self._known: dict[Exchange, Exchange] = {}
         """each exchange once, as steps repeat them"""
+        self._works: list[LoggedWork] = []
+        """work of each exchange of the run"""
+        self._batch_position = 0
+        """messages of the batch that is being sent, or 0"""
         self.communicators: set[RankGroup] = set()
         """groups that exchange memory of the device"""
         self.clear()
@@ -65,8 +86,8 @@ class Recorder(TorchDispatchMode):
         self.flops: Counter[str] = Counter()
         self.exchanges: dict[ExchangeKind, list[float]] = {}
         """count, bytes, and bytes that this rank sends in a ring"""
-        self.exchange_log: list[Exchange] = []
-        """exchanges in order"""
+        self.exchange_log: list[Exchange | Wait] = []
+        """exchanges, and waits for them, in order"""
         self.waits: Counter[str] = Counter()
         self.without_kernel: Counter[str] = Counter()
 
@@ -81,7 +102,9 @@ class Recorder(TorchDispatchMode):
 
     def wait(self, cause: str) -> None:
         """Notes that the host waits for the device."""
-        self.waits[f"{cause} at {project_line()}"] += 1
+        line = project_line()
+        self.waits[f"{cause} at {line}"] += 1
+        self.exchange_log.append(Wait(exchange=None, line=line))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -148,11 +171,33 @@ class Recorder(TorchDispatchMode):
 
     def exchange_objects(self, kind: str, group: ProcessGroup | None) -> None:
         """Notes an exchange of Python objects among the ranks of `group` (default: all)."""
-        group = group or dist.distributed_c10d._get_default_group()
-        self._log(Exchange(group=read_group(group), kind=kind, tensors=(), line=project_line()))
+        known = read_group(group or dist.distributed_c10d._get_default_group())
+        exchange = Exchange(group=known, kind=kind, tensors=(), on_host=known.is_of_hosts, line=project_line())
+        self._log(exchange).wait()
 
-    def _log(self, exchange: Exchange) -> None:
+    @contextmanager
+    def in_batch(self) -> Iterator[None]:
+        """Notes that messages inside the block are sent and received at once."""
+        self._batch_position = 1
+        try:
+            yield
+        finally:
+            self._batch_position = 0
+
+    def _log(self, exchange: Exchange) -> LoggedWork:
         self.exchange_log.append(self._known.setdefault(exchange, exchange))
+        number = len(self._works)
+        # Barriers and objects are of use to hosts alone.
+        waits_on_host = not exchange.tensors and not exchange.on_host
+
+        def waited() -> None:
+            line = project_line(skipping=_MESSENGER)
+            self.exchange_log.append(Wait(exchange=number, line=line))
+            if waits_on_host:
+                self.exchange_log.append(Wait(exchange=None, line=line))
+
+        self._works.append(LoggedWork(waited))
+        return self._works[-1]
 
     def _exchange(self, func: Any, args: Any) -> Any:
         """Outputs by the operator's schema: the tensors that it was given, and work that is done."""
@@ -161,8 +206,11 @@ class Recorder(TorchDispatchMode):
         sides = [[t for t in tree_leaves(arg) if isinstance(t, Tensor)] for arg in args[:2]]
         size = max((sum(t.numel() * t.element_size() for t in side) for side in sides), default=0)
         device = next((t.device.type for side in sides for t in side), "")
-        exchange = read_exchange(func, args, project_line())
-        self._log(exchange)
+        line = project_line(skipping=_MESSENGER)
+        exchange = read_exchange(func, args, batch_position=self._batch_position, line=line)
+        if self._batch_position:
+            self._batch_position += 1
+        work = self._log(exchange)
         if device == DEVICE.type:
             self.communicators.add(exchange.group)
         kind, ranks = exchange.kind, len(exchange.group.ranks)
@@ -173,17 +221,19 @@ class Recorder(TorchDispatchMode):
         for index, value in enumerate((1, size, sent)):
             entry[index] += value
         self.operators += 1
-        out = [FakeWork().boxed() if "Work" in str(one.type) else args[0] for one in func._schema.returns]
+        out = [work.boxed() if "Work" in str(one.type) else args[0] for one in func._schema.returns]
         return out[0] if len(out) == 1 else tuple(out)
 
 
-def project_line() -> str:
-    """The innermost line of the project, megatron-core or DeepSpeed that is being run."""
+def project_line(skipping: str = "") -> str:
+    """The innermost line of the project, megatron-core or DeepSpeed that is being run, outside of a file whose path
+    ends with `skipping`."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
         package = next((one for one in _PACKAGES if one in path), None)
-        if package is not None and "/pretrain/rehearse/" not in path:
+        skips = "/pretrain/rehearse/" in path or (skipping and path.endswith(skipping))
+        if package is not None and not skips:
             return f"{package[1:]}{path.rpartition(package)[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return "an unknown line"

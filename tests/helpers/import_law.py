@@ -100,8 +100,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.rehearse": (
         "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured",
-        "agreement device_memory",
-        "recorder",
+        "deadlock device_memory",
+        "agreement recorder",
         "patches",
         "rank",
         "against_plan progress run",

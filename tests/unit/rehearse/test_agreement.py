@@ -3,19 +3,26 @@
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import p2p_communication
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
-from pretrain.rehearse.agreement import Log, compare
-from pretrain.rehearse.exchange import Exchange, RankGroup
+from pretrain.rehearse.agreement import compare
+from pretrain.rehearse.deadlock import find_deadlock
+from pretrain.rehearse.exchange import Exchange, Log, RankGroup, Wait
 from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
+from pretrain.rehearse.recorder import DEVICE
 from pretrain.rehearse.run import rehearse
 
 TENSOR = RankGroup(name="tensor", description="TENSOR", ranks=(0, 1))
@@ -32,16 +39,40 @@ def gather(group: RankGroup = TENSOR) -> Exchange:
     return Exchange(group=group, kind="allgather", tensors=("bfloat16[4]",), line="a.py:2")
 
 
-def message(kind: str, peer: int, tensor: str = "bfloat16[4]") -> Exchange:
-    return Exchange(group=TENSOR, kind=kind, tensors=(tensor,), peer=peer, line="p2p.py:3")
+def message(kind: str, peer: int, tensor: str = "bfloat16[4]", batch_position: int = 0) -> Exchange:
+    return Exchange(
+        group=TENSOR, kind=kind, tensors=(tensor,), peer=peer, batch_position=batch_position, line="p2p.py:3"
+    )
+
+
+def of_hosts() -> Exchange:
+    group = RankGroup(name="hosts", description="HOSTS", ranks=(0, 1))
+    return Exchange(group=group, kind="allreduce", tensors=("int64[1]",), on_host=True, line="hosts.py:4")
+
+
+def awaited(*exchanges: Exchange) -> list[Exchange | Wait]:
+    """Each exchange is waited for where it is launched."""
+    return [
+        entry
+        for number, exchange in enumerate(exchanges)
+        for entry in (exchange, Wait(exchange=number, line=exchange.line))
+    ]
+
+
+def wait(exchange: int | None) -> Wait:
+    return Wait(exchange=exchange, line="w.py:9")
 
 
 def disagreements(first: list[Exchange], second: list[Exchange]) -> tuple[str, ...]:
-    return compare({0: {"step": first}, 1: {"step": second}}).disagreements
+    return compare({0: {"step": awaited(*first)}, 1: {"step": awaited(*second)}}).disagreements
+
+
+def deadlock(first: list[Exchange | Wait], second: list[Exchange | Wait]) -> str | None:
+    return find_deadlock({0: {"step": first}, 1: {"step": second}})
 
 
 def test_equal_logs_agree_and_are_counted() -> None:
-    logs = {
+    logs: dict[int, Log] = {
         0: {"build": [gather()], "step": [all_reduce(), all_reduce(DATA), message("send", 1), message("recv", 1)]},
         1: {"build": [gather()], "step": [all_reduce(), message("recv", 0), message("send", 0), all_reduce(DATA)]},
     }
@@ -100,9 +131,9 @@ def test_a_ring_of_waiting_ranks_is_found() -> None:
     """No two ranks share two groups: only all three together hang."""
     groups = [RankGroup(name=f"g{i}", description="", ranks=ranks) for i, ranks in enumerate([(0, 1), (1, 2), (0, 2)])]
     a, b, c = (all_reduce(group) for group in groups)
-    in_order: dict[int, Log] = {0: {"step": [a, c]}, 1: {"step": [a, b]}, 2: {"step": [b, c]}}
+    in_order: dict[int, Log] = {0: {"step": awaited(a, c)}, 1: {"step": awaited(a, b)}, 2: {"step": awaited(b, c)}}
     assert compare(in_order).disagreements == ()
-    in_ring: dict[int, Log] = {0: {"step": [a, c]}, 1: {"step": [b, a]}, 2: {"step": [c, b]}}
+    in_ring: dict[int, Log] = {0: {"step": awaited(a, c)}, 1: {"step": awaited(b, a)}, 2: {"step": awaited(c, b)}}
     (sentence,) = compare(in_ring).disagreements
     assert [f"rank {rank} would first" in sentence for rank in range(3)] == [True] * 3
 
@@ -116,9 +147,81 @@ def test_another_message_is_found(received: Exchange | None) -> None:
     )
 
 
+def test_the_two_sides_of_messages_come_from_lines_of_their_own() -> None:
+    def messages(kind: str, peer: int, lines: str) -> list[Exchange]:
+        return [replace(message(kind, peer), line=line) for line in lines]
+
+    assert disagreements(messages("send", 1, "ab"), messages("recv", 0, "ba")) == ()
+
+
 def test_ranks_that_do_not_meet_are_not_compared() -> None:
     found = compare({0: {"step": [all_reduce()]}, 5: {"step": []}})
     assert found == compare({})
+
+
+def test_a_message_and_a_collective_that_wait_for_each_other_are_found() -> None:
+    (sentence,) = disagreements([all_reduce(), message("send", 1)], [message("recv", 0), all_reduce()])
+    assert sentence == (
+        "ranks would wait for each other in the step: rank 0 would first allreduce sum bfloat16[4] (a.py:1) in the "
+        "tensor group (0, 1), rank 1 would first recv bfloat16[4] (p2p.py:3) from rank 0"
+    )
+
+
+def test_a_wait_counts_where_it_is_made() -> None:
+    """A reduction that is launched before a message and waited for after it does not hinder the message."""
+    receives = awaited(message("recv", 0), all_reduce())
+    sends: list[Exchange | Wait] = [all_reduce(), message("send", 1)]
+    assert not str(deadlock([*sends, wait(1), wait(0)], receives)).startswith("ranks would")
+    early = deadlock([sends[0], wait(0), sends[1], wait(1)], receives)
+    assert early is not None
+    assert early.startswith("ranks would wait for each other")
+    assert (
+        "rank 0 would first allreduce sum bfloat16[4] (a.py:1) in the tensor group (0, 1) (awaited at w.py:9)" in early
+    )
+
+
+def test_collectives_that_are_launched_in_another_order_may_hang() -> None:
+    """Nobody waits for the first one before the second one is launched; NCCL asks for one order all the same."""
+    one, two = all_reduce(), gather(DATA)
+    found = deadlock([one, two, wait(0), wait(1)], [two, one, wait(0), wait(1)])
+    assert found is not None
+    assert found.startswith("ranks may wait for each other in the step: rank 0 would first allreduce sum")
+    assert deadlock([one, two, wait(0), wait(1)], [one, two, wait(1), wait(0)]) is None
+
+
+def test_sends_that_wait_for_each_other_are_found_unless_they_are_in_batches() -> None:
+    """NCCL may buffer a short message, but not one of any length."""
+    (sentence,) = disagreements([message("send", 1), message("recv", 1)], [message("send", 0), message("recv", 0)])
+    assert "rank 0 would first send bfloat16[4] (p2p.py:3) to rank 1, rank 1 would first send" in sentence
+    batches = [
+        [message("send", peer, batch_position=1), message("recv", peer, batch_position=2), wait(0), wait(1)]
+        for peer in (1, 0)
+    ]
+    assert deadlock(*batches) is None
+
+
+def test_messages_of_one_batch_alone_do_not_meet_others() -> None:
+    """NCCL sends a batch on the communicator of the group, and other messages on one of their two ranks."""
+    found = deadlock(awaited(message("send", 1, batch_position=1)), awaited(message("recv", 0)))
+    assert found == (
+        "ranks would wait for each other in the step: rank 0 would first send bfloat16[4] (p2p.py:3) to rank 1, "
+        "which rank 1 never joins on this communicator"
+    )
+
+
+def test_a_host_runs_ahead_of_its_device_until_it_waits_for_it() -> None:
+    receives = awaited(of_hosts(), message("recv", 0))
+    sends: list[Exchange | Wait] = [message("send", 1), wait(0)]
+    assert deadlock([*sends, of_hosts(), wait(1)], receives) is None
+    found = deadlock([*sends, wait(None), of_hosts(), wait(1)], receives)
+    assert found == (
+        "ranks would wait for each other in the step: rank 0 would first send bfloat16[4] (p2p.py:3) to rank 1 "
+        "(awaited at w.py:9), rank 1 would first allreduce int64[1] (hosts.py:4) in the hosts group (0, 1)"
+    )
+
+
+def test_a_rank_that_was_not_rehearsed_is_ready() -> None:
+    assert find_deadlock({1: {"step": awaited(message("recv", 0), all_reduce())}}) is None
 
 
 # Faults of the engine, on one rank.
@@ -177,12 +280,62 @@ def _wrong_shape() -> None:
     dist.P2POp = transposed  # type: ignore[assignment,misc]
 
 
+def _before_first_send(act: Callable[[], None]) -> None:
+    send, numbers = P2PCommunicator.send_forward, count()
+
+    def acts_first(*args: Any, **kwargs: Any) -> None:
+        if next(numbers) == 0:
+            act()
+        send(*args, **kwargs)
+
+    P2PCommunicator.send_forward = acts_first
+
+
+def _reduce_before_send() -> None:
+    """A stage sums the tied embedding's gradient before it sends what its neighbour computes that gradient from."""
+
+    def reduce() -> None:
+        gradient = torch.zeros(512, 128, device=DEVICE)
+        dist.all_reduce(gradient, group=parallel_state.get_embedding_group())
+
+    _replace_one("EMBEDDING", 2, lambda *args, **kwargs: None)  # the first is of the build, and now another one follows
+    _before_first_send(reduce)
+
+
+def _send_alone() -> None:
+    """A stage sends and receives one after the other where its neighbour does both in a batch."""
+    p2p_communication._batched_p2p_ops = lambda **messages: [*p2p_communication._p2p_ops(**messages).values()]
+
+
+def _synchronize_before_hosts() -> None:
+    """A host waits for its device before it joins an exchange of hosts, which others join first."""
+    call, send, held = dist.all_reduce, P2PCommunicator.send_forward, []
+
+    def hold(*args: Any, **kwargs: Any) -> None:
+        held.append((args, kwargs))
+
+    def synchronized(*args: Any, **kwargs: Any) -> None:
+        send(*args, **kwargs)
+        torch.cuda.synchronize()
+        while held:
+            of_hosts, options = held.pop()
+            call(*of_hosts, **options)
+
+    _replace_one("HOSTS", 0, hold)
+    P2PCommunicator.send_forward = synchronized
+
+
 FAULTS = {
     _skip: ("exchange 10 of the tensor group (0, 1) in the first step: rank 0 would ", "rank 1 would allreduce sum"),
     _swap: ("would wait for each other in the first step: ", "rank 4 would first allreduce sum float32[512, "),
     _wrong_dtype: ("exchange 1 of the embedding group (0, 4) in the first step: ", "float64[512, 128]", "float32[512"),
     _wrong_shape: ("message 1 from rank 0 to rank 4 in the first step: rank 0 would send bfloat16[4, 256, 128]",
                    "rank 4 would recv bfloat16[256, 4, 128]"),
+    _reduce_before_send: ("would wait for each other in the first step: rank 0 would first allreduce sum float32[512, ",
+                          "rank 4 would first recv bfloat16[256, 4, 128] (megatron/", ") from rank 0"),
+    _send_alone: ("rank 0 would first send bfloat16[256, 4, 128] (megatron/", "which rank 4 never joins"),
+    _synchronize_before_hosts: ("rank 0 would first allreduce sum bfloat16[4, 256, 128] (megatron/",
+                                "(0, 1), rank 1 would first allreduce sum float64[1] (pretrain/engine/groups.py:"),
 }  # fmt: skip
 
 
