@@ -1,34 +1,36 @@
 """Segments of rows: packed documents, or a sequence with padding after it. Each segment attends to itself alone, so no
-score between segments is computed. The segments of a row depend on that row alone, never on the rows beside it."""
+score between segments is computed. The segments of a row depend on that row alone, never on the rows beside it. They
+are found on the host, before rows are moved to the device: reading them there would make the host wait for it."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 PackedSegments = Sequence[Sequence[tuple[int, int]]]
 """(begin, end) of each sequence of each row, in order; positions outside them are padding"""
 
 
-def segments_of_documents(documents_BS: Tensor) -> PackedSegments:
+def segments_of_documents(documents_BS: NDArray[np.int64]) -> PackedSegments:
     """The segments of rows: neighbouring positions with the same document number are one; -1 is padding."""
     length = documents_BS.shape[1]
     segments = []
-    for row in documents_BS.cpu():
-        begins = [0, *(1 + row.diff().nonzero().flatten()).tolist()]
+    for row in documents_BS:
+        begins = [0, *(1 + np.flatnonzero(np.diff(row))).tolist()]
         bounds = zip(begins, [*begins[1:], length], strict=True)
-        segments.append([(begin, end) for begin, end in bounds if int(row[begin]) >= 0])
+        segments.append([(begin, end) for begin, end in bounds if row[begin] >= 0])
     return segments
 
 
-def segments_of_padding_mask(shown_BS: Tensor) -> tuple[PackedSegments, bool]:
+def segments_of_padding_mask(shown_BS: NDArray[np.bool_]) -> tuple[PackedSegments, bool]:
     """One segment for each row, from its first position to the last that is not padding (none if all are), and whether
     some segment contains padding, which only a mask excludes."""
-    shown = shown_BS.cpu()
-    ends_B = (shown * torch.arange(1, shown.shape[1] + 1)).amax(1)
+    ends_B = (shown_BS * np.arange(1, shown_BS.shape[1] + 1)).max(axis=1)
     segments: list[list[tuple[int, int]]] = [[(0, end)] if end else [] for end in ends_B.tolist()]
-    return segments, bool((ends_B != shown.sum(1)).any())
+    return segments, bool((ends_B != shown_BS.sum(axis=1)).any())
 
 
 def attend_by_segment(

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+
+from pretrain.attention.packed import PackedSegments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +24,20 @@ class MicroBatch:
     attention_mask_BS: Tensor | None = None
     segments_BS: Tensor | None = None
     next_sentence_B: Tensor | None = None
-    documents_BS: Tensor | None = None
     targets_BL: Tensor | None = None
     label_positions_BL: Tensor | None = None
+    packed: PackedSegments | None = None
+    """the documents of packed rows; in an encoder with sparse patterns each row up to its last position that is not
+    padding; None: rows are not split"""
+    packed_with_padding: bool = False
+    """some segments contain padding"""
     first_row: int = 0
     """the number that dropout knows it by: see pretrain/random/dropout.py"""
 
 
-def positions_within(documents_BS: Tensor) -> Tensor:
+def positions_within(documents_BS: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of each position within its document, or within the padding at the end of its row."""
-    places = torch.arange(documents_BS.shape[1], device=documents_BS.device)
-    begins = documents_BS.diff(dim=1, prepend=documents_BS[:, :1]) != 0
-    return places - (begins * places).cummax(dim=1).values
+    positions = np.arange(documents_BS.shape[1])
+    begins = np.diff(documents_BS, axis=1, prepend=documents_BS[:, :1]) != 0
+    within: NDArray[np.int64] = positions - np.maximum.accumulate(begins * positions, axis=1)
+    return within

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache
 from pretrain.attention.core import AttentionInputs
-from pretrain.attention.packed import segments_of_documents, segments_of_padding_mask
-from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.models import stream as streams
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
@@ -94,12 +92,11 @@ class Network(LanguageModule):
         slices = tensor_ranks if self.config.sequence_parallel else 1
         stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
         shown = batch.attention_mask_BS
-        packed = None if batch.documents_BS is None else segments_of_documents(batch.documents_BS)
-        with_padding = False
-        if shown is not None and self.model.has_encoder and any(kind != Dense() for kind in self.model.attention.kinds):
-            packed, with_padding = segments_of_padding_mask(shown)
         reads = AttentionInputs(
-            positions_BS=batch.positions_BS, key_mask_BK=shown, packed=packed, packed_with_padding=with_padding
+            positions_BS=batch.positions_BS,
+            key_mask_BK=shown,
+            packed=batch.packed,
+            packed_with_padding=batch.packed_with_padding,
         )
         if not self.model.is_encoder_decoder:
             return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)

@@ -22,7 +22,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import Attend, AttentionCase
 from pretrain.config.run_config import RunConfig
-from pretrain.models import network
 from pretrain.models.kernels import PROVIDERS, Kernels
 from pretrain.plan.device import Device
 from pretrain.rehearse.recorder import DEVICE, Recorder
@@ -49,7 +48,6 @@ def install(config: RunConfig, hardware: Device, recorder: Recorder) -> None:
     _replace_modules()
     _replace_cuda(hardware, recorder)
     _replace_ranks(recorder)
-    _replace_segments()
     if config.parallel.shards_by_deepspeed:
         _replace_deepspeed()
 
@@ -334,16 +332,6 @@ def _replace_ranks(recorder: Recorder) -> None:
         broadcast_object_list=broadcast_object_list,
         batch_isend_irecv=batch,
     )
-
-
-def _replace_segments() -> None:
-    """The network reads the values of a batch for the ends of documents and of padding: rows are taken to be full, and
-    packed ones to be one document, which is the most memory and work."""
-
-    def full_rows(column_BS: Tensor) -> list[list[tuple[int, int]]]:
-        return [[(0, column_BS.shape[1])]] * len(column_BS)
-
-    _set(network, segments_of_documents=full_rows, segments_of_padding_mask=lambda shown: (full_rows(shown), False))
 
 
 def _replace_deepspeed() -> None:

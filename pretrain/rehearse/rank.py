@@ -10,15 +10,17 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from data_pipeline.batch import Batch
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
@@ -148,7 +150,8 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
             recorder.modules.follow(engine.sharding.chunks)
             logs = found["exchange_log"] = {"build": tuple(recorder.exchange_log)}
             action = "make its step"
-            batch = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
+            rows = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
+            batch = _with_full_rows(rows)
             recorder.phase = "forward"
             recorder.clear()
             begun = time.perf_counter()
@@ -173,6 +176,15 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
         host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         **found,
     )
+
+
+def _with_full_rows(batch: Batch) -> Batch:
+    """Rows without padding, packed ones of a single document: the most memory and work."""
+    if batch.documents is not None:
+        batch = replace(batch, documents=np.zeros_like(batch.documents))
+    if batch.attention_mask is not None:
+        batch = replace(batch, attention_mask=np.ones_like(batch.attention_mask))
+    return batch
 
 
 def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def documents_lost(patch: pytest.MonkeyPatch) -> None:
 
     def seeing(self: Network, batch: Any, *rest: Any, **options: Any) -> Any:
         if self.config.pipeline_model_parallel_size > 1 and self.post_process:
-            batch = replace(batch, documents_BS=None)
+            batch = replace(batch, packed=None)
         return forward(self, batch, *rest, **options)
 
     patch.setattr(Network, "forward", seeing)

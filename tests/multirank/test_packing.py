@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from data_pipeline.batch import Rows
 from data_pipeline.build.build import build
@@ -13,9 +12,9 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.causal import Causal
+from pretrain.attention.packed import segments_of_documents
 from pretrain.engine.megatron import micro_batches
 from pretrain.evaluate.heldout import heldout_loss
-from pretrain.models import network
 from tests.helpers.families import train_family
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import meet_again, run_ranks
@@ -49,17 +48,16 @@ def _alone(document: int) -> Rows:
     return Rows.of(tokens, labels)
 
 
-def _everything_seen(documents_BS: torch.Tensor) -> Any:
-    return _segments_of_documents(torch.zeros_like(documents_BS))
+def _everything_seen(documents_BS: np.ndarray) -> Any:
+    return segments_of_documents(np.zeros_like(documents_BS))
 
 
-def _positions_of_the_row(documents_BS: torch.Tensor) -> torch.Tensor:
-    return torch.arange(documents_BS.shape[1]).expand_as(documents_BS)
+def _positions_of_the_row(documents_BS: np.ndarray) -> np.ndarray:
+    return np.arange(documents_BS.shape[1]) + np.zeros_like(documents_BS)
 
 
-_segments_of_documents = network.segments_of_documents
 FAULTS = {
-    "mask lost": (network, "segments_of_documents", _everything_seen),
+    "mask lost": (micro_batches, "segments_of_documents", _everything_seen),
     "positions of the row": (micro_batches, "positions_within", _positions_of_the_row),
 }
 

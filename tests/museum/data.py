@@ -5,14 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from data_pipeline import loader
 from data_pipeline.order import blend
 from data_pipeline.recipes import base, masked, segments
 from pretrain.engine.megatron import micro_batches
-from pretrain.models import network
 from tests.helpers import faults
 from tests.museum.exhibit import Exhibit
 from tests.museum.failing import Failing
@@ -20,13 +17,13 @@ from tests.museum.verifying import Verify
 
 
 def documents_seen(patch: pytest.MonkeyPatch) -> None:
-    segments = network.segments_of_documents
-    patch.setattr(network, "segments_of_documents", lambda documents: segments(torch.zeros_like(documents)))
+    segments = micro_batches.segments_of_documents
+    patch.setattr(micro_batches, "segments_of_documents", lambda documents: segments(np.zeros_like(documents)))
 
 
 def positions_of_the_row(patch: pytest.MonkeyPatch) -> None:
-    def of_row(documents: Tensor) -> Tensor:
-        return torch.arange(documents.shape[1]).expand_as(documents)
+    def of_row(documents: Any) -> Any:
+        return np.arange(documents.shape[1]) + np.zeros_like(documents)
 
     patch.setattr(micro_batches, "positions_within", of_row)
 

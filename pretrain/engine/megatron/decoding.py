@@ -64,10 +64,17 @@ class Decoder:
             ids, last = self._tensor(tokens), self._tensor(tokens[:, -1:])
             positions = torch.arange(ids.shape[1], device=self._device).expand_as(ids)
             shown = None if hypotheses.shown is None else self._tensor(hypotheses.shown)
+            packed, with_padding = self._cutter.segments(hypotheses.shown)
             hypotheses.cache.length = 0 if encodes else ids.shape[1]
             self._run(
                 MicroBatch(
-                    tokens_BS=ids, positions_BS=positions, labels_BL=last, loss_mask_BL=last, attention_mask_BS=shown
+                    tokens_BS=ids,
+                    positions_BS=positions,
+                    labels_BL=last,
+                    loss_mask_BL=last,
+                    attention_mask_BS=shown,
+                    packed=packed,
+                    packed_with_padding=with_padding,
                 ),
                 hypotheses.cache,
                 None,

@@ -79,7 +79,7 @@ class MegatronEngine:
                 self.megatron_config.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks = chunks
         self._state = State(self.parameters, self.groups, self.sharding)
-        self._cutter = Cutter(self.groups, self.device)
+        self._cutter = Cutter(self.groups, self.device, config.model)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self._decoder = Decoder(
             config=config,

@@ -1,10 +1,14 @@
-"""A rank's rows -> micro-batches on its device, of each row the positions that are this context rank's."""
+"""A rank's rows -> micro-batches on its device, of each row the positions that are this context rank's. What depends on
+the rows' values is computed before they are moved, so that the host never waits for the device to read them."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.batch import Axis, Rows
+from pretrain.attention.packed import PackedSegments, segments_of_documents, segments_of_padding_mask
+from pretrain.config.attention import Dense
+from pretrain.config.model import Model
 from pretrain.engine.groups import Groups
 from pretrain.models.inputs import MicroBatch, positions_within
 
@@ -14,8 +18,9 @@ _LETTERS: dict[Axis, str] = {"rows": "B", "inputs": "S", "labels": "L"}  # of a 
 class Cutter:
     """Cuts rows for one rank. With context ranks, each holds a contiguous slice of the positions."""
 
-    def __init__(self, groups: Groups, device: torch.device) -> None:
+    def __init__(self, groups: Groups, device: torch.device, model: Model) -> None:
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
+        self._splits_at_padding = model.has_encoder and any(kind != Dense() for kind in model.attention.kinds)
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
         """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""
@@ -23,22 +28,37 @@ class Cutter:
         local = {"rows": slice(None), "inputs": inputs, "labels": labels}
         columns = {}
         for name, column, values in batch.columns():
+            if name == "documents":  # of which a model reads the segments and the positions
+                continue
             local_values = values if column.replicated else values[tuple(local[axis] for axis in column.axes)]
             columns[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(local_values)
-        documents_BS = columns.get("documents_BS")
-        if documents_BS is not None and "positions_BS" not in columns:
-            columns["positions_BS"] = positions_within(documents_BS)[:, inputs]
+        if batch.documents is not None and batch.positions is None:
+            columns["positions_BS"] = self._move(positions_within(batch.documents)[:, inputs])
         micro_batches = []
         for start in range(0, len(batch.tokens), micro):
-            tensors = {name: values[start : start + micro] for name, values in columns.items()}
+            rows = slice(start, start + micro)
+            tensors = {name: values[rows] for name, values in columns.items()}
+            masks = (None if values is None else values[rows] for values in (batch.attention_mask, batch.documents))
+            packed, with_padding = self.segments(*masks)
             micro_batches.append(
                 MicroBatch(
                     **{"positions_BS": self._positions(inputs, micro), **tensors},
                     decoder_positions_BL=None if batch.decoder_tokens is None else self._positions(labels, micro),
+                    packed=packed,
+                    packed_with_padding=with_padding,
                     first_row=first_row + start,
                 )
             )
         return micro_batches
+
+    def segments(
+        self, shown_BS: np.ndarray | None, documents_BS: np.ndarray | None = None
+    ) -> tuple[PackedSegments | None, bool]:
+        """The segments in which attention computes these rows (None: it doesn't split them), and whether some contain
+        padding. `shown_BS`: positions that are not padding."""
+        if shown_BS is not None and self._splits_at_padding:
+            return segments_of_padding_mask(shown_BS)
+        return (None if documents_BS is None else segments_of_documents(documents_BS)), False
 
     def _local_positions(self, length: int) -> slice:
         """This context rank's of `length` positions."""

@@ -1,5 +1,6 @@
 """Segments of rows with padding, wherever it lies."""
 
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention as kernel
 
@@ -8,7 +9,9 @@ from pretrain.config.patterns.blocks import BigBird
 from tests.helpers.attention import head_rules
 
 CPU = torch.device("cpu")
-SHOWN = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [0] * 6]).bool()
+SHOWN = np.array(
+    [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [0] * 6], dtype=np.bool_
+)
 RUNS = [[(0, 6)], [(0, 2)], [(0, 4)], [(0, 6)], []]
 
 

@@ -272,7 +272,7 @@ class _Largest(TorchDispatchMode):
         return out
 
 
-DOCUMENTS = torch.tensor([[0] * 11 + [1] * 3 + [2] * 8 + [-1] * 2, [0] * 24])
+DOCUMENTS = np.array([[0] * 11 + [1] * 3 + [2] * 8 + [-1] * 2, [0] * 24])
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -161,6 +161,24 @@ def test_banded_attention_waits_in_the_first_step_alone() -> None:
     assert [cause.partition(":")[0] for cause in rank.waits] == [STEP]
 
 
+SPARSE_ENCODER = ("model.attention={pattern: [banded, dense], window: 32}", "model.sequence_length=128")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("debug/gpt", ("objective.packing=best_fit", "model.attention.window=32", "parallel.context=2")),
+        ("debug/bert", SPARSE_ENCODER),
+    ],
+    ids=["packed decoder", "padded encoder with a sparse pattern"],
+)
+def test_segments_of_rows_are_known_without_waiting_for_the_device(name: str, overrides: tuple[str, ...]) -> None:
+    """On every stage and context rank."""
+    layout = ("parallel.tensor=1", "parallel.pipeline=2", "batch.sequences=4", "batch.micro_sequences=2")
+    for rank in rehearsed(name, *overrides, *layout, ranks=range(4), gpus=4).ranks:
+        assert [(cause.partition(":")[0], count) for cause, count in rank.waits.items()] == [(STEP, 1)]
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_deepspeed_makes_its_step(stage: int) -> None:
     zero = ("parallel.zero_engine=deepspeed", f"parallel.zero={stage}")
