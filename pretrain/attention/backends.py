@@ -21,6 +21,7 @@ from pretrain.attention.patterns.merged import disjoint, in_one_kernel, merged, 
 from pretrain.attention.patterns.registry import tiles_of
 from pretrain.attention.patterns.tiles import AttentionTile
 from pretrain.config.attention import Banded, Dense
+from pretrain.config.patterns.base import MaskRule
 
 
 def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
@@ -145,12 +146,17 @@ def _under_mask(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: At
 
 def _by_rule(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
     groups = list(case.heads.indices_by_rule(case.keys).values())
-    outputs = [
-        attend(replace(case, heads=case.heads.subset(indices)), q[:, indices], k[:, indices], v[:, indices])
-        for indices in groups
-    ]
+    outputs = []
+    for indices in groups:
+        heads = _head_indices(tuple(indices)).on(q.device)
+        outputs.append(attend(replace(case, heads=case.heads.subset(indices)), q[:, heads], k[:, heads], v[:, heads]))
     order = _order_of_heads(tuple(index for indices in groups for index in indices))
     return torch.cat(outputs, dim=1)[:, order.on(q.device)]
+
+
+@lru_cache
+def _head_indices(indices: tuple[int, ...]) -> DeviceCopies:
+    return DeviceCopies(indices)
 
 
 @lru_cache
@@ -161,9 +167,17 @@ def _order_of_heads(indices: tuple[int, ...]) -> DeviceCopies:
 
 def _one_query(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
     if not isinstance(case.rule, Dense):
-        selected = mask_of(case.rule, 1, case.keys, case.causal, case.device)[0]
+        selected = _keys_of_last_query(case.rule, case.keys).on(case.device)
         k, v = (x[:, :, selected] for x in (k, v))
     return sdpa(q, k, v, scale=case.scale)
+
+
+@lru_cache
+def _keys_of_last_query(rule: MaskRule, keys: int) -> DeviceCopies:
+    """Positions that the last of `keys` positions attends to: all layers read them, and a mask on the device would make
+    the host wait in each."""
+    attends = rule.attends(np.array([[keys - 1]]), np.arange(keys))
+    return DeviceCopies(np.flatnonzero(np.broadcast_to(attends, (1, keys))))
 
 
 def _last_queries(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:

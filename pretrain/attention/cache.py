@@ -4,6 +4,7 @@ Shapes: S positions, B rows (hypotheses), H heads of keys on this tensor rank, D
 """
 
 from collections import defaultdict
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ class LayerCache:
     """The cache of one layer. Keys and values are stored at their positions, also where rows have different lengths:
     values beyond a row's length are unused."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most`: positions of the model, for which there is room at most."""
+        self._most = most
         self.length = 0
         """length of the longest row: positions that self-attention has read"""
         self.ragged = False
@@ -30,7 +33,8 @@ class LayerCache:
         if self._held is None or len(self._held[0]) < self.length:
             # Twice the capacity, so that copying has constant amortized cost per position. Zeros, because positions
             # that no row has read get weights of zero, and zero times infinity is NaN.
-            old, self._held = self._held, (_buffer(key, 2 * self.length), _buffer(value, 2 * self.length))
+            capacity = max(self.length, min(2 * self.length, self._most))
+            old, self._held = self._held, (_buffer(key, capacity), _buffer(value, capacity))
             for to, from_ in zip(self._held, old or (), strict=False):
                 to[: len(from_)] = from_
         rows = torch.arange(key.shape[1], device=key.device)
@@ -53,10 +57,11 @@ class LayerCache:
 class KeyValueCache:
     """The caches of the layers on this rank, by layer number."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most`: see `LayerCache`."""
         self.length, self.ragged = 0, False
         """see `LayerCache`; set on each layer by `__getitem__`"""
-        self._layers: dict[int, LayerCache] = defaultdict(LayerCache)
+        self._layers: dict[int, LayerCache] = defaultdict(partial(LayerCache, most))
 
     def __getitem__(self, layer_number: int) -> LayerCache:
         layer = self._layers[layer_number]

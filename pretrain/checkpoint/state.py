@@ -79,15 +79,20 @@ class Record:
 _RECORD = TypeAdapter(Record)
 
 
+SCORING_PARALLEL: dict[str, Any] = {"virtual": 1, "sequence": False, "context": 1, "recompute": "none"}
+"""`parallel.*` of an engine that only scores and generates, which change no number"""
+SCORING_OVERRIDES = [f"parallel.{key}={str(value).lower()}" for key, value in SCORING_PARALLEL.items()]
+"""`SCORING_PARALLEL` as overrides of a config"""
+
+
 def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> RunConfig:
     """The config a checkpoint was trained with, for scoring: without interleaving, sequence and context parallelism,
     which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
     tree = Record.read(checkpoint / RECORD).config
     tree.pop("loss_scale", None)  # of training, and refused where `overrides` choose another precision
-    same_numbers = {"virtual": 1, "sequence": False, "context": 1, "recompute": "none"}
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
-        tree["parallel"] = {**parallel, **same_numbers, **({"tensor": 1, "pipeline": 1} if one_rank else {})}
+        tree["parallel"] = {**parallel, **SCORING_PARALLEL, **({"tensor": 1, "pipeline": 1} if one_rank else {})}
     with of_a_run():
         return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
 

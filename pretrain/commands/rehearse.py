@@ -1,4 +1,4 @@
-"""`pretrain rehearse CONFIG [key=value ...] --gpus N [--hardware NAME] [--ranks first,middle,last|all-kinds|3,517]`"""
+"""`pretrain rehearse CONFIG [key=value ...] --gpus N [--what train|score|generate] [--ranks first,middle,last|...]`"""
 
 import argparse
 import json
@@ -6,25 +6,34 @@ import os
 import sys
 
 from pretrain.commands.arguments import Parser, count
+from pretrain.errors import ConfigError
 
 _DEFAULT = ("first", "middle", "last")
 _NAMED = (*_DEFAULT, "all-kinds")
 
 
 def main(argv: list[str]) -> int:
-    """Returns 0 if every rank is built, makes its step and fits, and ranks agree on their exchanges, 1 if not."""
+    """Returns 0 if every rank is built, does its work and fits, and ranks agree on their exchanges, 1 if not."""
     parser = Parser(
         "rehearse",
         "Runs training steps of single ranks of a run, each by itself, without GPUs, other ranks or data, and reports "
-        "what each holds, computes and sends. Exits with 1 if a rank fails or does not fit in memory, or if ranks "
-        "disagree on their exchanges.",
+        "what each holds, computes and sends. With --what, it scores or generates texts instead. Exits with 1 if a "
+        "rank fails or does not fit in memory, or if ranks disagree on their exchanges.",
         (
             "gpt3/175b --gpus 1024 --hardware h100",
             "gpt3/175b --gpus 1024 --ranks all-kinds --jobs 8",
             "gpt3/1.3b --gpus 32 --ranks 0,31 precision=bf16 --json",
+            "llama2/7b --gpus 8 --what generate --sequences 16",
         ),
     )
     parser.add_config(overrides="parallel.tensor=8")
+    parser.add_argument(
+        "--what",
+        choices=("train", "score", "generate"),
+        default="train",
+        help="What ranks do (default train): two training steps; score texts, as an evaluation does; or generate "
+        "tokens after prompts, with a key-value cache.",
+    )
     parser.add_argument("--gpus", type=count, required=True, help="Number of GPUs in the run.")
     parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
     parser.add_argument(
@@ -48,13 +57,20 @@ def main(argv: list[str]) -> int:
         "--micro-batches", type=count, help="Micro-batches per step (default: as many as fill the pipeline)."
     )
     parser.add_argument(
+        "--sequences",
+        type=count,
+        help="Texts that each data rank scores or continues at once (default: as many as an evaluation takes).",
+    )
+    parser.add_argument(
         "--against",
         choices=("plan",),
         help="Print a table of each rank's figures beside the planner's, with ratios (in --json, it is always there).",
     )
     parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
     options = parser.parse(argv)
+    _check(options)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
+    from pretrain.checkpoint.state import SCORING_OVERRIDES
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.device import find_device
@@ -63,7 +79,8 @@ def main(argv: list[str]) -> int:
     from pretrain.rehearse.report import as_json, lines
     from pretrain.rehearse.run import rehearse
 
-    config = with_vocabulary(load(RunConfig, options.config, options.overrides))
+    overrides = options.overrides if options.what == "train" else [*SCORING_OVERRIDES, *options.overrides]
+    config = with_vocabulary(load(RunConfig, options.config, overrides))
     device = find_device(options.hardware)
 
     progress = RehearsalProgress()
@@ -73,7 +90,9 @@ def main(argv: list[str]) -> int:
         ranks=options.ranks,
         device=device,
         per_node=min(options.gpus_per_node or device.devices, options.gpus),
+        what=options.what,
         micro_batches=options.micro_batches,
+        sequences=options.sequences,
         jobs=options.jobs,
         progress=progress.add,
     )
@@ -85,6 +104,19 @@ def main(argv: list[str]) -> int:
     for sentence in rehearsal.problems:
         print(f"pretrain: {sentence}", file=sys.stderr)
     return 1 if rehearsal.problems else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises ConfigError for options that don't go together."""
+    if options.what == "train" and options.sequences is not None:
+        raise ConfigError("--sequences is for --what score and generate: a training step has --micro-batches")
+    if options.what != "train" and options.micro_batches is not None:
+        raise ConfigError(f"--micro-batches is for training: --what {options.what} takes --sequences")
+    if options.what != "train" and options.against is not None:
+        raise ConfigError(
+            f"--against {options.against}: the planner counts training alone, so it has no figures for --what "
+            f"{options.what}: leave --against out"
+        )
 
 
 def _ranks(text: str) -> tuple[int | str, ...]:

@@ -71,11 +71,15 @@ class DeviceMemory:
                 self._noted_bytes, self.at_peak = self.live_bytes, list(self._live.values())
 
     def classify(self, category: str, tensors: Iterable[Tensor]) -> None:
-        """Names the category of memory that lives."""
+        """Names the category of memory that lives, also where it was noted at the peak."""
+        named: dict[int, LiveMemory] = {}
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
-            if key in self._live:
-                self._live[key] = replace(self._live[key], category=category)
+            if key in self._live and self._live[key].category != category:
+                before = self._live[key]
+                named[id(before)] = self._live[key] = replace(before, category=category)
+        if named:
+            self.at_peak = [named.get(id(one), one) for one in self.at_peak]
 
     def categories(self) -> Counter[str]:
         """Bytes of what lives, by category."""

@@ -1,5 +1,5 @@
-"""Rehearses one rank: builds the engine as that rank and makes two steps, on tensors without data. Runs in a process of
-its own, in which torch is patched (`patches.py`)."""
+"""Rehearses one rank: builds the engine as that rank and runs its work (`work.py`), on tensors without data. Runs in a
+process of its own, in which torch is patched (`patches.py`)."""
 
 import os
 import re
@@ -8,21 +8,20 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
 
-from data_pipeline.batch import Batch
+from pretrain.attention.cache import LayerCache
 from pretrain.config.run_config import RunConfig
-from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.engine.base import GlobalPart
 from pretrain.engine.make import make_engine
@@ -32,8 +31,11 @@ from pretrain.rehearse import patches
 from pretrain.rehearse.exchange import Log
 from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.unmeasured import MOST_COMMUNICATORS, unmeasured_bytes
+from pretrain.rehearse.work import RehearsedWork, WorkPart, parts_of
 
 STATE = ("weights", "gradients", "optimizer")
+CACHE = "cache"
+"""category of the keys and values that generation reads again"""
 _LARGEST = 8
 """most kinds of tensors that are named"""
 _NUMBERS = re.compile(r"\.\d+(?=\.|$)")
@@ -59,7 +61,7 @@ class EqualTensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanges:
-    """Exchanges of one kind in one group of ranks, in one step."""
+    """Exchanges of one kind in one group of ranks, in one part of the work."""
 
     group: str
     kind: str
@@ -77,44 +79,68 @@ class Exchanges:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartCounts:
+    """What one rank does in one part of its work, such as a step."""
+
+    name: str
+    repeats: bool
+    """whether an equal part ran before, so that this one does what every later one will"""
+    peak_bytes: int
+    flops: Mapping[str, int]
+    exchanges: tuple[Exchanges, ...]
+    operators: int
+    waits: Mapping[str, int]
+    """what makes the host wait, with the line and how often"""
+
+    @property
+    def sent_bytes(self) -> dict[str, float]:
+        """Bytes that the rank's device sends, by group of ranks."""
+        return _sent_bytes(self.exchanges)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankRehearsal:
-    """What one rank does in a step: the first one, where a field does not say otherwise."""
+    """What one rank does: in the first part of its work (when training, a step), where a field does not say
+    otherwise."""
 
     rank: int
     coordinates: tuple[int, int, int, int]
     """tensor, context, data and pipeline rank"""
     problem: str | None = None
-    """why the rank could not be built, or make its steps"""
+    """why the rank could not be built, or do its work"""
     parameters: int = 0
     build_peak_bytes: int = 0
     state_bytes: Mapping[str, int] = field(default_factory=dict)
     """weights, gradients, optimizer, and other memory that lives once the engine is built"""
     peak_bytes: int = 0
+    """peak of all parts"""
     peak_phase: str = ""
     reserved_bytes: int = 0
-    """most memory that torch's caching allocator reserves, for the build and both steps"""
+    """most memory that torch's caching allocator reserves, for the build and all parts"""
     allocator_retries: int = 0
     """how often it had to return memory to the driver first, as the device was full"""
     unmeasured_bytes: int = 0
     """constant for what no rehearsal sees: libraries' workspaces, NCCL's buffers, the CUDA context"""
     at_peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    """bytes at the peak: weights, gradients, optimizer, and other memory by the phase that allocated it"""
+    """bytes at the peak: weights, gradients, optimizer, cache, and other memory by the phase that allocated it"""
     phase_peak_bytes: Mapping[str, int] = field(default_factory=dict)
     largest: tuple[EqualTensors, ...] = ()
     """largest tensors at the peak, without the training state"""
     flops: Mapping[str, int] = field(default_factory=dict)
     exchanges: tuple[Exchanges, ...] = ()
     exchange_log: Log = field(default_factory=dict)
-    """exchanges and waits for them in order, of the build and of each step"""
+    """exchanges and waits for them in order, of the build and of each part"""
     operators: int = 0
     first_waits: Mapping[str, int] = field(default_factory=dict)
-    """what makes the host wait in the first step, with the line and how often"""
+    """what makes the host wait in the first part, with the line and how often"""
     waits: Mapping[str, int] = field(default_factory=dict)
-    """what makes the host wait in the second step, and so in every later one"""
+    """what makes the host wait in the last part: when training, in the second step and so in every later one"""
     without_kernel: Mapping[str, int] = field(default_factory=dict)
-    """operators without a CUDA kernel, with the line and how often"""
+    """operators without a CUDA kernel, with the line and how often in a part at most"""
     left_bytes: int = 0
-    """memory that the second step left behind"""
+    """memory that the last part left behind"""
+    parts: tuple[PartCounts, ...] = ()
+    """each part of the work, in order"""
     build_s: float = 0.0
     step_s: float = 0.0
     cpu_s: float = 0.0
@@ -122,16 +148,15 @@ class RankRehearsal:
 
     @property
     def sent_bytes(self) -> dict[str, float]:
-        """Bytes that the rank's device sends in a step, by group of ranks."""
-        groups = dict.fromkeys(one.group for one in self.exchanges if one.is_sent)
-        return {
-            group: sum(one.sent_bytes for one in self.exchanges if one.group == group and one.is_sent)
-            for group in groups
-        }
+        """Bytes that the rank's device sends in the first part, by group of ranks."""
+        return _sent_bytes(self.exchanges)
 
 
-def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device) -> RankRehearsal:
-    """Rehearses `rank` of `layout`. Call it once in a process."""
+def rehearse_rank(
+    config: RunConfig, layout: Layout, rank: int, hardware: Device, work: RehearsedWork | None = None
+) -> RankRehearsal:
+    """Rehearses `work` (default: training) of `rank` of `layout`. Call it once in a process."""
+    work = work or RehearsedWork()
     recorder = Recorder(hardware.memory_gib * 2**30 - unmeasured_bytes(MOST_COMMUNICATORS))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     patches.install(config, hardware, recorder)
@@ -143,27 +168,23 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
         # DeepSpeed prints; the command's output is a report.
         with redirect_stdout(sys.stderr), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             begun = time.perf_counter()
-            engine: Any = make_engine(config, layout, kernels=patches.kernels)
+            engine: Any = make_engine(config, layout, train=work.trains, kernels=patches.kernels)
             found["build_s"] = time.perf_counter() - begun
             found |= _built(recorder, engine)
+            recorder.modules.follow(engine.chunks)
             _name_phases(recorder, engine.sharding)
-            recorder.modules.follow(engine.sharding.chunks)
+            _name_caches(recorder)
             logs = found["exchange_log"] = {"build": tuple(recorder.exchange_log)}
-            action = "make its step"
-            rows = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
-            batch = _with_full_rows(rows)
             recorder.phase = "forward"
-            recorder.clear()
-            begun = time.perf_counter()
-            engine.train_step(batch, config.optimizer.learning_rate, 1)
-            found["step_s"] = time.perf_counter() - begun
-            found |= _counted(recorder)
-            logs["first step"] = tuple(recorder.exchange_log)
-            before_bytes = recorder.memory.live_bytes
-            recorder.clear()
-            engine.train_step(batch, config.optimizer.learning_rate, 2)
-            found |= {"waits": dict(recorder.waits), "left_bytes": recorder.memory.live_bytes - before_bytes}
-            logs["second step"] = tuple(recorder.exchange_log)
+            for part in parts_of(work, config, engine):
+                action = part.action
+                begun, before_bytes = time.perf_counter(), recorder.memory.live_bytes
+                recorder.clear()
+                part.run()
+                _add(found, part, recorder)
+                logs[part.name] = tuple(recorder.exchange_log)
+                found.setdefault("step_s", time.perf_counter() - begun)
+                found["left_bytes"] = recorder.memory.live_bytes - before_bytes
             allocator = recorder.memory.allocator
             found |= {"reserved_bytes": allocator.reserved_peak_bytes, "allocator_retries": allocator.retries}
             found["unmeasured_bytes"] = unmeasured_bytes(len(recorder.communicators))
@@ -178,21 +199,13 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
     )
 
 
-def _with_full_rows(batch: Batch) -> Batch:
-    """Rows without padding, packed ones of a single document: the most memory and work."""
-    if batch.documents is not None:
-        batch = replace(batch, documents=np.zeros_like(batch.documents))
-    if batch.attention_mask is not None:
-        batch = replace(batch, attention_mask=np.ones_like(batch.attention_mask))
-    return batch
-
-
 def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:
     values = [parameter.value for parameter in engine.parameters]
-    recorder.memory.classify("gradients", _gradient_buffers(engine.sharding))
-    recorder.memory.classify("optimizer", _pieces(engine.state()))
+    if engine.sharding is not None:
+        recorder.memory.classify("gradients", _gradient_buffers(engine.sharding))
+        recorder.memory.classify("optimizer", _pieces(engine.state()))
+        recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
     recorder.memory.classify("weights", values)
-    recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
     return {
         "parameters": sum(int(getattr(value, "ds_numel", value.numel())) for value in values),
         "build_peak_bytes": recorder.memory.peak_bytes,
@@ -223,11 +236,54 @@ def _name_phases(recorder: Recorder, sharding: Any) -> None:
 
         return named
 
-    for name in _STEP_PARTS:
+    for name in _STEP_PARTS if sharding is not None else ():
         setattr(sharding, name, in_phase(name))
 
 
-def _counted(recorder: Recorder) -> dict[str, Any]:
+def _name_caches(recorder: Recorder) -> None:
+    """Has each layer's cache name its memory when it takes it."""
+
+    def set_attribute(layer: LayerCache, name: str, value: Any) -> None:
+        object.__setattr__(layer, name, value)
+        recorder.memory.classify(CACHE, [one for one in tree_leaves(value) if isinstance(one, Tensor)])
+
+    LayerCache.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
+
+
+def _add(found: dict[str, Any], part: WorkPart, recorder: Recorder) -> None:
+    """Adds what was counted in a part."""
+    exchanges = tuple(
+        Exchanges(**vars(kind), count=int(n), total_bytes=int(size), sent_bytes=sent)
+        for kind, (n, size, sent) in sorted(recorder.exchanges.items())
+    )
+    counts = PartCounts(
+        name=part.name,
+        repeats=part.repeats,
+        peak_bytes=recorder.memory.peak_bytes,
+        flops=dict(recorder.flops),
+        exchanges=exchanges,
+        operators=recorder.operators,
+        waits=dict(recorder.waits),
+    )
+    if not found.get("parts"):
+        found |= {"flops": counts.flops, "exchanges": exchanges, "operators": counts.operators}
+        found["first_waits"] = counts.waits
+    found["parts"] = (*found.get("parts", ()), counts)
+    found["waits"] = counts.waits
+    found["without_kernel"] = dict(Counter(found.get("without_kernel", {})) | recorder.without_kernel)
+    if counts.peak_bytes > found.get("peak_bytes", 0):
+        found |= _at_peak(recorder)
+
+
+def _sent_bytes(exchanges: Iterable[Exchanges]) -> dict[str, float]:
+    sent: dict[str, float] = {}
+    for one in exchanges:
+        if one.is_sent:
+            sent[one.group] = sent.get(one.group, 0.0) + one.sent_bytes
+    return sent
+
+
+def _at_peak(recorder: Recorder) -> dict[str, Any]:
     by_category: Counter[str] = Counter()
     equal: dict[tuple[Any, ...], list[int]] = {}
     for one in recorder.memory.at_peak:
@@ -250,21 +306,12 @@ def _counted(recorder: Recorder) -> dict[str, Any]:
         )
         for (category, operator, module, line, shape, dtype), (n, size) in beside[:_LARGEST]
     )
-    exchanges = tuple(
-        Exchanges(**vars(kind), count=int(n), total_bytes=int(size), sent_bytes=sent)
-        for kind, (n, size, sent) in sorted(recorder.exchanges.items())
-    )
     return {
         "peak_bytes": recorder.memory.peak_bytes,
         "peak_phase": recorder.memory.peak_phase,
         "at_peak_bytes": dict(by_category),
         "phase_peak_bytes": dict(recorder.memory.phase_peaks),
         "largest": largest,
-        "flops": dict(recorder.flops),
-        "exchanges": exchanges,
-        "operators": recorder.operators,
-        "first_waits": dict(recorder.waits),
-        "without_kernel": dict(recorder.without_kernel),
     }
 
 

@@ -10,7 +10,8 @@ from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal
 from pretrain.rehearse.run import Rehearsal
 
-_GIB, _MIB, _TERA = 2**30, 2**20, 1e12
+_GIB, _MIB, _GIGA, _TERA = 2**30, 2**20, 1e9, 1e12
+_RANK_COLUMNS = f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'reserved':>10}"
 _SHOWN = 3
 """most of the largest tensors, and of the lines that wait, that are shown"""
 NOT_COUNTED = (
@@ -22,25 +23,30 @@ NOT_COUNTED = (
 
 def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
     """Full report for programs."""
-    rows = zip(rehearsal.ranks, rehearsal.planned, strict=True)
+    planned = rehearsal.planned or (None,) * len(rehearsal.ranks)
     return {
         "layout": str(rehearsal.layout),
         "gpus": rehearsal.layout.world,
         "hardware": hardware,
         "memory_bytes": rehearsal.device.memory_gib * _GIB,
+        **asdict(rehearsal.work),
         "micro_batches": rehearsal.micro_batches,
         "run_micro_batches": rehearsal.run_micro_batches,
         "ranks": [
-            {
-                **_without_log(rank),
-                "sent_bytes": rank.sent_bytes,
-                "plan": {**asdict(planned), "peak_bytes": planned.peak_bytes},
-                "against_plan": [{**asdict(one), "ratio": one.ratio} for one in compare_with_plan(rank, planned)],
-            }
-            for rank, planned in rows
+            {**_without_log(rank), "sent_bytes": rank.sent_bytes, **_plan_of(rank, of_rank)}
+            for rank, of_rank in zip(rehearsal.ranks, planned, strict=True)
         ],
         "agreement": asdict(rehearsal.agreement),
         "problems": rehearsal.problems,
+    }
+
+
+def _plan_of(rank: RankRehearsal, planned: PlannedRank | None) -> dict[str, Any]:
+    if planned is None:
+        return {"plan": None, "against_plan": []}
+    return {
+        "plan": {**asdict(planned), "peak_bytes": planned.peak_bytes},
+        "against_plan": [{**asdict(one), "ratio": one.ratio} for one in compare_with_plan(rank, planned)],
     }
 
 
@@ -53,29 +59,68 @@ def _without_log(rank: RankRehearsal) -> dict[str, Any]:
 def lines(rehearsal: Rehearsal, name: str, hardware: str, against_plan: bool = False) -> list[str]:
     """Report for people: a row for each rank, then each rank's memory, exchanges and waits. `against_plan` adds a table
     of all figures beside the planner's."""
-    batch = rehearsal.config.batch
-    out = [
-        f"{name} on {rehearsal.layout.world:,} x {hardware}: {rehearsal.layout}, "
-        f"{rehearsal.micro_batches} micro-batches of {batch.micro_sequences} sequences "
-        f"({rehearsal.run_micro_batches} in the run)",
-        "",
-        f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'reserved':>10}"
-        f"{'plan GiB':>10}{'TFLOP':>10}"
-        f"{'operators':>11}{'waits':>7}",
-    ]
+    made = _training_lines if rehearsal.work.trains else _evaluation_lines
+    title = f"{name} on {rehearsal.layout.world:,} x {hardware}: {rehearsal.layout}, "
+    return [*made(rehearsal, title, against_plan), "", _agreement_line(rehearsal.agreement), NOT_COUNTED]
+
+
+def _training_lines(rehearsal: Rehearsal, title: str, against_plan: bool) -> Iterable[str]:
+    yield (
+        f"{title}{rehearsal.micro_batches} micro-batches of {rehearsal.config.batch.micro_sequences} sequences "
+        f"({rehearsal.run_micro_batches} in the run)"
+    )
+    yield ""
+    yield f"{_RANK_COLUMNS}{'plan GiB':>10}{'TFLOP':>10}{'operators':>11}{'waits':>7}"
     made = [(r, p) for r, p in zip(rehearsal.ranks, rehearsal.planned, strict=True) if r.problem is None]
     for rank, planned in made:
-        stage = f"{rank.coordinates[-1]}/{rehearsal.layout.pipeline}"
-        out.append(
-            f"{rank.rank:>6}{stage:>8}{rank.parameters:>16,}{rank.build_peak_bytes / _GIB:>11.3f}"
-            f"{rank.peak_bytes / _GIB:>10.3f}{rank.reserved_bytes / _GIB:>10.3f}{planned.peak_bytes / _GIB:>10.3f}"
+        yield (
+            f"{_rank_row(rank, rehearsal)}{planned.peak_bytes / _GIB:>10.3f}"
             f"{sum(rank.flops.values()) / _TERA:>10,.3g}{rank.operators:>11,}{sum(rank.waits.values()):>7,}"
         )
     for rank, planned in made:
-        out += ["", *_rank_lines(rank, planned)]
+        yield from ("", *_rank_lines(rank, planned))
         if against_plan:
-            out += ["", *_against_plan_lines(rank, planned)]
-    return [*out, "", _agreement_line(rehearsal.agreement), NOT_COUNTED]
+            yield from ("", *_against_plan_lines(rank, planned))
+
+
+def _evaluation_lines(rehearsal: Rehearsal, title: str, _: bool) -> Iterable[str]:
+    verb = {"score": "scores", "generate": "continues"}[rehearsal.work.what]
+    yield f"{title}each data rank {verb} {rehearsal.work.sequences:,} texts at once"
+    yield ""
+    yield _RANK_COLUMNS
+    made = [rank for rank in rehearsal.ranks if rank.problem is None]
+    yield from (_rank_row(rank, rehearsal) for rank in made)
+    for rank in made:
+        yield ""
+        yield f"{f'rank {rank.rank}':<50}{'peak GiB':>10}{'GFLOP':>12}{'operators':>11}{'waits':>7}{'sends MiB':>11}"
+        for part in rank.parts:
+            yield (
+                f"  {part.name:<48}{part.peak_bytes / _GIB:>10.3f}{_giga(sum(part.flops.values())):>12}"
+                f"{part.operators:>11,}{sum(part.waits.values()):>7,}{sum(part.sent_bytes.values()) / _MIB:>11,.1f}"
+            )
+        yield from _part_lines(rank)
+
+
+def _part_lines(rank: RankRehearsal) -> Iterable[str]:
+    fullest = max(rank.parts, key=lambda part: part.peak_bytes)
+    yield f"  at its peak, in the {fullest.name}, MiB: {_shares(rank)}"
+    yield from _memory_lines(rank)
+    for part in rank.parts:
+        if part.repeats:
+            yield f"  waits of the host in the {part.name}: {_causes(part.waits) or 'none'}"
+    yield from _kernel_lines(rank)
+
+
+def _giga(flops: int) -> str:
+    return f"{flops / _GIGA:,.0f}" if flops >= 100 * _GIGA else f"{flops / _GIGA:.3g}"
+
+
+def _rank_row(rank: RankRehearsal, rehearsal: Rehearsal) -> str:
+    stage = f"{rank.coordinates[-1]}/{rehearsal.layout.pipeline}"
+    return (
+        f"{rank.rank:>6}{stage:>8}{rank.parameters:>16,}{rank.build_peak_bytes / _GIB:>11.3f}"
+        f"{rank.peak_bytes / _GIB:>10.3f}{rank.reserved_bytes / _GIB:>10.3f}"
+    )
 
 
 def _agreement_line(agreement: ExchangeAgreement) -> str:
@@ -90,11 +135,30 @@ def _agreement_line(agreement: ExchangeAgreement) -> str:
 
 def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
     beside = sum(size for category, size in rank.at_peak_bytes.items() if category not in STATE)
-    shares = [f"{category} {size / _MIB:,.0f}" for category, size in _largest_first(rank.at_peak_bytes)]
-    yield f"rank {rank.rank} at its peak, in {rank.peak_phase}, MiB: {', '.join(shares)}"
+    yield f"rank {rank.rank} at its peak, in {rank.peak_phase}, MiB: {_shares(rank)}"
     state = [f"{category} {planned.held[category] / _MIB:,.0f}" for category in STATE]
     others = sum(size for part, size in planned.held.items() if part not in STATE)
     yield f"  plan: {', '.join(state)}, all else {others / _MIB:,.0f} (counted {beside / _MIB:,.0f})"
+    yield from _memory_lines(rank)
+    counted = rank.sent_bytes
+    groups = [g for g, expected in planned.sent_bytes.items() if expected or counted.get(g)]
+    sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]
+    sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
+    yield f"  sends in a step, MiB: {', '.join(sent) or 'nothing'}"
+    yield f"  waits of the host in every step: {_causes(rank.waits) or 'none'}"
+    once = {
+        cause: n - rank.waits.get(cause, 0) for cause, n in rank.first_waits.items() if n > rank.waits.get(cause, 0)
+    }
+    if once:
+        yield f"  in the first step alone: {_causes(once)}"
+    yield from _kernel_lines(rank)
+
+
+def _shares(rank: RankRehearsal) -> str:
+    return ", ".join(f"{category} {size / _MIB:,.0f}" for category, size in _largest_first(rank.at_peak_bytes))
+
+
+def _memory_lines(rank: RankRehearsal) -> Iterable[str]:
     for one in rank.largest[:_SHOWN]:
         yield (
             f"  {one.count} x {one.total_bytes / one.count / _MIB:,.1f} MiB of {one.operator} {list(one.shape)} "
@@ -108,17 +172,9 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
         f"  reserved by the allocator: {lost / _MIB:,.0f} MiB ({lost / (rank.reserved_bytes - lost):.1%}) more than "
         f"lives at the peak{retries}; constant for libraries: {rank.unmeasured_bytes / _MIB:,.0f} MiB"
     )
-    counted = rank.sent_bytes
-    groups = [g for g, expected in planned.sent_bytes.items() if expected or counted.get(g)]
-    sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]
-    sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
-    yield f"  sends in a step, MiB: {', '.join(sent) or 'nothing'}"
-    yield f"  waits of the host in every step: {_causes(rank.waits) or 'none'}"
-    once = {
-        cause: n - rank.waits.get(cause, 0) for cause, n in rank.first_waits.items() if n > rank.waits.get(cause, 0)
-    }
-    if once:
-        yield f"  in the first step alone: {_causes(once)}"
+
+
+def _kernel_lines(rank: RankRehearsal) -> Iterable[str]:
     if rank.without_kernel:
         yield f"  operators without a CUDA kernel: {_causes(rank.without_kernel)}"
 

@@ -14,6 +14,7 @@ from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
 from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
+from pretrain.rehearse.work import RehearsedWork, What, plan_work
 
 _LEAST_MICRO_BATCHES = 2
 """without a pipeline: one, and one whose gradient is added to the first's"""
@@ -27,16 +28,19 @@ class Rehearsal:
     """with the batch that was rehearsed"""
     layout: Layout
     device: Device
+    work: RehearsedWork
     micro_batches: int
+    """micro-batches of a step; 0 where nothing is trained"""
     run_micro_batches: int
-    """micro-batches of a step of the run"""
+    """micro-batches of a step of the run; 0 where nothing is trained"""
     ranks: tuple[RankRehearsal, ...]
     planned: tuple[PlannedRank, ...]
+    """the planner's figures for each rank; none where nothing is trained"""
     agreement: ExchangeAgreement
 
     @property
     def problems(self) -> list[str]:
-        """Sentences: ranks that can't be built or make their step, that don't fit, or that disagree on exchanges."""
+        """Sentences: ranks that can't be built or do their work, that don't fit, or that disagree on exchanges."""
         limit_bytes = self.device.memory_gib * 2**30
         found = []
         for rank in self.ranks:
@@ -59,27 +63,36 @@ def rehearse(
     ranks: Sequence[int | str],
     device: Device,
     per_node: int,
+    what: What = "train",
     micro_batches: int | None = None,
+    sequences: int | None = None,
     jobs: int | None = None,
     progress: Callable[[RankRehearsal, int], None] = lambda rank, total: None,
 ) -> Rehearsal:
     """Rehearses `ranks` (numbers, or names of NAMED_RANKS) of a run on `gpus` ranks, `jobs` at a time (default: the
-    cores). `micro_batches`: of a step (default: as many as fill the pipeline). `progress` is called with each rank that
-    is done and the number of ranks. Raises ConfigError for layouts that are not legal and ranks that don't exist."""
-    layout = plan_layout(config, gpus)
+    cores). `micro_batches`: of a step (default: as many as fill the pipeline). `sequences`: of a data rank that are
+    scored, or continued, at once (default: as many as an evaluation takes). `progress` is called with each rank that is
+    done and the number of ranks. Raises ConfigError for layouts that are not legal, ranks that don't exist, and work
+    that a model cannot do."""
+    layout = plan_layout(config, gpus, trains=what == "train")
+    work = plan_work(what, sequences, config, layout)
     numbers = rank_numbers(ranks, config, layout)
-    run_micro_batches = config.batch.sequences // (layout.data * config.batch.micro_sequences)
-    count = micro_batches or min(run_micro_batches, _filling(layout))
-    batch = {"sequences": layout.data * config.batch.micro_sequences * count, "ramp": None}
-    config = config.model_copy(update={"batch": config.batch.model_copy(update=batch)})
-    plan_layout(config, gpus)
-    planned = tuple(plan_rank(config, layout, number, device, per_node) for number in numbers)
-    calls = [(config, layout, number, device) for number in numbers]
+    count = run_micro_batches = 0
+    planned: tuple[PlannedRank, ...] = ()
+    if work.trains:
+        run_micro_batches = config.batch.sequences // (layout.data * config.batch.micro_sequences)
+        count = micro_batches or min(run_micro_batches, _filling(layout))
+        batch = {"sequences": layout.data * config.batch.micro_sequences * count, "ramp": None}
+        config = config.model_copy(update={"batch": config.batch.model_copy(update=batch)})
+        plan_layout(config, gpus)
+        planned = tuple(plan_rank(config, layout, number, device, per_node) for number in numbers)
+    calls = [(config, layout, number, device, work) for number in numbers]
     made = _side_by_side(calls, jobs or len(os.sched_getaffinity(0)), progress)
     return Rehearsal(
         config=config,
         layout=layout,
         device=device,
+        work=work,
         micro_batches=count,
         run_micro_batches=run_micro_batches,
         ranks=made,
@@ -89,7 +102,7 @@ def rehearse(
 
 
 def _side_by_side(
-    calls: Sequence[tuple[RunConfig, Layout, int, Device]],
+    calls: Sequence[tuple[RunConfig, Layout, int, Device, RehearsedWork]],
     jobs: int,
     progress: Callable[[RankRehearsal, int], None],
 ) -> tuple[RankRehearsal, ...]:
@@ -100,7 +113,9 @@ def _side_by_side(
         futures = [pool.submit(rehearse_rank, *call) for call in calls]
         for future in futures:
             future.add_done_callback(lambda done: _report(done, progress, len(calls)))
-        return tuple(_result(future, rank, layout) for future, (_, layout, rank, _) in zip(futures, calls, strict=True))
+        return tuple(
+            _result(future, rank, layout) for future, (_, layout, rank, *_) in zip(futures, calls, strict=True)
+        )
 
 
 def _report(done: "Future[RankRehearsal]", progress: Callable[[RankRehearsal, int], None], total: int) -> None:

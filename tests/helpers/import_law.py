@@ -99,7 +99,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.rehearse": (
-        "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured",
+        "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured work",
         "deadlock device_memory",
         "agreement recorder",
         "patches",
@@ -148,7 +148,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.training": ("loop", "session"),
     "pretrain.evaluate": (
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
-        *("live_tasks", "lm_eval_model", "opening", "report", "settings", "tasks", "translate"),
+        *("live_tasks", "lm_eval_model", "opening", "report", "scorers", "settings", "tasks", "translate"),
     ),
     "pretrain.checkpoint.hf": ("export", "gguf", "imports"),
     "pretrain.objectives": ("base", "registry", "tokens"),

@@ -14,7 +14,7 @@ from data_pipeline.recipes.base import pad_rows
 from pretrain.attention.cache import KeyValueCache
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.megatron.micro_batches import Cutter
+from pretrain.engine.megatron.micro_batches import Cutter, to_device
 from pretrain.engine.megatron.runner import Runner
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
@@ -57,9 +57,8 @@ class Decoder:
         tokens, mask = pad_rows([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
         encodes = self._model.is_encoder_decoder
         cached_lengths = np.zeros_like(lengths) if encodes else lengths
-        hypotheses = Hypotheses(
-            KeyValueCache(), np.arange(count), cached_lengths, mask if encodes or self._prefix else None
-        )
+        cache = KeyValueCache(self._model.label_length)
+        hypotheses = Hypotheses(cache, np.arange(count), cached_lengths, mask if encodes or self._prefix else None)
         if tokens.shape[1]:
             ids, last = self._tensor(tokens), self._tensor(tokens[:, -1:])
             positions = torch.arange(ids.shape[1], device=self._device).expand_as(ids)
@@ -154,7 +153,7 @@ class Decoder:
             return self._runner.evaluate([batch], forward, _reported(report), cached=True)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.as_tensor(values, device=self._device)
+        return to_device(values, self._device)
 
 
 def _reported(report: Any) -> Any:

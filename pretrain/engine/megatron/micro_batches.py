@@ -31,9 +31,9 @@ class Cutter:
             if name == "documents":  # of which a model reads the segments and the positions
                 continue
             local_values = values if column.replicated else values[tuple(local[axis] for axis in column.axes)]
-            columns[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(local_values)
+            columns[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = to_device(local_values, self._device)
         if batch.documents is not None and batch.positions is None:
-            columns["positions_BS"] = self._move(positions_within(batch.documents)[:, inputs])
+            columns["positions_BS"] = to_device(positions_within(batch.documents)[:, inputs], self._device)
         micro_batches = []
         for start in range(0, len(batch.tokens), micro):
             rows = slice(start, start + micro)
@@ -68,10 +68,11 @@ class Cutter:
     def _positions(self, local: slice, rows: int) -> Tensor:
         return torch.arange(local.start, local.stop, device=self._device).expand(rows, -1)
 
-    def _move(self, values: np.ndarray) -> Tensor:
-        if not values.flags.writeable:  # several batches share it, and torch knows nothing of arrays to read only
-            values = values.copy()
-        tensor = torch.as_tensor(values)
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)  # or the host would wait for the copy
+
+def to_device(values: np.ndarray, device: torch.device) -> Tensor:
+    """An array as a tensor on `device`, copied from page-locked memory, so that the host does not wait for it. On a CPU
+    it may share the array's memory."""
+    if not values.flags.writeable:  # several batches share it, and torch knows nothing of arrays to read only
+        values = values.copy()
+    tensor = torch.as_tensor(values)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -12,7 +12,8 @@ from pretrain.evaluate.decoding.beam import search
 from pretrain.evaluate.decoding.sampling import sample
 from pretrain.evaluate.ranks import gather, my_items
 
-_HYPOTHESES = 32  # that grow at a time
+HYPOTHESES = 32
+"""hypotheses of a data rank that grow at a time"""
 _ENDED: tuple[Ended, ...] = get_args(Ended)
 _NONE = -1
 
@@ -24,7 +25,7 @@ def decode(
     stops: Stops,
     *,
     progress: Callable[[str], None] = lambda line: None,
-    hypotheses: int = _HYPOTHESES,
+    hypotheses: int = HYPOTHESES,
 ) -> list[list[Generated]]:
     """Up to `decoding.texts` texts of each of `requests`, those of a beam the best first; at least one request.
     Collective over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
@@ -44,7 +45,7 @@ def decode_mine(
     stops: Stops,
     *,
     progress: Callable[[str], None] = lambda line: None,
-    hypotheses: int = _HYPOTHESES,
+    hypotheses: int = HYPOTHESES,
 ) -> list[list[Generated]]:
     """Texts of this data rank's own requests, in batches of similar length. Collective within one replica of the
     model."""

@@ -18,7 +18,9 @@ from data_pipeline.batch import Rows
 from pretrain.engine.base import DecodeEngine, ScoreEngine
 from pretrain.evaluate.scorers.base import Pair
 
-_TOKENS_CPU, _TOKENS_GPU = 1024, 1 << 14  # what caches hold; what keeps a GPU busy
+_TOKENS_CPU = 1024  # what caches hold
+TOKENS_GPU = 1 << 14
+"""positions of rows that keep a GPU busy"""
 NOBODY = -1
 """Number of a pair that only fills a batch."""
 _FILLER = 0  # behind the end of a row, where no score is read
@@ -148,7 +150,7 @@ def scored(
 
 def tokens_at_a_time() -> int:
     """Positions of rows that each data rank had best score at a time."""
-    return _TOKENS_GPU if torch.cuda.is_available() else _TOKENS_CPU
+    return TOKENS_GPU if torch.cuda.is_available() else _TOKENS_CPU
 
 
 def equally_often(engine: ScoreEngine, work: list[Batch], nobodys: Batch) -> list[Batch]:

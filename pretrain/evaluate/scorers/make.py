@@ -9,8 +9,9 @@ from pretrain.evaluate.scorers.pseudo import PseudoScorer
 from pretrain.evaluate.scorers.targets import TargetScorer
 
 
-def make_scorer(config: RunConfig, engine: Engine, tokenizer: Tokenizer) -> Scorer:
-    """`engine` runs the model of `config`. Raises ConfigError for a layout that cannot answer."""
+def make_scorer(config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int | None = None) -> Scorer:
+    """`engine` runs the model of `config`. `tokens`: positions of rows that are scored at a time; None: what suits the
+    device. Raises ConfigError for a layout that cannot answer."""
     if config.objective.predicts_next:
-        return CausalScorer(engine, tokenizer, config.model.sequence_length)
-    return (TargetScorer if config.model.has_decoder else PseudoScorer)(config, engine, tokenizer)
+        return CausalScorer(engine, tokenizer, config.model.sequence_length, tokens)
+    return (TargetScorer if config.model.has_decoder else PseudoScorer)(config, engine, tokenizer, tokens)

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import AttentionCase
 from pretrain.attention.patterns.base import probabilities
 from pretrain.attention.patterns.flex import flex
+from pretrain.attention.patterns.heads import mask_of
 from pretrain.config.attention import Banded, Dense, Heads
 from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.config.patterns.base import PatternSettings
@@ -72,6 +74,43 @@ SEGMENTS = [[(0, 200)]]
 def test_the_first_backend_that_applies_computes_a_case(case: AttentionCase, function: str) -> None:
     compute: Any = next(backend.compute for backend in BACKENDS if backend.applies(case))
     assert getattr(compute, "func", compute).__name__ == function
+
+
+class _Indices(TorchFunctionMode):
+    """Notes what tensors are indexed with: a GPU's host waits for the copy of a list, and for the count of a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__:
+            self.found += args[1] if isinstance(args[1], tuple) else [args[1]]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("queries", [1, LENGTH])
+def test_heads_of_different_patterns_are_indexed_without_a_wait(queries: int) -> None:
+    case = _case(Heads(of=(BAND, STRIDED)), queries=queries)
+
+    def attend(one: AttentionCase, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return next(backend.compute for backend in BACKENDS if backend.applies(one))(one, q, k, v, attend)
+
+    q, k, v = torch.randn(3, 1, HEADS, LENGTH, 8, generator=torch.Generator().manual_seed(0))
+    with _Indices() as indices:
+        attend(case, q[:, :, -queries:], k, v)
+    assert not any(isinstance(one, list) or getattr(one, "dtype", None) == torch.bool for one in indices.found)
+
+
+@pytest.mark.parametrize("pattern", [BAND, STRIDED, Function(function=f"{__name__}:every_third")])
+def test_a_new_position_reads_the_keys_of_its_mask(pattern: PatternSettings) -> None:
+    case = _case(pattern, queries=1)
+    compute = next(backend.compute for backend in BACKENDS if backend.applies(case))
+    q, k, v = torch.randn(3, 1, HEADS, LENGTH, 8, generator=torch.Generator().manual_seed(0))
+    seen = mask_of(case.rule, 1, LENGTH, True, CPU)[0]
+    assert 0 < int(seen.sum()) < LENGTH
+    expected = scaled_dot_product_attention(q[:, :, -1:], k[:, :, seen], v[:, :, seen], scale=case.scale)
+    assert torch.equal(compute(case, q[:, :, -1:], k, v, None), expected)
 
 
 def test_a_prefix_is_attended_to_by_all_queries_as_far_as_the_pattern_allows() -> None:

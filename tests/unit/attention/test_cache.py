@@ -12,7 +12,7 @@ def _pair(positions: int, rows: int, number: int) -> tuple[torch.Tensor, torch.T
 
 
 def test_positions_follow_each_other() -> None:
-    cache, given = KeyValueCache(), []
+    cache, given = KeyValueCache(64), []
     for number, positions in enumerate((3, 1, 1, 4, 1)):
         given.append(_pair(positions, 2, number))
         begin, cache.length = cache.length, cache.length + positions
@@ -22,7 +22,7 @@ def test_positions_follow_each_other() -> None:
 
 
 def test_rows_of_different_lengths_each_go_on_at_their_own_position() -> None:
-    cache, first, lengths = KeyValueCache(), _pair(5, 3, 0), torch.tensor([2, 5, 0])
+    cache, first, lengths = KeyValueCache(64), _pair(5, 3, 0), torch.tensor([2, 5, 0])
     cache.length = 5
     cache[1].extended(*first, torch.arange(5).expand(3, -1))
     for number in (1, 2):
@@ -39,7 +39,7 @@ def test_rows_of_different_lengths_each_go_on_at_their_own_position() -> None:
 
 
 def test_rows_go_on_from_others() -> None:
-    cache, first, second = KeyValueCache(), _pair(2, 3, 0), _pair(1, 4, 1)
+    cache, first, second = KeyValueCache(64), _pair(2, 3, 0), _pair(1, 4, 1)
     cache[1].memory = memory = _pair(6, 3, 2)
     cache.length = 2
     cache[1].extended(*first, torch.arange(2).expand(3, -1))
@@ -52,3 +52,14 @@ def test_rows_go_on_from_others() -> None:
     assert torch.equal(cache[1].memory[0], memory[0][:, parents])
     cache.take(torch.tensor([1, 0, 2, 3]), memory_changes=False)  # both are of one input
     assert torch.equal(cache[1].memory[0], memory[0][:, parents])
+
+
+def test_there_is_room_for_no_more_positions_than_the_model_has() -> None:
+    """The room doubles, up to these. Positions beyond them, as relative positions allow, are stored too."""
+    cache, rooms = KeyValueCache(10), []
+    for number, positions in enumerate((3, 1, 3, 3, 2)):
+        begin, cache.length = cache.length, cache.length + positions
+        newest = torch.arange(begin, cache.length).expand(2, -1)
+        key, _ = cache[1].extended(*_pair(positions, 2, number), newest)
+        rooms.append(key.untyped_storage().nbytes() // key[0].nbytes)
+    assert rooms == [6, 6, 10, 10, 12]
