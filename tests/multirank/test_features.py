@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Stack
-from pretrain.errors import ConfigError
+from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.feature_request import FeatureRequest, LayerChoice, Texts
 from tests.helpers.breadth import only
 from tests.helpers.families import family_config
@@ -27,7 +28,8 @@ SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), v
 GPT = {"gpt": {}, "gpt-post": {"norm": "post"}}
 TOLERANCE = 1e-5
 """Error of hidden states in fp32, relative to the largest if that is above 1."""
-TEXTS = ["abcd", "efgh ijkl abcd", "ijkl efgh", "abcd efgh ijkl abcd efgh", "efgh", "abcd abcd", "ijkl ijkl abcd efgh"]
+TEXTS = ["abcd", "efgh ijkl abcd", "ijkl efgh", "abcd efgh ijkl abcd efgh", "efgh", "abcd abcd", "ijkl abcd efgh " * 4]
+"""One of them makes rows of 32 positions, the others rows of 16 if it is not in their batch."""
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2": (2, {"tensor": 2}),
     "tp2+sp": (2, {"tensor": 2, "sequence": True}),
@@ -89,6 +91,25 @@ def _states(family: str, stack: Stack) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(ours[:, :, layer][shown], expected[layer][shown]) for layer in range(layers + 1)]
 
 
+def _of_a_decoder(checkpoint: Path, out: Path) -> list[np.ndarray]:
+    """Features of BART's decoder go to a file; transformers' decoder states of each text, given its ids alone."""
+    import torch
+
+    from data_pipeline.tokenizers.load import load_tokenizer
+    from pretrain.evaluate.features import encode, write_features
+    from pretrain.evaluate.opening import build_scorer
+
+    config, texts = _config("bart", {}), _texts(TEXTS[:-1])
+    write_features(config, checkpoint, texts, _request("last", "token", stack="decoder"), out)
+    tokenizer = load_tokenizer(checkpoint / "tokenizer.model")
+    engine = build_scorer(config, checkpoint)
+    assert isinstance(engine, MegatronEngine)
+    theirs, _ = with_weights_of(engine, config, config.objective.specials(tokenizer))
+    ids = encode(config, tokenizer, texts, "decoder", truncate=False).ids
+    with torch.no_grad():
+        return [theirs.model(input_ids=torch.from_numpy(row)[None]).last_hidden_state[0].numpy() for row in ids]
+
+
 def _write_checkpoint(family: str, tokenizer: Path, directory: Path) -> None:
     config = _config(family, {})
     engine = build_engine(config)
@@ -112,6 +133,20 @@ def _features_to(family: str, checkpoint: Path, request: FeatureRequest, out: Pa
 
     features._PIECE_VALUES = 3000
     features.write_features(_config(family, {}), checkpoint, _texts(TEXTS), request, out)
+
+
+def _not_a_number(checkpoint: Path, out: Path) -> str:
+    """The error where the last data rank's states are not numbers."""
+    from pretrain.evaluate.features import write_features
+
+    def states(engine: MegatronEngine, *arguments: Any, **settings: Any) -> np.ndarray:
+        found = compute(engine, *arguments, **settings)
+        return found * np.nan if engine.data_rank == engine.data_world - 1 else found
+
+    compute, MegatronEngine.hidden_states = MegatronEngine.hidden_states, states  # type: ignore[method-assign]
+    with pytest.raises(RunError) as error:
+        write_features(_config("bert", {}), checkpoint, _texts(TEXTS), _request(), out)
+    return str(error.value)
 
 
 def _refused(family: str, checkpoint: Path, texts: list[str], out: Path) -> str:
@@ -164,7 +199,7 @@ def _requests(family: str) -> dict[str, FeatureRequest]:
         "last": _request("0,1", "last"),
     }
     if family in ("bart", "t5"):
-        requests["decoder"] = _request("all", "token", stack="decoder")
+        requests["decoder"] = _request("all", "token", stack="decoder", truncate=True)
     return requests
 
 
@@ -253,11 +288,18 @@ def test_tokens_and_metadata_name_what_was_read(checkpoints: dict[str, Path], on
         ids, offsets = file.get_tensor("token_ids"), file.get_tensor("offsets")
         metadata = file.metadata()
     decoded = [tokenizer.decode(ids[a:b].tolist()).strip() for a, b in pairwise(offsets)]
-    assert decoded == TEXTS
+    assert decoded == [text.strip() for text in TEXTS]
     assert metadata["checkpoint"] == str(checkpoints["gpt"])
     assert {name: metadata[name] for name in ("stack", "layers", "layer_numbers", "pool", "truncated")} == {
         "stack": "decoder", "layers": "all", "layer_numbers": "0,1,2,3,4", "pool": "token", "truncated": "0",
     }  # fmt: skip
+
+
+def test_a_decoder_reads_what_transformers_makes_of_the_ids(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """The ids, shifted right by one, behind the decoder's start."""
+    expected = np.concatenate(run_ranks(1, _of_a_decoder, checkpoints["bart"], tmp_path / "a.safetensors")[0])
+    found = load_file(tmp_path / "a.safetensors")["vectors"]
+    assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
 def test_a_long_text_is_refused_by_line_and_cut_on_request(checkpoints: dict[str, Path], tmp_path: Path) -> None:
@@ -271,6 +313,12 @@ def test_a_long_text_is_refused_by_line_and_cut_on_request(checkpoints: dict[str
     cut = load_file(tmp_path / "cut.safetensors")
     assert cut["offsets"][2] - cut["offsets"][1] == 32
     assert np.flatnonzero(cut["special"][cut["offsets"][1] :]).tolist() == [0, 31]
+
+
+def test_states_that_are_not_numbers_leave_no_file(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    said = run_ranks(2, _not_a_number, checkpoints["bert"], tmp_path / "a.safetensors")
+    assert said == ["the model's hidden states are not numbers: it diverged, or its checkpoint is damaged"] * 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_parquet_holds_what_safetensors_holds(
