@@ -12,6 +12,7 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host
   launch status RUN       progress and jobs of a launched run; also launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: the loss of larger ones
+  finetune fetch NAME     write a published data set for fine-tuning
   eval RUN                score a checkpoint on tasks, with a few-shot report
   eval fetch              download the files of benchmarks for eval
   eval report DIR DIR     combine several reports of eval into one page

