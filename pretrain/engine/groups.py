@@ -15,7 +15,8 @@ from pretrain.model_spec.parameters import Stages
 class Groups:
     """This rank's coordinates in a layout, and the few collectives the engine needs beyond megatron-core's own."""
 
-    def __init__(self, layout: Layout, timeout_s: int) -> None:
+    def __init__(self, layout: Layout, timeout_s: int, hosts_backend: str = "gloo") -> None:
+        """`hosts_backend`: of the group in which hosts communicate where the default group is one of GPUs."""
         parallel_state.destroy_model_parallel()
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tensor,
@@ -42,7 +43,9 @@ class Groups:
         self.context_world = layout.context
         self._hosts: dist.ProcessGroup | None = None
         if torch.cuda.is_available():  # else the default group is one of hosts
-            self._hosts = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+            self._hosts = dist.new_group(
+                backend=hosts_backend, timeout=timedelta(seconds=timeout_s), group_desc="HOSTS"
+            )
 
     @property
     def axes(self) -> dict[str, tuple[int, int]]:

@@ -13,10 +13,15 @@ from pretrain.models.kernels import PROVIDERS, Kernels, in_fp8
 
 
 def make_engine(
-    config: RunConfig, layout: Layout, train: bool = True, kernels: Callable[[torch.device], Kernels] | None = None
+    config: RunConfig,
+    layout: Layout,
+    train: bool = True,
+    kernels: Callable[[torch.device], Kernels] | None = None,
+    hosts_backend: str = "gloo",
 ) -> Engine:
     """Builds the engine on the default process group (`rendezvous.init_process_group`), its weights uninitialised. With
     `train=False` it only scores and decodes, and holds no gradients and no optimizer state. `kernels`: a provider in
-    place of that of `run.kernels`."""
+    place of that of `run.kernels`; `hosts_backend`: backend of the group in which hosts communicate beside GPUs."""
     provided = (kernels or PROVIDERS[config.run.kernels])(device.install())
-    return MegatronEngine(config, layout, in_fp8(provided) if config.precision == "fp8" else provided, train)
+    provided = in_fp8(provided) if config.precision == "fp8" else provided
+    return MegatronEngine(config, layout, provided, train, hosts_backend)

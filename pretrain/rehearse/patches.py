@@ -305,12 +305,7 @@ def _replace_cuda(hardware: Device, recorder: Recorder) -> None:
 
 
 def _replace_ranks(recorder: Recorder) -> None:
-    new_group, send_batch = dist.new_group, dist.batch_isend_irecv
-
-    def new(*args: Any, backend: str | None = None, **kwargs: Any) -> Any:
-        if backend == "gloo":  # it needs a store that other ranks write to
-            kwargs.setdefault("group_desc", "HOSTS")
-        return new_group(*args, **kwargs)
+    send_batch = dist.batch_isend_irecv
 
     # The bytes that a fake group returns are no pickle.
     def all_gather_object(objects: list[Any], own: Any, group: Any = None) -> None:
@@ -327,7 +322,6 @@ def _replace_ranks(recorder: Recorder) -> None:
 
     _set(
         dist,
-        new_group=new,
         all_gather_object=all_gather_object,
         broadcast_object_list=broadcast_object_list,
         batch_isend_irecv=batch,

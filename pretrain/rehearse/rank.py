@@ -168,7 +168,7 @@ def rehearse_rank(
         # DeepSpeed prints; the command's output is a report.
         with redirect_stdout(sys.stderr), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             begun = time.perf_counter()
-            engine: Any = make_engine(config, layout, train=work.trains, kernels=patches.kernels)
+            engine: Any = make_engine(config, layout, train=work.trains, kernels=patches.kernels, hosts_backend="fake")
             found["build_s"] = time.perf_counter() - begun
             found |= _built(recorder, engine)
             recorder.modules.follow(engine.chunks)

@@ -42,12 +42,14 @@ from pretrain.run_length.ramp import micro_sequences
 class MegatronEngine:
     """See `base.Engine`. With `train=False` there is no optimizer and no gradient memory."""
 
-    def __init__(self, config: RunConfig, layout: Layout, kernels: Kernels, train: bool) -> None:
+    def __init__(
+        self, config: RunConfig, layout: Layout, kernels: Kernels, train: bool, hosts_backend: str = "gloo"
+    ) -> None:
         self.config, self.layout, self.device = config, layout, kernels.device
         if config.run.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which torch refuses cuBLAS
             torch.use_deterministic_algorithms(True)
-        self.groups = groups.Groups(layout, config.health.timeout_s)
+        self.groups = groups.Groups(layout, config.health.timeout_s, hosts_backend)
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
         self.shares_weights = train and config.parallel.zero == 3
