@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 
 from pretrain.rehearse.deadlock import find_deadlock
 from pretrain.rehearse.exchange import Exchange, Log, RankGroup
@@ -93,16 +93,26 @@ def _mismatched(pairs: Mapping[tuple[int, int], Mapping[int, Sequence[Exchange]]
 def _first_difference(logs: Mapping[int, Sequence[Exchange]], where: str) -> str:
     """Position, from 1, and sides of the first exchange that two ranks disagree on. They may agree from other lines;
     but if they come to the same lines in another order, they mix up what they exchange, also if it is of one shape.
+    The same holds for parameters that they exchange: ranks may hold others, but not the same ones in another order.
     (The two sides of messages always come from lines of their own.)"""
     (rank, log), (next_rank, next_log) = logs.items()
     agree = len(log) == len(next_log) and all(own.agrees(other) for own, other in zip(log, next_log, strict=True))
     same_lines = Counter(one.line for one in log) == Counter(one.line for one in next_log)
     by_line = (same_lines or not agree) and not any(one.is_message for one in log)
+    by_name = Counter(chain(*(one.names for one in log))) == Counter(chain(*(one.names for one in next_log)))
     for index, (own, other) in enumerate(zip_longest(log, next_log), 1):
-        if own is None or other is None or not own.agrees(other) or (by_line and own.line != other.line):
+        unlike = own is None or other is None or not own.agrees(other) or (by_line and own.line != other.line)
+        swapped = _swapped(own, other) if own and other and by_name else ""
+        if unlike or swapped:
             would = [f"rank {n} would {one or 'exchange nothing more'}" for n, one in ((rank, own), (next_rank, other))]
-            return f"{index} {where}: {', '.join(would)}"
+            return f"{index} {where}: {', '.join(would)}{swapped}"
     return ""
+
+
+def _swapped(own: Exchange, other: Exchange) -> str:
+    """The first parameters that two ranks mix up."""
+    differing = (names for names in zip_longest(own.names, other.names, fillvalue="nothing") if names[0] != names[1])
+    return next((f", and {name} would meet {met}" for name, met in differing), "")
 
 
 def _first_of_each(found: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,6 +1,7 @@
 """Memory of the device that tensors of a rank take, allocation by allocation until each is released."""
 
 import weakref
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from pretrain.rehearse.caching_allocator import CachingAllocator, MemoryBlock, rounded
 
+_LAST = chr(0x10FFFF)
 _SNAPSHOT_GROWTH = 1.002
 """growth of the peak after which what lives is noted again"""
 
@@ -38,6 +40,8 @@ class DeviceMemory:
         self._live: dict[int, LiveMemory] = {}
         self._blocks: dict[int, MemoryBlock] = {}
         self._references: dict[int, Any] = {}
+        self._names: dict[int, list[tuple[int, str]]] = {}
+        """begin, in bytes, and name of what memory holds, in order"""
         self.clear("build")
 
     def clear(self, phase: str) -> None:
@@ -81,6 +85,38 @@ class DeviceMemory:
         if named:
             self.at_peak = [named.get(id(one), one) for one in self.at_peak]
 
+    def name(self, pieces: Iterable[tuple[str, Tensor]]) -> None:
+        """Names what memory that lives holds."""
+        for name, tensor in pieces:
+            key = tensor.untyped_storage()._cdata
+            if key in self._live and tensor.numel():
+                self._names.setdefault(key, []).append((_begin(tensor), name))
+                self._names[key].sort()
+
+    def names_in(self, tensor: Tensor) -> list[str]:
+        """Names of what a tensor holds, in order."""
+        return [name for _, name in self._contents(tensor)]
+
+    def name_joined(self, joined: Tensor, parts: Iterable[Tensor]) -> None:
+        """Names what a new tensor holds that was joined from `parts`."""
+        begin, pieces = _begin(joined), []
+        for part in parts:
+            pieces += [(begin + offset, name) for offset, name in self._contents(part)]
+            begin += _size(part)
+        if pieces and self.holds(joined):
+            self._names[joined.untyped_storage()._cdata] = pieces
+
+    def _contents(self, tensor: Tensor) -> list[tuple[int, str]]:
+        """Offset, in bytes, and name of each piece that a tensor holds. Of the first one, it may hold the end alone."""
+        pieces = self._names.get(tensor.untyped_storage()._cdata, [])
+        begin = _begin(tensor)
+        first = max(0, bisect(pieces, (begin, _LAST)) - 1)
+        last = bisect(pieces, (begin + _size(tensor) - 1, _LAST))
+        return [
+            (max(0, start - begin), f"{name} from byte {begin - start:,}" if start < begin else name)
+            for start, name in pieces[first:last]
+        ]
+
     def categories(self) -> Counter[str]:
         """Bytes of what lives, by category."""
         sizes: Counter[str] = Counter()
@@ -91,6 +127,7 @@ class DeviceMemory:
     def _releaser(self, key: int) -> Any:
         def release(_: object) -> None:
             self._references.pop(key, None)
+            self._names.pop(key, None)
             allocation, block = self._live.pop(key, None), self._blocks.pop(key, None)
             if allocation is not None:
                 self.live_bytes -= allocation.size_bytes
@@ -98,3 +135,11 @@ class DeviceMemory:
                 self.allocator.release(block)
 
         return release
+
+
+def _begin(tensor: Tensor) -> int:
+    return int(tensor.storage_offset() * tensor.element_size())
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

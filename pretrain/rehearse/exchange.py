@@ -1,7 +1,7 @@
 """One exchange between ranks, read from the operator that makes it: a collective, or one side of a message; and waits
 for exchanges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,8 @@ class Exchange:
     """global rank on the other side of a message"""
     batch_position: int = 0
     """position, from 1, in a batch of messages (`batch_isend_irecv`); 0: not in a batch"""
+    names: tuple[str, ...] = ()
+    """parameters whose weights or gradients the tensors hold, in order"""
     on_host: bool = False
     """whether hosts exchange it, without their devices"""
     line: str
@@ -93,8 +95,10 @@ Log = Mapping[str, Sequence[Exchange | Wait]]
 """exchanges and waits of a rank in order, by the part of the run: the build, and each step"""
 
 
-def read_exchange(func: Any, args: Any, *, batch_position: int, line: str) -> Exchange:
-    """The exchange that an operator of c10d makes."""
+def read_exchange(
+    func: Any, args: Any, *, names_in: Callable[[Tensor], list[str]], batch_position: int, line: str
+) -> Exchange:
+    """The exchange that an operator of c10d makes. `names_in`: names of what a tensor holds."""
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     group = read_group(ProcessGroup.unbox(named["process_group"]))
     kind = exchange_kind(func)
@@ -107,6 +111,7 @@ def read_exchange(func: Any, args: Any, *, batch_position: int, line: str) -> Ex
         kind=kind,
         tensors=() if kind == "barrier" else tuple(_described(one) for one in tensors if isinstance(one, Tensor)),
         reduction=reduction,
+        names=_names(args[:2], names_in),
         root=None if root is None else group.ranks[root],
         peer=None if peer is None else group.ranks[peer],
         batch_position=batch_position,
@@ -134,3 +139,11 @@ def read_group(group: ProcessGroup) -> RankGroup:
 
 def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _names(sides: Any, names_in: Callable[[Tensor], list[str]]) -> tuple[str, ...]:
+    """Names of what is exchanged, from the side that has it all, or else from this rank's share."""
+    tensors = [[one for one in tree_leaves(side) if isinstance(one, Tensor)] for side in sides]
+    tensors.sort(key=lambda side: -sum(one.numel() for one in side))
+    names = (tuple(name for one in side for name in names_in(one)) for side in tensors)
+    return next(filter(None, names), ())

@@ -174,6 +174,7 @@ def rehearse_rank(
             recorder.modules.follow(engine.chunks)
             _name_phases(recorder, engine.sharding)
             _name_caches(recorder)
+            recorder.memory.name(_named(engine))
             logs = found["exchange_log"] = {"build": tuple(recorder.exchange_log)}
             recorder.phase = "forward"
             for part in parts_of(work, config, engine):
@@ -224,6 +225,15 @@ def _gradient_buffers(sharding: Any) -> Iterator[Tensor]:
         buffers = getattr(chunk, "buffers", None)
         for buffer in buffers if isinstance(buffers, list) else ():
             yield buffer.grad_data
+
+
+def _named(engine: Any) -> Iterator[tuple[str, Tensor]]:
+    """Weights of each parameter, and what its gradient is accumulated in, by name."""
+    for parameter in engine.parameters:
+        for attribute in ("data", "main_grad", "ds_tensor"):
+            tensor = getattr(parameter.value, attribute, None)
+            if isinstance(tensor, Tensor):
+                yield parameter.name, tensor
 
 
 def _name_phases(recorder: Recorder, sharding: Any) -> None:

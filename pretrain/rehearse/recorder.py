@@ -126,6 +126,8 @@ class Recorder(TorchDispatchMode):
         if func.namespace != "prim":
             self._count(func, args, kwargs, out)
             self._track(out, func)
+        if func is aten.cat.default and out.dim() == 1:
+            self.memory.name_joined(out, args[0])
         return out
 
     @property
@@ -207,7 +209,8 @@ class Recorder(TorchDispatchMode):
         size = max((sum(t.numel() * t.element_size() for t in side) for side in sides), default=0)
         device = next((t.device.type for side in sides for t in side), "")
         line = project_line(skipping=_MESSENGER)
-        exchange = read_exchange(func, args, batch_position=self._batch_position, line=line)
+        names_in, position = self.memory.names_in, self._batch_position
+        exchange = read_exchange(func, args, names_in=names_in, batch_position=position, line=line)
         if self._batch_position:
             self._batch_position += 1
         work = self._log(exchange)

@@ -1,10 +1,11 @@
 """Ranks that disagree on an exchange are found, with the group and the position. Correct layouts agree."""
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import combinations, count
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
 from pretrain.rehearse.agreement import compare
@@ -118,6 +120,20 @@ def test_reductions_of_one_shape_in_another_order_are_found() -> None:
     (sentence,) = disagreements([query, key], [key, query])
     assert sentence.startswith("ranks 0 and 1 disagree on exchange 1 of the tensor group")
     assert disagreements([query], [key]) == ()
+
+
+def test_parameters_of_one_shape_in_another_order_are_found() -> None:
+    """From the same line, or in one tensor. That a rank exchanges other parameters is no fault alone."""
+
+    def sums(*names: tuple[str, ...]) -> list[Exchange]:
+        return [replace(all_reduce(), names=one) for one in names]
+
+    (sentence,) = disagreements(sums(("a",), ("b",)), sums(("b",), ("a",)))
+    assert sentence.startswith("ranks 0 and 1 disagree on exchange 1 of the tensor group")
+    assert sentence.endswith(", and a would meet b")
+    (sentence,) = disagreements(sums(("a", "b", "c")), sums(("a", "c", "b")))
+    assert sentence.endswith(", and b would meet c")
+    assert disagreements(sums(("a",), ("b",)), sums(("b",), ("c",))) == ()
 
 
 def test_the_position_is_that_of_the_collective_that_is_left_out() -> None:
@@ -339,6 +355,47 @@ FAULTS = {
 }  # fmt: skip
 
 
+def _swap_parameters() -> None:
+    """A tensor rank joins the gradients of norms in another order, in one tensor."""
+    finalize: Any = sys.modules["megatron.core.distributed.finalize_model_grads"]  # its package has a function instead
+    join = finalize._flatten_dense_tensors
+    finalize._flatten_dense_tensors = lambda tensors: join(tensors[::-1])
+
+
+def _swap_in_loop() -> None:
+    """A stage sums gradients of layers that stages share in another order, all from one line."""
+    reduce = MegatronSharding.reduce
+
+    def swapped(sharding: Any, token_count: int) -> None:
+        parameters = list(sharding._parameters)
+        shared = [index for index, one in enumerate(parameters) if one.stages == "all"]
+        first, second = next(
+            (i, j) for i, j in combinations(shared, 2) if parameters[i].local_shape == parameters[j].local_shape
+        )
+        parameters[first], parameters[second] = parameters[second], parameters[first]
+        before, sharding._parameters = sharding._parameters, parameters
+        reduce(sharding, token_count)
+        sharding._parameters = before
+
+    MegatronSharding.reduce = swapped  # type: ignore[method-assign]
+
+
+PARAMETERS = {
+    _swap_parameters: (("debug/gpt", "parallel.pipeline=1", "parallel.sequence=true", "parallel.tensor=2"),
+                       "of the tensor group (0, 1) in the first step: ", "layernorm"),
+    _swap_in_loop: (("debug/albert", "parallel.pipeline=2", "parallel.tensor=1"),
+                    "of the pipeline group (0, 1) in the first step: ", "pretrain/engine/zero/megatron.py:"),
+}  # fmt: skip
+
+
+def _one_of_two(rank: int, fault: Callable[[], None], is_faulty: bool) -> RankRehearsal:
+    if is_faulty:
+        fault()
+    (name, *overrides), *_ = PARAMETERS[fault]
+    chosen = load(RunConfig, name, ["run.dir=unused", "precision=bf16", "model.vocabulary=1000", *overrides])
+    return rehearse_rank(chosen, plan_layout(chosen, 2), rank, find_device("h100"))
+
+
 def _rehearsed(rank: int, fault: Callable[[], None] | None = None) -> RankRehearsal:
     if fault is not None:
         fault()
@@ -373,6 +430,16 @@ def test_faults_of_one_rank_are_found(logs: dict[int, Log], pool: ProcessPoolExe
         assert rank.problem is None, fault.__name__
         found = compare({**logs, 0: rank.exchange_log}).disagreements
         assert any(all(word in sentence for word in words) for sentence in found), (fault.__name__, found)
+
+
+@pytest.mark.parametrize("fault", PARAMETERS)
+def test_parameters_that_one_rank_swaps_are_found(fault: Callable[[], None], pool: ProcessPoolExecutor) -> None:
+    calls = [pool.submit(_one_of_two, rank, fault, faulty) for rank, faulty in ((0, False), (0, True), (1, False))]
+    correct, faulty, neighbour = (call.result() for call in calls)
+    assert [one.problem for one in (correct, faulty, neighbour)] == [None] * 3
+    assert compare({0: correct.exchange_log, 1: neighbour.exchange_log}).disagreements == ()
+    (sentence,) = compare({0: faulty.exchange_log, 1: neighbour.exchange_log}).disagreements
+    assert all(word in sentence for word in (*PARAMETERS[fault][1:], " would meet "))
 
 
 _ZERO = ("parallel.zero_engine=deepspeed", "parallel.pipeline=1", "batch.sequences=16")
