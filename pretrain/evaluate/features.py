@@ -98,13 +98,10 @@ def write_features(
 
 
 def encode(config: RunConfig, tokenizer: Tokenizer, texts: Texts, stack: Stack, truncate: bool) -> Inputs:
-    """Ids of each text with the special tokens of the model's pretraining. Raises ConfigError for a text without a
+    """Ids of each text with the special tokens of the model's training. Raises ConfigError for a text without a
     token, and unless `truncate` for one that is longer than the model reads."""
-    prompts, predicts_next = Prompts(config, tokenizer), config.objective.predicts_next
-    add_special = tokenizer.opened if predicts_next else prompts.closed
-    specials = len(add_special([]))
-    before = specials if predicts_next else specials - 1
-    limit = _limit(config.model, stack)
+    before, after = _special_tokens(config, tokenizer)
+    specials, limit = len(before) + len(after), _limit(config.model, stack)
     made, truncated = [], 0
     encoded = tokenizer.encode_batch(list(texts.texts))
     for line, ids in zip(texts.lines, encoded, strict=True):
@@ -117,8 +114,18 @@ def encode(config: RunConfig, tokenizer: Tokenizer, texts: Texts, stack: Stack, 
                     "shorten it, or cut long texts with --truncate"
                 )
             ids, truncated = ids[: limit - specials], truncated + 1
-        made.append(np.array(add_special(ids.tolist()), np.int64))
-    return Inputs(made, before, specials - before, truncated)
+        made.append(np.array([*before, *ids.tolist(), *after], np.int64))
+    return Inputs(made, len(before), len(after), truncated)
+
+
+def _special_tokens(config: RunConfig, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids that training put before a text and after it. A causal decoder that was fine-tuned on labels read an end of
+    text."""
+    if config.model.shape == "decoder" or config.objective.predicts_next:
+        ends = [] if config.objective.predicts_next else [config.objective.specials(tokenizer).end]
+        return tokenizer.opened([]), ends
+    closed = Prompts(config, tokenizer).closed([])
+    return closed[:-1], closed[-1:]
 
 
 class _Computing:
@@ -133,7 +140,9 @@ class _Computing:
         self._limit = _limit(config.model, self._stack)
         self._multiple = lcm(_LENGTH_MULTIPLE, engine.layout.context)
         self._known = config.objective.specials(tokenizer)
-        self._masks_padding = config.model.has_encoder or not config.objective.predicts_next
+        self._masks_padding = config.model.has_encoder or (
+            config.model.shape == "prefix_decoder" and not config.objective.predicts_next
+        )
         self._segment = getattr(config.objective, "source_language", 0)
         tensor, context, _, pipeline = engine.layout.coordinates(dist.get_rank())
         self._reports = tensor == context == pipeline == 0
