@@ -58,14 +58,14 @@ def fetch_set(name: str, directory: Path, source: Path | None, say: Callable[[st
 
 def readme(name: str, published: PublishedSet) -> str:
     """What the files of a set are, where they come from, and under which terms."""
-    settings = {"objective": published.objective, **published.settings}
+    settings = {"name": published.objective, **published.settings}
     lines = [
         f"# {name}: {published.title}",
         "",
         f"- Terms: {published.terms}",
         f"- By: {published.reference}",
         f"- Rows: {', '.join(f'{split} {part.rows:,}' for split, part in published.splits.items())}",
-        f"- Objective: {', '.join(f'{key} {value}' for key, value in settings.items())}",
+        f"- Settings: {' '.join(f'objective.{key}={value}' for key, value in settings.items())}",
     ]
     if published.labels:
         lines.append(f"- Labels: {json.dumps(list(published.labels))}")
@@ -107,7 +107,7 @@ def _contents(
         if path is None and file.archive is None:
             if source is not None:
                 raise ConfigError(f"--from {source} has neither {file.path} nor {file.name}: download {file.url}")
-            say(f"downloads {file.url}")
+            say(f"downloading {file.url}")
             path = _download(file.url, scratch / file.sha256)
         elif path is None and file.archive is not None:
             if file.archive not in archives:
@@ -129,7 +129,7 @@ def _local(file: SourceFile, source: Path) -> Path | None:
 def _archive(archive: Archive, source: Path | None, scratch: Path, say: Callable[[str], None]) -> Path:
     """The verified package."""
     if source is None:
-        say(f"downloads {archive.url}")
+        say(f"downloading {archive.url}")
         path = _download(archive.url, scratch / archive.name)
     else:
         path = source / archive.name

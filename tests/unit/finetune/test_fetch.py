@@ -103,6 +103,7 @@ def test_files_of_a_directory_become_splits_after_the_terms_are_shown(
     assert "Terms: CC BY 4.0" in readme
     assert f"| data/train.txt | {sha256(TRAIN)} | {URL}/data/train.txt |" in readme
     assert 'Labels: ["bad", "good"]' in readme
+    assert "Settings: objective.name=classification\n" in readme
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"moods: {tmp_path / 'out'} exists already"
 
