@@ -121,9 +121,25 @@ def _replace_device_of_tensors() -> None:
         return dispatch(mode, func, types, args, kwargs)
 
     _set(FakeTensorMode, dispatch=on_cuda)
+
+    gradient: Any = Tensor.grad
+
+    def set_gradient(tensor: Tensor, value: Tensor | None) -> None:
+        if value is not None and value.device != tensor.device:  # torch's own words
+            raise RuntimeError(
+                f"attempting to assign a gradient with device type '{value.device.type}' to a tensor with device type "
+                f"'{tensor.device.type}'. Please ensure that the gradient and the tensor are on the same device"
+            )
+        gradient.__set__(tensor, value)
+
+    def new_tensor(tensor: Tensor, data: Any, **kwargs: Any) -> Tensor:
+        return torch.tensor(data, **{"dtype": tensor.dtype, "device": tensor.device, **kwargs})
+
     # C++ would answer these for the device that it sees.
     _set(
         FakeTensor,
+        grad=property(gradient.__get__, set_gradient, gradient.__delete__),
+        new_tensor=new_tensor,
         is_cuda=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cuda"),
         is_cpu=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cpu"),
         is_meta=property(lambda t: t.fake_mode.in_kernel_invocation),

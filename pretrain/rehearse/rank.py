@@ -38,6 +38,8 @@ CACHE = "cache"
 """category of the keys and values that generation reads again"""
 _LARGEST = 8
 """most kinds of tensors that are named"""
+_MOST_CAUSES = 3
+"""most causes that are named in one line"""
 _NUMBERS = re.compile(r"\.\d+(?=\.|$)")
 _STEP_PARTS = ("reduce", "norm", "scale", "update")
 _ROOT = Path(__file__).parents[2]
@@ -336,3 +338,16 @@ def _sentence(error: Exception) -> str:
     ]
     line = f" ({own[-1][0].relative_to(_ROOT)}:{own[-1][1]})" if own else ""
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{line}"
+
+
+def causes(counts: Mapping[str, int]) -> str:
+    """The most frequent causes, each with how often if that is more than once."""
+    ordered = largest_first(counts)
+    shown = [f"{cause}{f' ({n:,} times)' if n > 1 else ''}" for cause, n in ordered[:_MOST_CAUSES]]
+    rest = len(ordered) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more lines" if rest else "")
+
+
+def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Items by falling count."""
+    return sorted(counts.items(), key=lambda item: -item[1])

@@ -31,6 +31,11 @@ _RING_SHARES = {"allreduce": 2.0, "allgather": 1.0, "reduce_scatter": 1.0, "allt
 
 aten = torch.ops.aten
 _WAITING = {aten.nonzero.default, aten.unique_consecutive.default, aten.masked_select.default}
+_INDEXING = {
+    *(aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten.index_put_.default),
+    *(aten._unsafe_index_put.default, aten._index_put_impl_.default),
+}
+"""operators that copy indices to the device if the host holds them"""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -123,6 +128,10 @@ class Recorder(TorchDispatchMode):
         if func is aten.record_stream.default:
             return None
         out = func(*args, **kwargs)
+        generator = kwargs.get("generator")
+        if isinstance(generator, torch.Generator) and any(map(_on_device, tree_leaves(out))):
+            # Meta kernels take any generator. torch's own words:
+            raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{generator.device.type}'")
         if func.namespace != "prim":
             self._count(func, args, kwargs, out)
             self._track(out, func)
@@ -157,6 +166,10 @@ class Recorder(TorchDispatchMode):
                 self.wait(f"copy from {source.device.type} to {target.device.type}")
         elif func in _WAITING and _on_device(args[0]):
             self.wait(name)
+        elif func in _INDEXING and _on_device(args[0]):
+            for index in args[1]:
+                if isinstance(index, Tensor) and not _on_device(index):
+                    self.wait("copy from cpu to cuda")
         lacks = func.name().removeprefix("aten::").removesuffix(".default") in self._without_kernel
         if lacks and any(map(_on_device, tree_leaves((args, out)))):
             self.without_kernel[f"{func.name()} at {project_line()}"] += 1
@@ -214,6 +227,8 @@ class Recorder(TorchDispatchMode):
         if self._batch_position:
             self._batch_position += 1
         work = self._log(exchange)
+        if device == "cpu" and exchange.kind != "barrier" and exchange.group.name != "hosts":
+            raise RuntimeError("No backend type associated with device type cpu")  # torch's own words
         if device == DEVICE.type:
             self.communicators.add(exchange.group)
         kind, ranks = exchange.kind, len(exchange.group.ranks)

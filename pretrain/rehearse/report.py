@@ -1,19 +1,19 @@
 """Report of `pretrain rehearse`, as text and as JSON: what was counted, beside the planner's figures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
 from pretrain.rehearse.against_plan import compare_with_plan
 from pretrain.rehearse.agreement import ExchangeAgreement
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.rank import STATE, RankRehearsal, causes, largest_first
 from pretrain.rehearse.run import Rehearsal
 
 _GIB, _MIB, _GIGA, _TERA = 2**30, 2**20, 1e9, 1e12
 _RANK_COLUMNS = f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'reserved':>10}"
 _SHOWN = 3
-"""most of the largest tensors, and of the lines that wait, that are shown"""
+"""most of the largest tensors that are shown"""
 NOT_COUNTED = (
     "not measured: workspaces of kernels, buffers of NCCL and the CUDA context, for which constants are added. "
     "flex_attention is counted as flash attention, run.kernels=compiled as "
@@ -107,7 +107,7 @@ def _part_lines(rank: RankRehearsal) -> Iterable[str]:
     yield from _memory_lines(rank)
     for part in rank.parts:
         if part.repeats:
-            yield f"  waits of the host in the {part.name}: {_causes(part.waits) or 'none'}"
+            yield f"  waits of the host in the {part.name}: {causes(part.waits) or 'none'}"
     yield from _kernel_lines(rank)
 
 
@@ -145,17 +145,17 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
     sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]
     sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
     yield f"  sends in a step, MiB: {', '.join(sent) or 'nothing'}"
-    yield f"  waits of the host in every step: {_causes(rank.waits) or 'none'}"
+    yield f"  waits of the host in every step: {causes(rank.waits) or 'none'}"
     once = {
         cause: n - rank.waits.get(cause, 0) for cause, n in rank.first_waits.items() if n > rank.waits.get(cause, 0)
     }
     if once:
-        yield f"  in the first step alone: {_causes(once)}"
+        yield f"  in the first step alone: {causes(once)}"
     yield from _kernel_lines(rank)
 
 
 def _shares(rank: RankRehearsal) -> str:
-    return ", ".join(f"{category} {size / _MIB:,.0f}" for category, size in _largest_first(rank.at_peak_bytes))
+    return ", ".join(f"{category} {size / _MIB:,.0f}" for category, size in largest_first(rank.at_peak_bytes))
 
 
 def _memory_lines(rank: RankRehearsal) -> Iterable[str]:
@@ -176,7 +176,7 @@ def _memory_lines(rank: RankRehearsal) -> Iterable[str]:
 
 def _kernel_lines(rank: RankRehearsal) -> Iterable[str]:
     if rank.without_kernel:
-        yield f"  operators without a CUDA kernel: {_causes(rank.without_kernel)}"
+        yield f"  operators without a CUDA kernel: {causes(rank.without_kernel)}"
 
 
 def _against_plan_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
@@ -184,14 +184,3 @@ def _against_plan_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[s
     for one in compare_with_plan(rank, planned):
         expected, ratio = ("-" if value is None else f"{value:,.3f}" for value in (one.planned, one.ratio))
         yield f"  {one.name:<28}{one.unit:>6}{one.counted:>14,.3f}{expected:>14}{ratio:>8}"
-
-
-def _causes(counts: Mapping[str, int]) -> str:
-    ordered = _largest_first(counts)
-    shown = [f"{cause}{f' ({n:,} times)' if n > 1 else ''}" for cause, n in ordered[:_SHOWN]]
-    rest = len(ordered) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more lines" if rest else "")
-
-
-def _largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: -item[1])

@@ -13,7 +13,7 @@ from pretrain.plan.device import Device
 from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
-from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
+from pretrain.rehearse.rank import RankRehearsal, causes, rehearse_rank
 from pretrain.rehearse.work import RehearsedWork, What, plan_work
 
 _LEAST_MICRO_BATCHES = 2
@@ -40,14 +40,18 @@ class Rehearsal:
 
     @property
     def problems(self) -> list[str]:
-        """Sentences: ranks that can't be built or do their work, that don't fit, or that disagree on exchanges."""
+        """Sentences: ranks that can't be built or do their work, that need operators without a CUDA kernel, that don't
+        fit, or that disagree on exchanges."""
         limit_bytes = self.device.memory_gib * 2**30
         found = []
         for rank in self.ranks:
             needed_bytes = rank.reserved_bytes + rank.unmeasured_bytes
             if rank.problem is not None:
                 found.append(rank.problem)
-            elif needed_bytes > limit_bytes:
+                continue
+            if rank.without_kernel:
+                found.append(f"rank {rank.rank} needs operators without a CUDA kernel: {causes(rank.without_kernel)}")
+            if needed_bytes > limit_bytes:
                 found.append(
                     f"rank {rank.rank} does not fit: it needs {needed_bytes / 2**30:,.1f} GiB, "
                     f"{rank.reserved_bytes / 2**30:,.1f} that the allocator reserves and "

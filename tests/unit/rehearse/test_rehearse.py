@@ -1,24 +1,16 @@
 """A rehearsal makes steps of the engine as single ranks on a `cuda` device that is not there: it counts what the
-planner expects, and finds faults that only a GPU would show."""
+planner expects. `test_device_faults.py` plants faults that only a GPU would show."""
 
-import multiprocessing
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import plan_layout
-from pretrain.models import blocks
 from pretrain.plan.device import find_device
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal, rehearse_rank
+from pretrain.rehearse.rank import STATE, RankRehearsal
 from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 
@@ -185,84 +177,6 @@ def test_deepspeed_makes_its_step(stage: int) -> None:
     (rank,), (planned,) = found.ranks, found.planned
     assert rank.parameters == planned.parameters
     assert rank.state_bytes["optimizer"] == pytest.approx(planned.held["optimizer"], rel=0.02)
-
-
-def _with_fault(fault: Callable[[Tensor], Tensor]) -> RankRehearsal:
-    """A rehearsal of an engine whose residual branches run `fault`. In a process of its own."""
-    add = blocks.BiasDropoutAdd.add
-
-    def faulty(*args: Any) -> Tensor:
-        return fault(add(*args))
-
-    blocks.BiasDropoutAdd.add = faulty  # type: ignore[method-assign]
-    chosen = config("debug/gpt", "parallel.tensor=1", "parallel.pipeline=1")
-    return rehearse_rank(chosen, plan_layout(chosen, 2), 0, H100)
-
-
-class _HostTensorInBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * torch.ones(gradient.shape[-1])
-
-
-def _host_tensor(x: Tensor) -> Tensor:
-    return x + torch.zeros(x.shape[-1])
-
-
-def _host_tensor_in_backward(x: Tensor) -> Tensor:
-    out: Tensor = _HostTensorInBackward.apply(x)  # type: ignore[no-untyped-call]
-    return out
-
-
-def _numpy_table(x: Tensor) -> Tensor:
-    return x * torch.from_numpy(np.ones(x.shape[-1], np.float32))
-
-
-def _numpy_of_a_device_tensor(x: Tensor) -> Tensor:
-    return x * float(x.detach().numpy().max())
-
-
-def _item(x: Tensor) -> Tensor:
-    return x if x.float().sum().item() < 1e30 else -x
-
-
-def _synchronize(x: Tensor) -> Tensor:
-    torch.cuda.synchronize()
-    return x
-
-
-def _cpu_kernel(x: Tensor) -> Tensor:
-    q = x[None]
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
-    return x
-
-
-def _rehearsals(faults: Sequence[Callable[[Tensor], Tensor]]) -> list[RankRehearsal]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([rehearse_rank.__module__])
-    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
-        return list(pool.map(_with_fault, faults))
-
-
-def test_faults_of_devices_are_found() -> None:
-    faults = (_host_tensor, _host_tensor_in_backward, _numpy_table, _numpy_of_a_device_tensor)
-    mixed = "FakeTensorDeviceMismatchError"
-    for fault, rank in zip(faults, _rehearsals(faults), strict=True):
-        assert rank.problem is not None, fault.__name__
-        assert rank.problem.startswith("rank 0 cannot make its step: ")
-        assert ("TypeError: can't convert" if fault is _numpy_of_a_device_tensor else mixed) in rank.problem
-
-
-def test_waits_and_missing_kernels_in_a_hot_path_are_counted() -> None:
-    item, synchronize, kernel = _rehearsals((_item, _synchronize, _cpu_kernel))
-    branches = 2 * 4  # of each layer, in one micro-batch
-    assert sum(n for cause, n in item.waits.items() if cause.startswith("item at ")) == branches
-    assert sum(n for cause, n in synchronize.waits.items() if cause.startswith("cuda.synchronize at ")) == branches
-    assert sum(kernel.without_kernel.values()) == branches
 
 
 def test_ranks_that_do_not_fit_or_are_not_there_are_named() -> None:
