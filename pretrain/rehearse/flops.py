@@ -9,9 +9,9 @@ def operator_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     """Operations of one call: of matrix products and attention, 0 for all else. A multiply-add is two. A causal
     kernel computes the pairs of a query and a key that it sees; its backward pass computes the scores again."""
     name, packet = func._opname, func._overloadpacket
-    if name.startswith("_scaled_mm"):  # torch's registry lacks it, and `addmm_`
+    if name.startswith("_scaled_mm"):  # torch's registry lacks it, `addmm_`, and an `addmm` of another dtype
         return 2 * int(args[0].shape[0] * args[0].shape[1] * args[1].shape[1])
-    if name == "addmm_":
+    if name in ("addmm", "addmm_"):
         return 2 * int(args[1].shape[0] * args[1].shape[1] * args[2].shape[1])
     if packet not in flop_registry:
         return 0

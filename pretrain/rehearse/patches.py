@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import Attend, AttentionCase
 from pretrain.config.run_config import RunConfig
+from pretrain.models import kernels as provided_kernels
 from pretrain.models.kernels import PROVIDERS, Kernels
 from pretrain.plan.device import Device
 from pretrain.rehearse.recorder import DEVICE, Recorder
@@ -43,6 +44,9 @@ _TYPE_NAMES = {
 
 def install(config: RunConfig, hardware: Device, recorder: Recorder) -> None:
     """Makes all replacements. Call it once in a process, before an engine is built."""
+    if config.run.kernels == "compiled":
+        _replace_compiler()
+        recorder.approximations.add("compiled")
     _replace_device_of_tensors()
     _replace_values_of_tensors(recorder.wait)
     _replace_modules()
@@ -52,19 +56,19 @@ def install(config: RunConfig, hardware: Device, recorder: Recorder) -> None:
         _replace_deepspeed()
 
 
-def kernels(device: torch.device) -> Kernels:
-    """Plain kernels, with the attention kernels that torch chooses on CUDA: it chooses in C++, which sees no CUDA here
-    and would write out length x length scores."""
+def kernels(config: RunConfig, recorder: Recorder, device: torch.device) -> Kernels:
+    """The kernels of a run, with the attention kernels that torch chooses on CUDA: it chooses in C++, which sees no
+    CUDA here and would write out length x length scores."""
     *others, flex = attention_backends(_sdpa)
-    fused = replace(flex, compute=_flex)
-    return replace(PROVIDERS["plain"](device), attention=(*others, fused))
 
+    def compute(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+        """In place of flex_attention, which is compiled: flash attention with as many keys as a query sees on average.
+        Both keep their output and a number for each row."""
+        recorder.approximations.add("flex_attention")
+        keys = max(1, round(case.heads.pattern.mean_keys(case.keys, case.causal)))
+        return _sdpa(q, k[:, :, :keys], v[:, :, :keys], scale=case.scale)
 
-def _flex(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
-    """In place of flex_attention, which is compiled: flash attention with as many keys as a query sees on average. Both
-    keep their output and a number for each row."""
-    keys = max(1, round(case.heads.pattern.mean_keys(case.keys, case.causal)))
-    return _sdpa(q, k[:, :, :keys], v[:, :, :keys], scale=case.scale)
+    return replace(PROVIDERS[config.run.kernels](device), attention=(*others, replace(flex, compute=compute)))
 
 
 def _sdpa(
@@ -342,6 +346,16 @@ def _replace_ranks(recorder: Recorder) -> None:
         broadcast_object_list=broadcast_object_list,
         batch_isend_irecv=batch,
     )
+
+
+def _replace_compiler() -> None:
+    """torch.compile would need triton and a GPU, and does nothing below a dispatch mode: functions stay as they are."""
+
+    def compile_nothing(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return function
+
+    _set(torch, compile=compile_nothing)
+    _set(provided_kernels, check_compiler=_nothing())
 
 
 def _replace_deepspeed() -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,8 @@ class RankRehearsal:
     """what makes the host wait in the last part: when training, in the second step and so in every later one"""
     without_kernel: Mapping[str, int] = field(default_factory=dict)
     """operators without a CUDA kernel, with the line and how often in a part at most"""
+    approximations: tuple[str, ...] = ()
+    """what was counted as something else: names of `report.APPROXIMATIONS`"""
     left_bytes: int = 0
     """memory that the last part left behind"""
     parts: tuple[PartCounts, ...] = ()
@@ -170,7 +173,8 @@ def rehearse_rank(
         # DeepSpeed prints; the command's output is a report.
         with redirect_stdout(sys.stderr), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             begun = time.perf_counter()
-            engine: Any = make_engine(config, layout, train=work.trains, kernels=patches.kernels, hosts_backend="fake")
+            kernels = partial(patches.kernels, config, recorder)
+            engine: Any = make_engine(config, layout, train=work.trains, kernels=kernels, hosts_backend="fake")
             found["build_s"] = time.perf_counter() - begun
             found |= _built(recorder, engine)
             recorder.modules.follow(engine.chunks)
@@ -196,6 +200,7 @@ def rehearse_rank(
     return RankRehearsal(
         rank=rank,
         coordinates=layout.coordinates(rank),
+        approximations=tuple(sorted(recorder.approximations)),
         cpu_s=time.process_time(),
         host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         **found,

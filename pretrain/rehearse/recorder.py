@@ -82,6 +82,8 @@ class Recorder(TorchDispatchMode):
         """messages of the batch that is being sent, or 0"""
         self.communicators: set[RankGroup] = set()
         """groups that exchange memory of the device"""
+        self.approximations: set[str] = set()
+        """names of `report.APPROXIMATIONS`: what was counted as something else"""
         self.clear()
 
     def clear(self) -> None:

@@ -15,10 +15,21 @@ _RANK_COLUMNS = f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'pe
 _SHOWN = 3
 """most of the largest tensors that are shown"""
 NOT_COUNTED = (
-    "not measured: workspaces of kernels, buffers of NCCL and the CUDA context, for which constants are added. "
-    "flex_attention is counted as flash attention, run.kernels=compiled as "
-    "plain kernels, and rows are full"
+    "not measured: workspaces of kernels, buffers of NCCL and the CUDA context, for which constants are added; rows "
+    "are taken to be full"
 )
+APPROXIMATIONS = {
+    "compiled": (
+        "run.kernels=compiled is counted without fusion, since torch.compile generates fused kernels on a GPU alone: "
+        "matrix products are those of compiled kernels, operations between them are counted one by one and keep what "
+        "plain kernels keep, and the plan's figures are of fused ones"
+    ),
+    "flex_attention": (
+        "flex_attention is counted as flash attention with as many keys as a query sees on average, since torch "
+        "compiles it on a GPU alone"
+    ),
+}
+"""Sentences for what a run uses and a rehearsal counts as something else."""
 
 
 def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
@@ -37,6 +48,7 @@ def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
             for rank, of_rank in zip(rehearsal.ranks, planned, strict=True)
         ],
         "agreement": asdict(rehearsal.agreement),
+        "approximations": _approximations(rehearsal),
         "problems": rehearsal.problems,
     }
 
@@ -61,7 +73,8 @@ def lines(rehearsal: Rehearsal, name: str, hardware: str, against_plan: bool = F
     of all figures beside the planner's."""
     made = _training_lines if rehearsal.work.trains else _evaluation_lines
     title = f"{name} on {rehearsal.layout.world:,} x {hardware}: {rehearsal.layout}, "
-    return [*made(rehearsal, title, against_plan), "", _agreement_line(rehearsal.agreement), NOT_COUNTED]
+    notes = [_agreement_line(rehearsal.agreement), *_approximations(rehearsal), NOT_COUNTED]
+    return [*made(rehearsal, title, against_plan), "", *notes]
 
 
 def _training_lines(rehearsal: Rehearsal, title: str, against_plan: bool) -> Iterable[str]:
@@ -121,6 +134,11 @@ def _rank_row(rank: RankRehearsal, rehearsal: Rehearsal) -> str:
         f"{rank.rank:>6}{stage:>8}{rank.parameters:>16,}{rank.build_peak_bytes / _GIB:>11.3f}"
         f"{rank.peak_bytes / _GIB:>10.3f}{rank.reserved_bytes / _GIB:>10.3f}"
     )
+
+
+def _approximations(rehearsal: Rehearsal) -> list[str]:
+    used = {name for rank in rehearsal.ranks for name in rank.approximations}
+    return [sentence for name, sentence in APPROXIMATIONS.items() if name in used]
 
 
 def _agreement_line(agreement: ExchangeAgreement) -> str:

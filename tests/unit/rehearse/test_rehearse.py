@@ -212,6 +212,28 @@ def test_the_report_names_what_it_counted_and_what_not() -> None:
     assert report["problems"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "overrides", "beginnings"),
+    [
+        ("debug/gpt", (), []),
+        ("debug/gpt", ("run.kernels=compiled",), ["run.kernels=compiled is counted without fusion, since "]),
+        ("debug/sparse-transformer", ("batch.sequences=64",), ["flex_attention is counted as flash attention "]),
+    ],
+    ids=["plain", "compiled", "flex"],
+)
+def test_what_is_counted_as_something_else_is_named(
+    name: str, overrides: tuple[str, ...], beginnings: list[str]
+) -> None:
+    found = rehearsed(name, *overrides, ranks=[0])
+    sentences = as_json(found, "h100")["approximations"]
+    assert len(sentences) == len(beginnings)
+    for sentence, beginning in zip(sentences, beginnings, strict=True):
+        assert sentence.startswith(beginning)
+        assert sentence in lines(found, name, "h100")
+    # The product that gives a weight's gradient accumulates it: compiled kernels have it on GPUs, too.
+    assert ("addmm" in found.ranks[0].flops) == ("run.kernels=compiled" in overrides)
+
+
 @pytest.mark.slow
 def test_gpt3_175b_on_1024_ranks() -> None:
     found = rehearse(load(RunConfig, "gpt3/175b", ["run.dir=unused"]), 1024, ranks=["first", "middle", "last"],
