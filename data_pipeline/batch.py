@@ -42,6 +42,9 @@ class Cursor:
         return cls(samples, fingerprint)
 
 
+SPAN_START, SPAN_END = 1, 2
+"""Bits of the labels of a span, at its first and its last position."""
+
 Axis = Literal["rows", "inputs", "labels"]
 """What a dimension of a column counts: rows, the S input positions, or the L positions with a label."""
 

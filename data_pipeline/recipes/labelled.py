@@ -47,6 +47,9 @@ class LabelledObjective(Objective):
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder", "decoder", "prefix_decoder", "encoder_decoder"})
     labelled: ClassVar[bool] = True
 
+    sequence_length: int | None = Field(
+        default=None, gt=0, description="positions of a row, at most model.sequence_length; default: as many"
+    )
     format: FormatName | None = Field(
         default=None,
         description="input of texts a and b: bert ([CLS] a [SEP] b [SEP]), roberta (<s> a </s> </s> b </s>), bart (the "
@@ -75,6 +78,11 @@ class LabelledObjective(Objective):
     def needs(self) -> SpecialTokenNeeds:
         """See `Objective`; those of the format."""
         return _NEEDS[self.known_format]
+
+    @property
+    def row_length(self) -> int | None:
+        """See `Objective`."""
+        return self.sequence_length
 
     @property
     def known_format(self) -> FormatName:

@@ -74,6 +74,11 @@ class Objective(StrictSettings):
         return "tokens"
 
     @property
+    def row_length(self) -> int | None:
+        """Positions of its rows; None: as many as the model is made for."""
+        return None
+
+    @property
     def task_head(self) -> TaskHead | None:
         """The head that a model needs for its labels; None: the language-model head."""
         return None

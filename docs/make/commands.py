@@ -10,7 +10,7 @@ from pretrain.commands.verbs import MODULES
 _PARTS = {
     "data": ("build", "inspect", "ledger", "trace"),
     "eval": ("", "fetch", "report"),
-    "finetune": ("fetch",),
+    "finetune": ("", "fetch"),
     "launch": ("slurm", "build", "local", "status", "logs", "cancel"),
     "plan": ("", "data"),
     "scale": ("ladder", "fit", "predict"),

@@ -5,9 +5,8 @@ import os
 from pathlib import Path
 
 from data_pipeline.dataset.mix import MIX_MANIFEST
-from pretrain.checkpoint.files import RECORD
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import RunDir, complete_checkpoints
+from pretrain.run_dir.paths import RECORD, RunDir, complete_checkpoints
 
 _DATASET = ("manifest.json", MIX_MANIFEST)
 _EXPORT = "config.json"  # of a model for transformers

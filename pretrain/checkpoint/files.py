@@ -21,8 +21,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.errors import RunError
+from pretrain.run_dir.paths import RECORD, TOKENIZER
 
-MANIFEST, RECORD, TOKENIZER = "manifest.json", "record.json", "tokenizer.model"
+MANIFEST = "manifest.json"
 ITEM_BYTES = 4
 """values are fp32, whatever precision the model trains in"""
 

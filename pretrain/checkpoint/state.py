@@ -11,13 +11,14 @@ from data_pipeline.batch import Cursor
 from data_pipeline.common.problems import first_problem
 from data_pipeline.config import MAX_INTEGER
 from data_pipeline.errors import DataError
-from pretrain.checkpoint.files import RECORD, open_plain
+from pretrain.checkpoint.files import open_plain
 from pretrain.config.change import CHANGEABLE
 from pretrain.config.load import validate
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.spikes import Recent
+from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.schedule import settled_until
 from pretrain.run_length.segments import run_length

@@ -7,7 +7,7 @@ Collectives take a `group`, that of `file_group` in a run: one rank may read for
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -80,16 +80,22 @@ def verify(checkpoint: Path, group: dist.ProcessGroup | None = None) -> str | No
     return next((text for text in gather(problem, group) if text is not None), None)
 
 
-def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGroup | None = None) -> int:
+def load(
+    checkpoint: Path,
+    state: dict[str, GlobalPart],
+    group: dist.ProcessGroup | None = None,
+    passed_over: Container[str] = (),
+) -> int:
     """Reads the tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Returns the bytes
     that this rank read: just those its pieces hold, each once. Collective.
 
     Raises RunError if the checkpoint's tensors are not those of `state`, over all ranks: other names, other shapes,
-    boxes that leave a gap, overlap or reach beyond their file. A `state` of weights only passes over the optimizer's.
+    boxes that leave a gap, overlap or reach beyond their file. A `state` of weights only passes over the optimizer's;
+    the checkpoint may have others of the names in `passed_over`.
     """
     local_shapes = {name: part.shape for name, part in state.items()}
     shapes = {name: shape for of_rank in gather(local_shapes, group) for name, shape in of_rank.items()}
-    return run_on_all_ranks(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
+    return run_on_all_ranks(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes, passed_over), group)
 
 
 def read_full_tensor(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
@@ -113,9 +119,11 @@ def _first_valid(
     return None
 
 
-def _load(checkpoint: Path, state: dict[str, GlobalPart], shapes: dict[str, tuple[int, ...]]) -> int:
+def _load(
+    checkpoint: Path, state: dict[str, GlobalPart], shapes: dict[str, tuple[int, ...]], passed_over: Container[str]
+) -> int:
     manifest = Manifest.read(checkpoint)
-    _check_names(checkpoint / MANIFEST, manifest, shapes)
+    _check_names(checkpoint / MANIFEST, manifest, shapes, passed_over)
     return _read(checkpoint, manifest, state)
 
 
@@ -141,14 +149,16 @@ def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) ->
     return read_bytes
 
 
-def _check_names(path: Path, manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -> None:
+def _check_names(
+    path: Path, manifest: Manifest, shapes: dict[str, tuple[int, ...]], passed_over: Container[str]
+) -> None:
     """Every tensor of the config is there, in its shape and cut into boxes that lie in it; no other is."""
     weights_only = all(name.startswith("model/") for name in shapes)
     for name in sorted(shapes.keys() | manifest.tensors.keys()):
         if name not in manifest.tensors:
             raise RunError(f"{path} has no tensor {name}, which this config needs")
         if name not in shapes:
-            if weights_only and not name.startswith("model/"):
+            if name in passed_over or (weights_only and not name.startswith("model/")):
                 continue
             raise RunError(f"{path} has a tensor {name}, which this config does not know")
         stored = manifest.tensors[name]

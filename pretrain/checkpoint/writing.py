@@ -14,12 +14,12 @@ import torch.distributed as dist
 from data_pipeline.common.atomic import fsync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
+from pretrain.checkpoint.files import Box, Digest, Manifest, Stored
 from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
-from pretrain.run_dir.paths import checkpoint_name, complete_checkpoints
+from pretrain.run_dir.paths import RECORD, TOKENIZER, checkpoint_name, complete_checkpoints
 
 
 class Writer:

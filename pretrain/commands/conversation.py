@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.checkpoint.files import TOKENIZER
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -27,6 +26,7 @@ from pretrain.evaluate.decoding.stream import TextStream
 from pretrain.evaluate.generate import GenerateRequest
 from pretrain.evaluate.opening import build_scorer
 from pretrain.process.streams import is_lost
+from pretrain.run_dir.paths import TOKENIZER
 
 _PATIENCE = timedelta(days=30)  # of the other ranks, with whoever types
 

@@ -1,19 +1,94 @@
-"""`pretrain finetune fetch`"""
+"""`pretrain finetune CHECKPOINT_OR_RUN CONFIG [key=value ...] [--nproc N] [--seeds N,N,...]`, and `finetune fetch`"""
 
-from pretrain.commands.dispatch import dispatch
+import json
+from pathlib import Path
 
-_MODULES = {
-    "fetch": "finetune_fetch",
-}
-"""verb -> file in `commands/`"""
+from pretrain.commands.arguments import Parser, numbers
+from pretrain.commands.finetune_fetch import main as fetch
+from pretrain.process.signals import StopRequest
+from pretrain.process.streams import print_a_log
 
 
 def main(argv: list[str]) -> int:
-    """Fine-tuning: published data sets."""
-    return dispatch(
+    """Fine-tunes a checkpoint to the end of the run, or until a signal asks to stop."""
+    if argv[:1] == ["fetch"]:
+        return fetch(argv[1:])
+    stop = StopRequest()  # before the slow imports
+    parser = Parser(
         "finetune",
-        _MODULES,
-        argv,
-        description="Fine-tuning: writes published data sets in the fields that objectives read.",
-        examples=("fetch sst2 datasets/sst2",),
+        "Trains a checkpoint further on labelled rows, and reports how it answers those that it has not seen. CONFIG "
+        "is that of a run, without the model, which is the checkpoint's. Resumes as `pretrain train` does, and is "
+        "`pretrain train CONFIG run.start_from=CHECKPOINT` with a report at its end. `pretrain finetune fetch` writes "
+        "published data sets.",
+        (
+            "runs/bert finetune/classification data.path=data/sst2 'objective.labels=[0, 1]' run.dir=runs/sst2",
+            "runs/bert finetune/classification data.path=data/sst2 'objective.labels=[0, 1]' run.dir=runs/sst2 \\\n"
+            "    --seeds 1,2,3,4,5",
+        ),
+        resumes=True,
     )
+    parser.add_checkpoint()
+    parser.add_config("It says nothing of the model.")
+    parser.add_nproc("Number of local ranks (default 1; omit under torchrun or srun).")
+    parser.add_argument(
+        "--seeds",
+        type=numbers,
+        help="Seeds of several runs, one after the other, in run.dir/seed-N each; prints median and spread.",
+    )
+    options = parser.parse(argv)
+    print_a_log()
+    from pretrain.checkpoint.check_run_dir import check_run_dir
+    from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
+    from pretrain.config.load import load
+    from pretrain.config.run_config import RunConfig
+    from pretrain.data.resolve import resolve
+
+    overrides = [*options.overrides, f"run.start_from={json.dumps(str(options.checkpoint))}"]
+    config = load(RunConfig, options.config, overrides)
+    if options.seeds:
+        return _seeds(options.seeds, Path(config.run.dir), options.nproc, argv, stop)
+    check_run_dir(Path(config.run.dir))
+    config = resolve(config)
+    if needs_local_ranks(config, options.nproc, trains=True):
+        return start_local_ranks(options.nproc, ["finetune", *argv], stop)
+    from data_pipeline.errors import ExitStatus
+    from pretrain.training.finetuned import report_answers
+    from pretrain.training.loop import train
+    from pretrain.training.session import open_session
+
+    with open_session(config, stop) as session:
+        status = train(session)
+        if status == ExitStatus.DONE:
+            report_answers(session)
+        return status
+
+
+def _seeds(seeds: list[int], run_dir: Path, nproc: int | None, argv: list[str], stop: StopRequest) -> int:
+    """A run for each seed, one after the other; those that are finished only report. Then the spread of their
+    figures."""
+    from pretrain.commands.local_ranks import start_local_ranks, under_launcher
+    from pretrain.commands.output import print_lines
+    from pretrain.errors import ConfigError
+    from pretrain.finetune.spread import read_spread, spread_lines
+
+    if under_launcher():
+        raise ConfigError("--seeds starts runs one after the other: leave it out under torchrun or srun, and start one "
+                          "run for each seed (run.seed, run.dir)")  # fmt: skip
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds names a seed twice: {','.join(map(str, seeds))}")
+    arguments = _without_seeds(argv)
+    directories = [run_dir / f"seed-{seed}" for seed in seeds]
+    for seed, directory in zip(seeds, directories, strict=True):
+        of_seed = [*arguments, f"run.dir={json.dumps(str(directory))}", f"run.seed={seed}"]
+        status = start_local_ranks(nproc or 1, ["finetune", *of_seed], stop)
+        if status:
+            return status
+    print_lines(spread_lines(read_spread(directories)))
+    return 0
+
+
+def _without_seeds(argv: list[str]) -> list[str]:
+    for at, argument in enumerate(argv):
+        if argument.split("=")[0] == "--seeds":
+            return argv[:at] + argv[at + (1 if "=" in argument else 2) :]
+    return argv

@@ -80,8 +80,8 @@ class Data(Section):
     )
     tokenizer: PathText | None = Field(
         None,
-        description="file of the tokenizer for labelled data, which holds text (`pretrain finetune` takes that of the "
-        "checkpoint); tokenized datasets have their own",
+        description="file of the tokenizer for labelled data, which holds text; default: that of the checkpoint in "
+        "run.start_from; tokenized datasets have their own",
     )
     phases: list[WeightPhase] = Field(
         [], description="weights that change during the run, in order; each source continues where it was"

@@ -12,6 +12,12 @@ class Evaluate(Section):
     sequences: int = Field(
         256, gt=0, description="held-out sequences scored at each evaluation, or as many as there are"
     )
+    figures: list[str] = Field(
+        [], description="figures of a fine-tuned model, all validation rows being answered; default: the objective's"
+    )
+    positive: str | int | None = Field(
+        None, description="class whose F1 the figure f1 is; default: the last of objective.labels"
+    )
     tasks: list[str] = Field([], description="tasks of `pretrain eval` to score during training as well")
     shots: list[NonNegativeInt] = Field(
         [0], min_length=1, description="numbers of examples in the prompt (few-shot), such as [0, 1, 8]"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from data_pipeline.common.plugins import Registry
 from pretrain.config.section import NameIn
@@ -27,6 +27,9 @@ class Capabilities:
     """a decoder alone may be given a prefix that every position sees"""
     packing: bool = False
     """documents may lie side by side in a row"""
+    pooler: Literal["tanh", "activation"] | None = None
+    """what follows the dense layer that a position goes through before it answers for its row (`task_head`); None:
+    there is no such layer. "activation": that of the layers"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
     input_format: str | None = None
@@ -50,7 +53,13 @@ _BUILT_IN: dict[str, Capabilities] = {
         decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
     ),
     "bert": Capabilities(
-        encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        pooler="tanh",
+        positions=_OF_ENCODERS,
+        only=_BEFORE_LLAMA,
     ),
     "roberta": Capabilities(
         encoder=True,
@@ -58,20 +67,27 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=2,
         input_format="roberta",
+        pooler="tanh",
         positions=_OF_ENCODERS,
         only=_BEFORE_LLAMA,
     ),
-    "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, only=_BEFORE_LLAMA),
+    "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, pooler="tanh", only=_BEFORE_LLAMA),
     "transformer": Capabilities(
         encoder=True, decoder=True, positions=("learned", "sinusoidal", "relative", "shaw"), only=_BEFORE_LLAMA
     ),
-    "bart": Capabilities(encoder=True, decoder=True, input_format="bart", only=_BEFORE_LLAMA),
+    "bart": Capabilities(encoder=True, decoder=True, input_format="bart", pooler="tanh", only=_BEFORE_LLAMA),
     "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
     "ctrl": Capabilities(
         decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
     ),
     "roformer": Capabilities(
-        encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=("rotary",), only=_BEFORE_LLAMA
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        pooler="activation",
+        positions=("rotary",),
+        only=_BEFORE_LLAMA,
     ),
     "xlm": Capabilities(
         encoder=True,
@@ -80,7 +96,9 @@ _BUILT_IN: dict[str, Capabilities] = {
         positions=_OF_ENCODERS,
         only=_BEFORE_LLAMA | {"binary_head": False},
     ),
-    "albert": Capabilities(encoder=True, masked_head=True, head_bias=True, fewest_segments=1, only=_BEFORE_LLAMA),
+    "albert": Capabilities(
+        encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA
+    ),
 }
 
 CAPABILITIES: Registry[Capabilities] = Registry("pretrain.families", _BUILT_IN, Capabilities)

@@ -18,6 +18,7 @@ from pretrain.config.positions import (
     ShawPositions,
 )
 from pretrain.config.section import Section
+from pretrain.config.task_head import TaskHeadShape
 
 
 class Model(Section):
@@ -91,6 +92,10 @@ class Model(Section):
     )
     shared_layers: bool = Field(False, description="share one set of weights between all layers of a stack (ALBERT)")
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
+    task_head: TaskHeadShape | None = Field(
+        None,
+        description="head of a fine-tuned model in place of the vocabulary's logits; default: that of the objective",
+    )
     final_logit_softcap: float | None = Field(
         None, gt=0, description="cap of the logits: cap * tanh(logits / cap) (Gemma 2); default: none"
     )
@@ -230,6 +235,27 @@ class Model(Section):
     def embedding_dim(self) -> int:
         """Size of embedding rows, and of the vectors that they are multiplied with to make logits."""
         return self.embedding_size or self.hidden
+
+    @property
+    def ties_output(self) -> bool:
+        """Whether the token embedding is the output projection: a task head has none."""
+        return self.tie_word_embeddings and self.task_head is None
+
+    @property
+    def classifier_bias(self) -> bool:
+        """Whether a task head has a bias: all but the row classifiers of decoders (as in transformers)."""
+        return self.task_head is not None and (self.task_head.kind == "token" or not self.is_causal)
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a task head has a dense layer before its classifier."""
+        head = self.task_head
+        return head is not None and head.kind == "sequence" and self.capabilities.pooler is not None
+
+    @property
+    def head_outputs(self) -> int:
+        """Numbers that the head makes for each position, those that pad the vocabulary included."""
+        return self.padded_vocab_size if self.task_head is None else self.task_head.outputs
 
     @property
     def gated(self) -> bool:

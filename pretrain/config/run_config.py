@@ -3,7 +3,7 @@
 Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
 (`data/resolve.py` fills it in before anything is built)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,9 @@ from pretrain.config.optimizer import Optimizer
 from pretrain.config.parallel import Parallel
 from pretrain.config.run import Run
 from pretrain.config.schedule import CosineSchedule, Schedule
-from pretrain.config.section import Section
+from pretrain.config.section import Section, as_mapping
+from pretrain.config.start import recorded_model
+from pretrain.config.task_head import TaskHeadShape
 from pretrain.config.track import Track
 from pretrain.config.train import Train
 
@@ -47,6 +49,57 @@ class RunConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
     health: Health = Health()
+
+    @property
+    def sequence_length(self) -> int:
+        """Positions of a row: the objective's, or else the model's."""
+        return self.objective.row_length or self.model.sequence_length
+
+    @property
+    def row_model(self) -> Model:
+        """The model as it reads rows of `sequence_length`, which it may be made longer than."""
+        length = self.objective.row_length
+        if length is None:
+            return self.model
+        target = length if self.model.is_encoder_decoder else None
+        return self.model.model_copy(update={"sequence_length": length, "target_length": target})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_start(cls, tree: Any) -> Any:
+        """The model of the weights that a run starts from, where the config does not say all of it."""
+        run, model = (as_mapping(tree.get(key)) if isinstance(tree, dict) else None for key in ("run", "model"))
+        start = run.get("start_from") if isinstance(run, dict) else None
+        if not isinstance(start, str) or not isinstance(model or {}, dict) or "layers" in (model or {}):
+            return tree
+        recorded = {key: value for key, value in recorded_model(start).items() if key != "task_head"}
+        return {**tree, "model": {**recorded, **(model or {})}}
+
+    @model_validator(mode="after")
+    def _head_of_the_objective(self) -> "RunConfig":
+        model, objective = self.model, self.objective
+        asked = objective.task_head
+        head = None if asked is None else TaskHeadShape(kind=asked.kind, outputs=asked.outputs)
+        if model.task_head not in (None, head):
+            raise ValueError(
+                f"model.task_head={model.task_head.kind} with {model.task_head.outputs} outputs is not the head of "
+                f"objective.name={objective.name}: leave it out"
+            )
+        if head is not None and objective.z_loss:
+            raise ValueError(f"objective.z_loss is of a vocabulary's logits: leave it out for {objective.name}")
+        if objective.row_length is not None and objective.row_length > model.sequence_length:
+            raise ValueError(
+                f"objective.sequence_length={objective.row_length} is more than the model's "
+                f"model.sequence_length={model.sequence_length}: shorten it"
+            )
+        if model.is_encoder_decoder and head is not None and model.positions.name == "learned":
+            most = model.target_length or self.sequence_length
+            if self.sequence_length > most:
+                raise ValueError(
+                    f"the decoder reads its input too, and has positions for {most} tokens (model.target_length): set "
+                    f"objective.sequence_length={most} or less"
+                )
+        return self.model_copy(update={"model": model.model_copy(update={"task_head": head})})
 
     @model_validator(mode="after")
     def _targets_have_a_length(self) -> "RunConfig":

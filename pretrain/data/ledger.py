@@ -55,9 +55,9 @@ def read_ledger(run: Path) -> dict[str, Any]:
 def source_usage(config: RunConfig, stream: SampleStream | ChainedStreams, samples: int) -> list[SourceUsage]:
     """What the first `samples` samples of the run are of each source, and its share of the last of them."""
     shares, counts = stream.shares(max(0, samples - 1)), stream.counts(samples)
-    tokens = config.model.sequence_length * counts
+    tokens = config.sequence_length * counts
     if config.batch.short is not None:
-        fewer = config.model.sequence_length - config.batch.short.sequence_length
+        fewer = config.sequence_length - config.batch.short.sequence_length
         tokens = tokens - fewer * stream.counts(min(samples, short_samples(config)))
     epochs = stream.epochs(samples)
     return [

@@ -16,6 +16,7 @@ from data_pipeline.recipes.base import Recipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.run_config import RunConfig
+from pretrain.config.start import recorded_tokenizer
 from pretrain.config.train import Train
 from pretrain.errors import ConfigError
 from pretrain.run_length.segments import run_length
@@ -122,12 +123,19 @@ def open_dataset(config: RunConfig, source: Source) -> DataSource:
     read, ConfigError for labelled rows without `data.tokenizer`."""
     if not config.objective.labelled:
         return open_tokenized(config, source)
-    if config.data.tokenizer is None:
+    return LabelledDataset(source.path, _tokenizer_path(config), source.called)
+
+
+def _tokenizer_path(config: RunConfig) -> Path:
+    """The tokenizer's file of labelled data: the one given, or that of the weights that the run starts from."""
+    if config.data.tokenizer is not None:
+        return Path(config.data.tokenizer)
+    if config.run.start_from is None:
         raise ConfigError(
-            f"objective.name={config.objective.name} reads labelled text: set data.tokenizer to the tokenizer's file "
-            "(`pretrain finetune` takes that of the checkpoint)"
+            f"objective.name={config.objective.name} reads labelled text: set data.tokenizer to the tokenizer's file, "
+            "or run.start_from to a checkpoint that has one"
         )
-    return LabelledDataset(source.path, config.data.tokenizer, source.called)
+    return recorded_tokenizer(config.run.start_from)
 
 
 def open_tokenized(config: RunConfig, source: Source) -> Dataset:
@@ -145,6 +153,8 @@ def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | No
     """What the config's objective makes of data that `tokenizer` made; in sequences of the model's length unless
     another is given. Raises DataError for lengths that do not suit the objective."""
     model = config.model
-    length = sequence_length or model.sequence_length
+    length = sequence_length or config.sequence_length
     encodes = model.stacks[0] > 0
-    return config.objective.recipe(tokenizer, length, model.target_length, decoder_only=not encodes)
+    # A decoder behind an encoder reads what a task head answers about, too.
+    target = length if model.is_encoder_decoder and model.task_head is not None else model.target_length
+    return config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)

@@ -7,8 +7,9 @@ Each token follows from the one before it, nearly; what a target says follows fr
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.batch import Batch, Cursor, Rows
+from data_pipeline.batch import SPAN_END, SPAN_START, Batch, Cursor, Rows
 from pretrain.config.run_config import RunConfig
+from pretrain.config.task_head import TaskHeadShape
 
 _SHORTEST = 0.5  # part of a row that is no padding
 
@@ -18,13 +19,15 @@ class SyntheticStream:
 
     def __init__(self, config: RunConfig) -> None:
         self._seed, self._model, self._objective = config.run.seed, config.model, config.objective
+        self._length = config.sequence_length
         self._vocabulary = config.model.vocabulary or 0
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
         """See `SampleStream.batch`."""
         share = count // data_world
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
-        rows = self._rows([np.random.default_rng([self._seed, sample]) for sample in mine])
+        randoms = [np.random.default_rng([self._seed, sample]) for sample in mine]
+        rows = self._rows(randoms) if self._model.task_head is None else self._labelled(randoms, self._model.task_head)
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
         return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "synthetic"))
 
@@ -55,6 +58,36 @@ class SyntheticStream:
         targets = np.stack([self._span(random, model.label_length) for random in randoms])
         labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)
         return Rows(tokens, labels, mask, decoder_tokens=targets[:, :-1].copy(), attention_mask=seen)
+
+    def _labelled(self, randoms: list[np.random.Generator], head: TaskHeadShape) -> Rows:
+        """Texts of all lengths with what `head` is to answer of their last tokens, or of each."""
+        model, length = self._model, self._length
+        tokens = np.stack([self._span(random, length - 1) for random in randoms])
+        sizes = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])
+        every, last, seen = np.arange(len(tokens)), sizes - 1, np.arange(length) < sizes[:, None]
+        labels, mask, targets = np.zeros_like(tokens), np.zeros(tokens.shape, np.float32), None
+        if self._objective.loss == "spans":
+            begin = last - tokens[every, last] % 3
+            labels[every, begin] |= SPAN_START
+            labels[every, last] |= SPAN_END
+            mask[every, begin] = 1
+        else:
+            labels = tokens % head.outputs
+            mask[every, last] = 1
+            if head.kind == "token":
+                mask = seen.astype(np.float32)
+            if self._objective.loss == "regression":
+                targets = (tokens / self._vocabulary).astype(np.float32)
+        shifted = np.concatenate([tokens[:, :1] * 0, tokens[:, :-1]], axis=1)
+        return Rows(
+            tokens,
+            labels,
+            mask,
+            targets=targets,
+            decoder_tokens=shifted if model.is_encoder_decoder else None,
+            attention_mask=seen if model.has_encoder else None,
+            segments=(np.arange(length) * 3 >= sizes[:, None]).astype(np.int64) if model.segments > 1 else None,
+        )
 
     def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:
         """Three documents in each row, and padding."""

@@ -46,6 +46,8 @@ class Scores:
     """[rows, labels] bool: whether the label was the most probable token"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """sum and count over these rows of each further term of the loss"""
+    outputs: np.ndarray | None = None
+    """[rows, labels, outputs] float32: what a task head answers; None: the model predicts tokens"""
 
 
 @dataclass(frozen=True)

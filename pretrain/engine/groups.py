@@ -63,6 +63,12 @@ class Groups:
         return group
 
     @property
+    def context_group(self) -> dist.ProcessGroup:
+        """The ranks that share each sequence."""
+        group: dist.ProcessGroup = parallel_state.get_context_parallel_group()
+        return group
+
+    @property
     def replica_group(self) -> dist.ProcessGroup:
         """Data and context ranks: those that hold the same part of the model."""
         group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
@@ -104,13 +110,13 @@ class Groups:
         if self.context_world == 1:
             return value
         gathered = [torch.empty_like(value) for _ in range(self.context_world)]
-        dist.all_gather(gathered, value.contiguous(), group=parallel_state.get_context_parallel_group())
+        dist.all_gather(gathered, value.contiguous(), group=self.context_group)
         return torch.cat(gathered, dim=-1)
 
     def sum_over_context(self, value: Tensor) -> Tensor:
         """Sums over the ranks that share each sequence."""
         if self.context_world > 1:
-            dist.all_reduce(value, group=parallel_state.get_context_parallel_group())
+            dist.all_reduce(value, group=self.context_group)
         return value
 
     def sum_over_pipeline(self, value: Tensor) -> Tensor:

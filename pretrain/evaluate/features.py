@@ -19,7 +19,6 @@ from data_pipeline.common.atomic import fsync
 from data_pipeline.recipes.base import pad_rows
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.checkpoint.files import TOKENIZER
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, Stack
@@ -30,6 +29,7 @@ from pretrain.evaluate.feature_files import WRITERS, FeatureTable, FeatureWriter
 from pretrain.evaluate.feature_request import FeatureRequest, Texts
 from pretrain.evaluate.opening import build_scorer
 from pretrain.evaluate.scorers.batches import tokens_at_a_time
+from pretrain.run_dir.paths import TOKENIZER
 
 _LENGTH_MULTIPLE = 16  # of row lengths: 8-bit matrix products need it
 _PIECE_VALUES = 1 << 24  # of vectors in memory at a time

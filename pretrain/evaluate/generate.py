@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.checkpoint.files import TOKENIZER
 from pretrain.config.run_config import RunConfig
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.decoding.decode import decode
@@ -14,6 +13,7 @@ from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.stream import until
 from pretrain.evaluate.opening import build_scorer
+from pretrain.run_dir.paths import TOKENIZER
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from lm_eval.utils import setup_logging
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.directory import locate
-from pretrain.checkpoint.files import TOKENIZER
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.opening import build_scorer, open_checkpoint
+from pretrain.run_dir.paths import TOKENIZER
 
 _SETTINGS = "lm_eval.config.evaluate_config"  # which tells users of their mistakes as it raises errors
 

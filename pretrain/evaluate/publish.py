@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.overlap.contamination import SearchedSet
-from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.patterns.function import of_a_run
@@ -17,7 +16,7 @@ from pretrain.evaluate.report.write import held_out_note, write
 from pretrain.evaluate.run_data import run_searched_sets
 from pretrain.evaluate.table import scores, table
 from pretrain.observe.track import keep_report
-from pretrain.run_dir.paths import run_of
+from pretrain.run_dir.paths import RECORD, run_of
 
 
 def publish(

@@ -7,7 +7,6 @@ from pathlib import Path
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.files import TOKENIZER
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
@@ -15,6 +14,7 @@ from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Stops
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.opening import build_scorer
+from pretrain.run_dir.paths import TOKENIZER
 
 _BATCH = 32  # inputs at a time, of like length
 

@@ -94,7 +94,9 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     if parallel.context % groups:
         _check_divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
     lengths = {"model.sequence_length": model.sequence_length}
-    if model.is_encoder_decoder:
+    if config.objective.row_length is not None:
+        lengths = {"objective.sequence_length": config.objective.row_length}
+    elif model.is_encoder_decoder:
         lengths["model.target_length"] = model.label_length
     if config.batch.short is not None:
         lengths["batch.short.sequence_length"] = config.batch.short.sequence_length

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pretrain.config.model import Model
 from pretrain.config.positions import ShawPositions
+from pretrain.config.task_head import TaskHeadShape
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
 
@@ -89,7 +90,10 @@ def shaw(model: Model) -> Iterator[ParameterSpec]:
 
 def head(model: Model) -> Iterator[ParameterSpec]:
     """The output layer, which a tied embedding provides or which has its own weight, and before it the layers that an
-    encoder needs to predict tokens."""
+    encoder needs to predict tokens; or a task head."""
+    if model.task_head is not None:
+        yield from _under("head.", task_head(model, model.task_head))
+        return
     if model.capabilities.masked_head:
         yield from _under("head.transform.", _replicated_linear(model, model.hidden, model.embedding_dim))
         yield from _under("head.norm.", norm(model, model.embedding_dim))
@@ -101,6 +105,15 @@ def head(model: Model) -> Iterator[ParameterSpec]:
         yield replace(bias, padding=_padding(model))
     output = _vocabulary(model, "output_layer.weight", SCHEMES[model.init.name](model).table())
     yield replace(output, alias_of=WORD_EMBEDDINGS) if model.tie_word_embeddings else output
+
+
+def task_head(model: Model, settings: TaskHeadShape) -> Iterator[ParameterSpec]:
+    """The classifier of a task, and the dense layer before it where one position answers for its row."""
+    if model.has_pooler:
+        yield from _under("pooler.", _replicated_linear(model, model.hidden, model.hidden))
+    yield from _under(
+        "classifier.", _replicated_linear(model, model.hidden, settings.outputs, bias=model.classifier_bias)
+    )
 
 
 def norm(model: Model, width: int | None = None) -> Iterator[ParameterSpec]:
@@ -136,11 +149,12 @@ def _into_residual(scheme: NormalScheme, inputs: int, outputs: int, bias: bool) 
     return row(inputs, outputs, Normal((scheme.into_residual(inputs, outputs),)), bias)
 
 
-def _replicated_linear(model: Model, inputs: int, outputs: int) -> Iterator[ParameterSpec]:
+def _replicated_linear(model: Model, inputs: int, outputs: int, bias: bool = True) -> Iterator[ParameterSpec]:
     """A linear layer outside the stacks, replicated on every tensor rank."""
     deviation = SCHEMES[model.init.name](model).projection(inputs, outputs)
     yield _matrix("weight", (outputs, inputs), (None, None), Normal((deviation,)))
-    yield _vector("bias", outputs)
+    if bias:
+        yield _vector("bias", outputs)
 
 
 def _table(name: str, rows: int, model: Model) -> ParameterSpec:

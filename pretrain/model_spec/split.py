@@ -51,5 +51,5 @@ def layer_work(model: Model) -> list[int]:
     decoder = targets * (2 * (projection + shared) + feed_forward) + targets * targets * width
     cross = 2 * (inputs * shared + targets * projection) + 2 * inputs * targets * width
     work = [encoder] * encoder_layers + [decoder + cross] * decoder_layers
-    work[-1] += targets * model.hidden * model.padded_vocab_size
+    work[-1] += targets * model.hidden * model.head_outputs
     return work

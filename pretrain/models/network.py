@@ -24,6 +24,7 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.output_linear import Judge
+from pretrain.models.task_head import AnswerHead
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
 """makes what turns the last layer's output into logits: called with it, [L, B, H], and a `heads.Project`"""
@@ -40,7 +41,7 @@ class FamilyParts:
 
 class Network(LanguageModule):
     """Called with a MicroBatch: the stream for the next stage, or on the last one the logits [L, B, V / tensor ranks],
-    or what a judge of logits says, and what else the head makes."""
+    or what a judge of logits says, and what else the head makes; or the answers of a task head [L, B, outputs]."""
 
     def __init__(
         self, model: Model, megatron: MegatronConfig, parts: FamilyParts, first: bool, last: bool, chunk: int | None
@@ -48,14 +49,16 @@ class Network(LanguageModule):
         super().__init__(config=megatron)
         self.model, self.vp_stage = model, chunk
         self.pre_process, self.post_process = first, last
-        self.share_embeddings_and_output_weights = model.tie_word_embeddings
+        self.share_embeddings_and_output_weights = model.ties_output
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
         self.position_embedding_type = model.positions.name  # which it reads, looking for its own rotary ones
         self.received: Tensor | None = None
         if first:
             self.embedding = Embedding(model, megatron, parts.embedding)
         self.decoder = Layers(model, megatron, chunk, parts.final)  # of either stack: megatron-core looks for the name
-        if last:
+        if last and model.task_head is not None:
+            self.head: nn.Module = AnswerHead(model, megatron)
+        elif last:
             self.head = parts.head(model, megatron)
             self.output_layer = megatron.kernels.output_linear(
                 model.embedding_dim,
@@ -66,7 +69,7 @@ class Network(LanguageModule):
                 gather_output=False,
                 skip_weight_param_allocation=first and model.tie_word_embeddings,
             )
-        if first or last:
+        if model.task_head is None and (first or last):
             self.setup_embeddings_and_output_layer()
 
     def set_input_tensor(self, input_tensor: list[Tensor]) -> None:
@@ -111,6 +114,8 @@ class Network(LanguageModule):
             hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))
         elif labels < len(hidden):
             hidden = hidden[-labels:]
+        if self.model.task_head is not None:
+            return self.head(hidden)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 
         def project(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Any:

@@ -5,15 +5,19 @@ means by their weights. megatron-core divides the gradient once, by the main ter
 that it divides scaled by the main term's count over their own (`scales`), which the batch's columns tell beforehand.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.kernels import Kernels
 
 
 @dataclass(frozen=True)
@@ -40,29 +44,56 @@ class ScoredLabels:
     """[B, L] whether it is the most probable token"""
     others: Mapping[str, Term]
     """the terms besides the main one"""
+    outputs: Tensor | None = None
+    """[B, L, outputs] fp32: the answers of a task head"""
 
 
-class LossObjective(Protocol):
+@dataclass(frozen=True)
+class LossGroups:
+    """The ranks among which answers are split."""
+
+    tensor: dist.ProcessGroup
+    """ranks that share the logits of a position"""
+    context: dist.ProcessGroup
+    """ranks that share the positions of a sequence, each a slice, in order"""
+
+    @property
+    def holds_first(self) -> bool:
+        """Whether this rank's slice of a sequence is the first."""
+        return dist.get_rank(self.context) == 0
+
+
+class LossObjective(ABC):
     """One way to judge answers; see `registry.py`."""
 
     weights: Mapping[str, float]
     """weight of each term; the first is the main one, with weight 1"""
 
+    @abstractmethod
+    def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
+        """See `registry.make_loss`."""
+
+    @abstractmethod
     def counts(self, rows: Rows) -> Sequence[float]:
         """How many losses of each term, in the order of `weights`, `rows` ask for."""
 
+    @abstractmethod
     def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one logits."""
 
+    @abstractmethod
     def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one the inputs of `terms`."""
 
+    @abstractmethod
     def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one the inputs of `score`."""
 
+    @abstractmethod
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """The terms, by the names that `weights` has."""
 
+    @abstractmethod
     def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
         """The labels' scores."""
 

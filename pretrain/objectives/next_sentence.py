@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.objectives.base import ScoredLabels, Term
+from pretrain.objectives.base import LossGroups, ScoredLabels, Term
 from pretrain.objectives.tokens import Tokens
 
 _UNASKED = -1
@@ -24,9 +23,9 @@ class NextSentence(Tokens):
 
     question = "next_sentence"
 
-    def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
-        super().__init__(config, kernels, tensor_group, holds_first)
-        self._holds_first = holds_first
+    def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
+        super().__init__(config, kernels, groups)
+        self._holds_first = groups.holds_first
         self.weights = {**self.weights, self.question: 1.0}
 
     def counts(self, rows: Rows) -> Sequence[float]:

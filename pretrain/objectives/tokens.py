@@ -16,22 +16,21 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.objectives.base import ScoredLabels, Term
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
 from pretrain.objectives.label_logits import label_logits
 
 
-class Tokens:
+class Tokens(LossObjective):
     """See `base.LossObjective`. What is asked of logits is asked where they are made (`models/output_linear.py`), of as
     many positions as there are at a time."""
 
     weights: Mapping[str, float]
 
-    def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
-        """See `registry.make_loss`; any slice of a sequence is like another here."""
+    def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
         self.vocabulary, self._smoothing = config.model.vocabulary or 0, config.objective.label_smoothing
         self._z = config.objective.z_loss > 0
         self.weights = {"tokens": 1.0} | ({"z": config.objective.z_loss} if self._z else {})
-        self._cross_entropy, self._group = kernels.cross_entropy, tensor_group
+        self._cross_entropy, self._group = kernels.cross_entropy, groups.tensor
 
     def counts(self, rows: Rows) -> Sequence[float]:
         """See `base.LossObjective`."""

@@ -212,6 +212,17 @@ class RunLog:
         self.say(f"step {step}: {', '.join(scores)}")
 
     @_on_reporter
+    def figures(self, step: int, tokens: int, figures: Mapping[str, float | None]) -> None:
+        """Records the figures of a fine-tuned model on the validation rows after `step` steps."""
+        assert self._tracker is not None, "the run has begun"
+        self.event("figures", step=step, tokens=tokens, figures=dict(figures))
+        for name, value in figures.items():
+            if value is not None:
+                self._tracker.point(step, f"validation_{name}", value)
+        shown = (f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in figures.items())
+        self.say(f"step {step}: {', '.join(shown)}")
+
+    @_on_reporter
     def data(self, inputs: Sequence[DataInput]) -> None:
         """Passes the training data to the tracker; the run's files have it in the config."""
         assert self._tracker is not None, "the run has begun"
@@ -319,6 +330,6 @@ def _mfu_per_speed(config: RunConfig, layout: Layout) -> dict[int, float] | None
     if peak is None:
         return None
     short = config.batch.short
-    lengths = [config.model.sequence_length, *([short.sequence_length] if short else [])]
-    models = (config.model.model_copy(update={"sequence_length": length}) for length in lengths)
+    lengths = [config.sequence_length, *([short.sequence_length] if short else [])]
+    models = (config.row_model.model_copy(update={"sequence_length": length}) for length in lengths)
     return {model.sequence_length: training_flops_per_token(model) / (peak * layout.world) for model in models}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 CONFIG = "config.yaml"
 """File of the resolved config, in `run.dir` and in its `launch/`."""
+RECORD, TOKENIZER = "record.json", "tokenizer.model"
+"""Files of a checkpoint besides its tensors: see `checkpoint/state.py` and `data_pipeline/tokenizers`."""
 
 _COMPLETE = re.compile("step-([0-9]+)")
 _FOLDERS = ("checkpoints", "reports", "launch", "hangs")

@@ -37,7 +37,7 @@ def short_samples(config: RunConfig) -> int:
 def tokens_of(config: RunConfig, samples: int) -> int:
     """Input tokens in the first `samples` samples of a run."""
     short = config.batch.short
-    length = config.model.sequence_length
+    length = config.sequence_length
     if short is None:
         return samples * length
     num_short = min(samples, short_samples(config))
@@ -47,7 +47,7 @@ def tokens_of(config: RunConfig, samples: int) -> int:
 def samples_to_reach(config: RunConfig, tokens: int) -> int:
     """Number of samples in the full batches that a run without `batch.short` needs to see at least `tokens` tokens."""
     assert config.batch.short is None
-    ramp, length = config.batch.ramp, config.model.sequence_length
+    ramp, length = config.batch.ramp, config.sequence_length
     sizes = batch_sizes(config.batch)
     samples = 0
     for number, size in enumerate(sizes, start=1):
@@ -61,7 +61,7 @@ def samples_to_reach(config: RunConfig, tokens: int) -> int:
 def samples_of(config: RunConfig, tokens: int) -> int:
     """Samples in the first `tokens` input tokens of a run, the inverse of `tokens_of`."""
     short, num_short = config.batch.short, short_samples(config)
-    length = config.model.sequence_length
+    length = config.sequence_length
     short_tokens = num_short * short.sequence_length if short is not None else 0
     if short is not None and tokens < short_tokens:
         return tokens // short.sequence_length

@@ -52,7 +52,7 @@ def _advance(config: RunConfig, begin: Position, last_step: float, last_token: f
     """The position of a run that continues from `begin` until it reaches `last_step` or `last_token`."""
     if config.train.epochs is not None:
         raise ConfigError("train.epochs gives no length before the data is counted: set train.steps or train.tokens")
-    (steps, tokens), length = begin, config.model.sequence_length
+    (steps, tokens), length = begin, config.sequence_length
     short = config.batch.short
     if short is not None and steps < min(short.steps, last_step):
         short_tokens = config.batch.sequences * short.sequence_length  # per batch

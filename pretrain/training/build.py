@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
@@ -17,7 +18,6 @@ from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
-from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.identity import rank_fingerprint
 from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
@@ -30,12 +30,14 @@ from pretrain.engine.make import make_engine
 from pretrain.engine.memory import check_memory_on_all_ranks
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import check_data_dir
+from pretrain.finetune.judge import Judge, make_judge
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
 from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
+from pretrain.run_dir.paths import TOKENIZER
 from pretrain.run_length.segments import run_length
 
 _MUCH_PADDING = 0.05  # share of padding; documents of mixed lengths pack with far less
@@ -59,6 +61,8 @@ class TrainingRun:
     """tokenizer file of the data, copied into every checkpoint"""
     tasks: Callable[[], TaskResults] | None
     """scores the tasks of `evaluate.tasks` (collective); None: there are none"""
+    judge: Judge | None
+    """answers all rows of a split (collective); None: the model has no task head"""
     stragglers: Stragglers
     """comparison of the speed of ranks"""
     notes: tuple[str, ...]
@@ -108,6 +112,9 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
 
         with watchdog.allow_slow_io():
             tasks = live_tasks(config, engine, heldout)
+    judge = None
+    if isinstance(heldout, LabelledDataset) and config.model.task_head is not None:
+        judge = make_judge(config, engine, heldout, recipe)
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(
@@ -122,6 +129,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         recipe=recipe,
         tokenizer=tokenizer,
         tasks=tasks,
+        judge=judge,
         stragglers=stragglers,
         notes=notes,
     )

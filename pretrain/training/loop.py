@@ -141,7 +141,12 @@ def _evaluate(session: Session, state: RunState) -> None:
     """Scores held-out data and the tasks of `evaluate.tasks`. Raises RunError for a loss that is not finite, at the end
     of the run or with `health.stop_on_nan`. Collective."""
     run, log, config = session.run, session.log, state.config
-    heldout = heldout_loss(run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
+    if run.judge is not None:
+        judged = run.judge("validation")
+        heldout = judged.heldout
+        log.figures(state.step, state.tokens, judged.figures)
+    else:
+        heldout = heldout_loss(run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
     log.heldout(state.step, state.tokens, heldout)
     if state.is_finished or config.health.stop_on_nan:
         check_heldout(state.step, heldout.loss)

@@ -9,7 +9,6 @@ from data_pipeline.batch import Batch, Cursor
 from data_pipeline.loader import load
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
-from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
@@ -20,11 +19,13 @@ from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.layout.layout import plan_layout
 from pretrain.observe.spikes import Recent
 from pretrain.process import watchdog
+from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import batch_sequences, tokens_of
 from pretrain.run_length.segments import Segment, segment_after, segments
 from pretrain.training.bad_steps import BadSteps
 from pretrain.training.build import TrainingRun, starting_weights
 from pretrain.training.changes import recorded_changes, resolve_changes
+from pretrain.training.replaced_head import replaced_head
 from pretrain.training.session import Session
 from pretrain.training.skips import recorded_config, resolve_skips
 
@@ -146,7 +147,8 @@ def _initialise(session: Session) -> None:
     weights = starting_weights(run.config, run.heldout)
     if weights is not None:
         model = {name: part for name, part in run.engine.state().items() if name.startswith("model/")}
-        store.load(weights, model, session.group)
+        fresh, unused = replaced_head(weights, run.config.model)
+        store.load(weights, {name: part for name, part in model.items() if name not in fresh}, session.group, unused)
         run.engine.state_loaded(0)
         session.log.event("started_from", checkpoint=str(weights))
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from data_pipeline.batch import Cursor
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import RunError
+from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
 from pretrain.verify.observation import Restored
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, scoring_config
+from pretrain.run_dir.paths import RECORD
 from pretrain.run_dir.records import read_metrics
 from tests.helpers import command, crash
 from tests.helpers.crash import CORES, Files, Kill, Moment, changed, files, statuses

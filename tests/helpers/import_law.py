@@ -58,7 +58,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "partitioned_init stage12 stage3", "select"),
     "pretrain.engine.megatron": ("micro_batches state runner", "decoding hidden_states", "engine"),
-    "pretrain.objectives": ("base label_logits", "tokens", "next_sentence", "registry"),
+    "pretrain.objectives": ("base label_logits", "task_heads tokens", "next_sentence", "registry"),
     "pretrain.evaluate": (
         "average_draws bleu feature_files feature_request heldout opening outcomes progress ranks run_data",
         "decoding",
@@ -88,9 +88,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "curves sections",
         "combine write",
     ),
-    "pretrain.finetune": ("metrics sets", "fetch"),
+    "pretrain.finetune": ("metrics sets", "fetch judge", "report spread"),
     "pretrain.finetune.sets": ("base", "readers sources", "registry"),
-    "pretrain.training": ("build changes skips", "session", "bad_steps", "resume", "loop"),
+    "pretrain.training": ("build changes replaced_head skips", "session", "bad_steps finetuned", "resume", "loop"),
     "data_pipeline.recipes": (
         "base bins windows",
         "objective",
@@ -152,7 +152,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.rehearse": ("progress", "rank", "run", "report"),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),
     "pretrain.commands": ("lean_imports", "verbs"),
-    "pretrain.training": ("loop", "session"),
+    "pretrain.training": ("finetuned", "loop", "session"),
     "pretrain.evaluate": (
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "scorers", "settings", "tasks", "translate"),

@@ -14,10 +14,10 @@ import torch
 from safetensors.numpy import load_file
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, check_same_run, scoring_config
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import RECORD
 from tests.helpers.breadth import only, slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import RECORD, Box, Digest, Manifest, Stored, seal
+from pretrain.checkpoint.files import Box, Digest, Manifest, Stored, seal
 from pretrain.checkpoint.state import Record, scoring_config
 from pretrain.errors import RunError
+from pretrain.run_dir.paths import RECORD
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config
 

@@ -107,6 +107,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             head_dim=hidden / heads,
             embedding_dim=hidden,
             vocabulary=vocabulary,
+            answers=0,
             label_length=length,
             rotary=gated,
             shaw_rows=0,

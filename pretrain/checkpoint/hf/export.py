@@ -21,7 +21,7 @@ from transformers import PretrainedConfig
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
+from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
 from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.links import Link
@@ -31,6 +31,7 @@ from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import RECORD, TOKENIZER
 
 WEIGHTS = "model.safetensors"
 

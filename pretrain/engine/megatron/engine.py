@@ -32,7 +32,7 @@ from pretrain.models.megatron_config import megatron_config
 from pretrain.models.network import Network
 from pretrain.models.placement import Parameter, mark_shared, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
-from pretrain.objectives.base import ScoredLabels, Term, scales, sum_pairs, total
+from pretrain.objectives.base import LossGroups, ScoredLabels, Term, scales, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -56,8 +56,8 @@ class MegatronEngine:
         self.decodes = layout.virtual == layout.context == 1
         self.updates = 0
         self.keeps_gradients = False
-        judging = (config, kernels, self.groups.tensor_group, self.groups.context_rank == 0)
-        self.objective = make_loss(*judging)
+        loss_groups = LossGroups(self.groups.tensor_group, self.groups.context_group)
+        self.objective = make_loss(config, kernels, loss_groups)
         self.megatron_config = megatron_config(config, kernels)
         with select.model_init(config, self.groups) if train else nullcontext():
             self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
@@ -89,7 +89,7 @@ class MegatronEngine:
             groups=self.groups,
             runner=self._runner,
             cutter=self._cutter,
-            objective=Tokens(*judging),
+            objective=Tokens(config, kernels, loss_groups),
             device=self.device,
         )
 
@@ -178,18 +178,22 @@ class MegatronEngine:
                 self._cutter.cut(batch, micro), self.objective.forward_score, self._score_loss
             )
         _, *names = self.objective.weights
-        both = torch.zeros(2, padded, length // self.layout.context, device=self.device)
+        answers = 0 if model.task_head is None else model.task_head.outputs
+        scores = torch.zeros(2 + answers, padded, length // self.layout.context, device=self.device)
         for index, judged in enumerate(results):
-            scores = torch.stack([judged.log_probability.float(), judged.greedy.float()])
-            both[:, index * micro : (index + 1) * micro] = scores
-        both = self.groups.gather_over_context(self.groups.broadcast_over_pipeline(both))
-        log_probability, greedy = both[:, :rows].cpu().numpy()
+            of_micro = torch.stack([judged.log_probability.float(), judged.greedy.float()])
+            if judged.outputs is not None:
+                of_micro = torch.cat([of_micro, judged.outputs.movedim(-1, 0)])
+            scores[:, index * micro : (index + 1) * micro] = of_micro
+        scores = self.groups.gather_over_context(self.groups.broadcast_over_pipeline(scores))
+        log_probability, greedy, *of_head = scores[:, :rows].cpu().numpy()
+        outputs = np.stack(of_head, axis=-1) if of_head else None
         if not names:
-            return Scores(log_probability, greedy.astype(bool))
+            return Scores(log_probability, greedy.astype(bool), outputs=outputs)
         sums = sum_pairs([[judged.others[name] for name in names] for judged in results], len(names), self.device)
         pairs = self.groups.sum_over_context(self.groups.broadcast_over_pipeline(sums)).tolist()
         terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
-        return Scores(log_probability, greedy.astype(bool), terms)
+        return Scores(log_probability, greedy.astype(bool), terms, outputs)
 
     def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""

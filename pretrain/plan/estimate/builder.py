@@ -117,13 +117,14 @@ class WorkloadBuilder:
 
     def __init__(self, config: RunConfig, device: Device, per_node: int) -> None:
         """`per_node`: number of devices of a node."""
-        self.config, self.device, self.per_node = config, device, per_node
+        self._as_built, self.device, self.per_node = config, device, per_node
+        self.config = config.model_copy(update={"model": config.row_model})
         self._stages: dict[tuple[int, int], StageGroups] = {}
         self._buckets: dict[int, int] = {}
 
     @cached_property
     def _parameters(self) -> ParametersByDepth:
-        return ParametersByDepth(self.config)
+        return ParametersByDepth(self._as_built)
 
     def build(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         """One entry for each choice. Raises ConfigError if the device has no such precision."""
@@ -234,7 +235,7 @@ class WorkloadBuilder:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
         and of each other use of the embedding. Of two in fp32, the sum is there too."""
         model = self.config.model
-        others = model.is_encoder_decoder + (layout.pipeline == 1 and model.tie_word_embeddings)
+        others = model.is_encoder_decoder + (layout.pipeline == 1 and model.ties_output)
         return 4 + (width if width < 4 else 0) + width * others + (4 if width == 4 and model.is_encoder_decoder else 0)
 
     def _overlaps(self, layout: Layout) -> bool:

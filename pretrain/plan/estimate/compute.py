@@ -50,10 +50,12 @@ def cross_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
 
 
 def head_product(work: StepWorkload) -> Product:
-    """Matrix product that makes the logits."""
+    """Matrix product that makes the logits, or the answers of a task head."""
     model, layout = work.model, work.layout
     positions = work.step.micro_sequences * model.label_length / layout.context
-    return positions, model.vocabulary / layout.tensor, model.embedding_dim
+    is_task = model.answers > 0
+    columns = np.where(is_task, model.answers, model.vocabulary / layout.tensor)
+    return positions, columns, np.where(is_task, model.hidden, model.embedding_dim)
 
 
 def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:

@@ -16,6 +16,7 @@ from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, Ker
 
 def model_shapes(model: Model, count: int) -> ModelShapes:
     """Widths and parts of `model`, `count` times."""
+    has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler
     return ModelShapes.repeat(
         count,
         hidden=model.hidden,
@@ -26,6 +27,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         head_dim=model.dim_per_head,
         embedding_dim=model.embedding_dim,
         vocabulary=model.padded_vocab_size,
+        answers=model.task_head.outputs if model.task_head is not None else 0,
         label_length=model.label_length,
         rotary=model.positions.name == "rotary",
         shaw_rows=model.shaw_rows,
@@ -33,8 +35,8 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         layer_norms=4 if model.norm == "sandwich" else 2,
         embedding_norm=model.embedding_norm,
         final_norm=model.norm_first,
-        head_tensors=4 if model.capabilities.masked_head else 2,
-        head_transform=model.capabilities.masked_head,
+        head_tensors=4 if has_transform else 2,
+        head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
         shared_layers=model.shared_layers,
     )

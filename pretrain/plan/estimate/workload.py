@@ -49,6 +49,8 @@ class ModelShapes(Entries):
     """width of what is multiplied with the embedding of the vocabulary"""
     vocabulary: Array
     """rows of the embedding, padded"""
+    answers: Array
+    """numbers that a task head makes for each position, on every tensor rank; 0: the head makes logits"""
     label_length: Array
     """positions of a sequence that have a label"""
     rotary: Array
@@ -315,5 +317,6 @@ class StepWorkload(Entries):
 
     @property
     def logit_columns(self) -> Array:
-        """Vocabulary entries whose logits a rank holds."""
-        return self.model.vocabulary / np.where(self.kernels.logits_sharded > 0, self.layout.tensor, 1.0)
+        """Vocabulary entries whose logits a rank holds, or answers of a task head."""
+        logits = self.model.vocabulary / np.where(self.kernels.logits_sharded > 0, self.layout.tensor, 1.0)
+        return np.where(self.model.answers > 0, self.model.answers, logits)

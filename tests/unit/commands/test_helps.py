@@ -7,17 +7,17 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.checkpoint.hf import gguf
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
-from pretrain.commands import data, finetune, launch, scale
+from pretrain.commands import data, launch, scale
 from pretrain.commands.import_ import GGUF_ARCHITECTURES, HF_MODEL_TYPES
 from pretrain.commands.verbs import MODULES
 
-OF_GROUPS = {"data": data._MODULES, "finetune": finetune._MODULES, "launch": launch._MODULES, "scale": scale._MODULES}
+OF_GROUPS = {"data": data._MODULES, "launch": launch._MODULES, "scale": scale._MODULES}
 COMMANDS = [
     *(verb for verb in MODULES if verb != "lm-eval"),  # its options are EleutherAI's
     *(f"{group} {verb}" for group, verbs in OF_GROUPS.items() for verb in verbs),
-    *("eval fetch", "eval report", "plan data"),
+    *("eval fetch", "eval report", "finetune fetch", "plan data"),
 ]
-RESUME = ("train", "data build", "launch local")
+RESUME = ("train", "finetune", "data build", "launch local")
 """Commands that end with 75: a signal stops them after they have saved."""
 METAVARS = {
     *("N", "X", "N,N,...", "X,X,...", "A,B,...", "FILE", "DIR", "TEXT", "COMMAND", "NAME", "NAME,...", "RUN", "OPTION"),

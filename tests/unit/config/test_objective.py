@@ -87,6 +87,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "sentinels": 50, "sentinel_ids": "last", "codes": {"wiki": "Books"}, "noise": ["token_masking"],
         "short_fraction": 0.5, "ngrams": 3, "sentence_order": True, "source_language": 2, "target_language": 3,
         "text": "title", "pair": "body", "label": "class", "labels": [1, 0], "format": "gpt", "segments": True,
+        "sequence_length": 8,
     }  # fmt: skip
     for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss"}:
         needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})

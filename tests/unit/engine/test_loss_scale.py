@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from data_pipeline.batch import Cursor
-from pretrain.checkpoint.files import RECORD
 from pretrain.config.loss_scale import LossScaling
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
 from pretrain.training import resume
 from tests.helpers.tiny import tiny_config

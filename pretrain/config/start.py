@@ -1,0 +1,45 @@
+"""What a run takes from the one whose weights it starts from (`run.start_from`), besides them: the model, and for
+labelled data the tokenizer."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir, complete_checkpoints
+
+_LARGEST_RECORD_BYTES = 16 << 20
+
+
+def recorded_model(start_from: str) -> dict[str, Any]:
+    """`model` of the newest checkpoint of a run, or of one checkpoint, as it was recorded. Raises ConfigError if
+    there is none, or its record cannot be read."""
+    for checkpoint in _checkpoints(start_from):
+        try:
+            with (checkpoint / RECORD).open("rb") as file:
+                model = json.loads(file.read(_LARGEST_RECORD_BYTES))["config"]["model"]
+        except OSError as error:
+            raise ConfigError(f"run.start_from: {error.filename} cannot be read ({error.strerror})") from None
+        except (ValueError, KeyError, TypeError):
+            continue  # damaged: its weights will not be taken either
+        if isinstance(model, dict):
+            return model
+    raise ConfigError(f"run.start_from={start_from} has no checkpoint with a readable {RECORD}: name another")
+
+
+def recorded_tokenizer(start_from: str) -> Path:
+    """File of the tokenizer of the newest checkpoint of a run, or of one checkpoint."""
+    return next(_checkpoints(start_from)) / TOKENIZER
+
+
+def _checkpoints(start_from: str) -> Iterator[Path]:
+    """Newest first. Raises ConfigError if there is none."""
+    path = Path(start_from).expanduser()
+    try:
+        found = [path] if (path / RECORD).is_file() else complete_checkpoints(RunDir(path).checkpoints)[::-1]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"run.start_from={start_from} cannot be read ({error})") from None
+    if not found:
+        raise ConfigError(f"run.start_from={start_from} is neither a checkpoint nor a run that has one")
+    yield from found

@@ -1,0 +1,17 @@
+"""`model.task_head`: what a fine-tuned model answers in place of tokens."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pretrain.config.section import Section
+
+
+class TaskHeadShape(Section):
+    """A head of `outputs` numbers for each position, in place of the vocabulary's logits."""
+
+    kind: Literal["sequence", "token"] = Field(
+        description="sequence: one position answers for its row, after the family's pooler; token: each position "
+        "answers for itself"
+    )
+    outputs: int = Field(gt=0, description="numbers per answer: classes, or 1 of a regression, or 2 of a span")

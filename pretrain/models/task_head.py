@@ -1,0 +1,34 @@
+"""The head of a fine-tuned model: a few numbers for each position, the same on every tensor rank."""
+
+import torch
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor, nn
+
+from pretrain.config.model import Model
+from pretrain.models.blocks import HiddenDropout
+from pretrain.models.megatron_config import MegatronConfig
+
+
+class AnswerHead(nn.Module):
+    """A linear layer behind dropout. Where one position answers for its row, a dense layer and its activation come
+    first in families that have a pooler (BERT: arXiv 1810.04805, section 4.1)."""
+
+    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
+        super().__init__()
+        assert model.task_head is not None
+        linear, pooler = megatron.kernels.linear, model.capabilities.pooler
+        self.pooler = linear(model.hidden, model.hidden) if model.has_pooler else None
+        self.activation = torch.tanh if pooler == "tanh" else megatron.kernels.activation[model.activation]
+        self.dropout = HiddenDropout(megatron)
+        self.classifier = linear(model.hidden, model.task_head.outputs, bias=model.classifier_bias)
+        for parameter in self.parameters():
+            parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
+        self.shares_sequence = megatron.sequence_parallel
+
+    def forward(self, hidden_LBH: Tensor) -> Tensor:
+        """[L, B, outputs], of all L positions also where tensor ranks share them."""
+        x_LBH = hidden_LBH if self.pooler is None else self.activation(self.pooler(hidden_LBH))
+        answers_LBK: Tensor = self.classifier(self.dropout(x_LBH))
+        if self.shares_sequence:  # every tensor rank goes on alike, so each takes its own slice's gradient
+            answers_LBK = gather_from_sequence_parallel_region(answers_LBK, tensor_parallel_output_grad=False)
+        return answers_LBK

@@ -1,0 +1,154 @@
+"""Losses of task heads: of a class, of a number, and of the first and last position of a span.
+
+Where a position answers is in the batch (`loss_mask`), as for tokens, so that micro-batches, context ranks and rows
+that only pad a batch need nothing of their own. AnswerLoss are the same on every tensor rank.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data_pipeline.batch import SPAN_END, SPAN_START, Rows
+from pretrain.config.run_config import RunConfig
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.kernels import Kernels
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
+
+
+class AnswerLoss(LossObjective):
+    """See `base.LossObjective`. A subclass says what the answers of labelled positions cost."""
+
+    term: str
+
+    def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
+        self.weights = {self.term: 1.0}
+        self._smoothing, self._context_group = config.objective.label_smoothing, groups.context
+
+    def counts(self, rows: Rows) -> Sequence[float]:
+        """See `base.LossObjective`."""
+        return [float(rows.loss_mask.sum(dtype=float))]
+
+    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Hidden states for the next stage, or on the last one the answers [L, B, outputs]."""
+        return model(batch)
+
+    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """See `forward`."""
+        return model(batch)
+
+    def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """See `forward`."""
+        return model(batch)
+
+    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+        """See `base.LossObjective`."""
+        losses_BL = self.losses(outputs.transpose(0, 1).float(), batch, self._smoothing)
+        return {self.term: Term((losses_BL * batch.loss_mask_BL).sum(), batch.loss_mask_BL.sum().int())}
+
+    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+        """See `base.LossObjective`. The loss of a number counts as minus its log probability."""
+        answers_BLK = outputs.transpose(0, 1).float()
+        losses_BL, right_BL = self.losses(answers_BLK, batch), self.right(answers_BLK, batch)
+        return ScoredLabels(-losses_BL, right_BL, {}, answers_BLK)
+
+    @abstractmethod
+    def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
+        """[B, L] of each position, whether it is labelled or not."""
+
+    @abstractmethod
+    def right(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+        """[B, L] whether a position's answer is its label."""
+
+
+class ClassLoss(AnswerLoss):
+    """Cross entropy of a position's class."""
+
+    term = "classes"
+
+    def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
+        """Nats."""
+        labels_BL = batch.labels_BL * (batch.loss_mask_BL > 0)  # ids elsewhere may be no classes
+        return F.cross_entropy(answers_BLK.movedim(-1, 1), labels_BL, reduction="none", label_smoothing=smoothing)
+
+    def right(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+        """Whether the label is the most probable class."""
+        return answers_BLK.argmax(-1) == batch.labels_BL
+
+
+class SquaredErrorLoss(AnswerLoss):
+    """Squared error of a number."""
+
+    term = "squared_error"
+
+    def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
+        """Squared units of the target."""
+        assert batch.targets_BL is not None
+        return (answers_BLK[..., 0] - batch.targets_BL).square()
+
+    def right(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+        """No number is right."""
+        return torch.zeros_like(batch.loss_mask_BL, dtype=torch.bool)
+
+
+class SpanLoss(AnswerLoss):
+    """Mean of the cross entropies of a span's first and last position among all positions of its row (BERT: arXiv
+    1810.04805, section 4.2)."""
+
+    term = "spans"
+
+    def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
+        """Nats, at the first position of the span."""
+        losses_B = torch.zeros((), device=answers_BLK.device)
+        for number, bit in enumerate((SPAN_START, SPAN_END)):
+            here_BL = (batch.labels_BL & bit) > 0
+            logits_BL = self._among_tokens(answers_BLK[..., number], batch)
+            losses_B = losses_B + 0.5 * _PositionEntropy.apply(logits_BL, here_BL, self._context_group)  # type: ignore[no-untyped-call]
+        return losses_B[:, None] * ((batch.labels_BL & SPAN_START) > 0)
+
+    def right(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+        """Whether both positions are the most probable ones, at the first position of the span."""
+        right_B = torch.ones(len(answers_BLK), dtype=torch.bool, device=answers_BLK.device)
+        for number, bit in enumerate((SPAN_START, SPAN_END)):
+            logits_BL = self._among_tokens(answers_BLK[..., number], batch)
+            label_BL = logits_BL.masked_fill((batch.labels_BL & bit) == 0, -torch.inf)
+            largest_B2 = torch.stack([logits_BL.amax(1), label_BL.amax(1)], 1)
+            dist.all_reduce(largest_B2, op=dist.ReduceOp.MAX, group=self._context_group)
+            right_B = right_B & (largest_B2[:, 0] == largest_B2[:, 1])
+        return right_B[:, None] & ((batch.labels_BL & SPAN_START) > 0)
+
+    def _among_tokens(self, logits_BL: Tensor, batch: MicroBatch) -> Tensor:
+        """Minus infinity at padding, as far as the batch says what is padding."""
+        if batch.attention_mask_BS is None:
+            return logits_BL
+        length = logits_BL.shape[1]
+        first = dist.get_rank(self._context_group) * length
+        return logits_BL.masked_fill(~batch.attention_mask_BS[:, first : first + length], -torch.inf)
+
+
+class _PositionEntropy(torch.autograd.Function):
+    """[B] cross entropy of one position of each row, whose logits [B, L] context ranks share: the same on every rank,
+    which each have the gradient of their own logits. Of a row whose position is on no rank it is meaningless."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_BL: Tensor, here_BL: Tensor, group: dist.ProcessGroup) -> Tensor:
+        largest_B1 = logits_BL.amax(1, keepdim=True)
+        dist.all_reduce(largest_B1, op=dist.ReduceOp.MAX, group=group)
+        exp_BL = (logits_BL - largest_B1).exp()
+        label_B = (logits_BL.masked_fill(~here_BL, 0.0) - largest_B1 * here_BL).sum(1)
+        sums_2B = torch.stack([exp_BL.sum(1), label_B])
+        dist.all_reduce(sums_2B, group=group)
+        ctx.save_for_backward(exp_BL / sums_2B[0][:, None], here_BL)
+        ctx.group = group
+        return sums_2B[0].log() - sums_2B[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor, None, None]:
+        probability_BL, here_BL = ctx.saved_tensors
+        gradient_B = gradient_B.contiguous()
+        dist.all_reduce(gradient_B, group=ctx.group)  # only the rank that holds the first position has any
+        return (probability_BL - here_BL.float()) * gradient_B[:, None], None, None

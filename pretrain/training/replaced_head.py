@@ -1,0 +1,29 @@
+"""Parameters that a fine-tuned model does not share with the model whose weights it starts from."""
+
+from pathlib import Path
+
+from pretrain.checkpoint.state import Record, config_of
+from pretrain.config.model import Model
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.run_dir.paths import RECORD
+
+
+def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
+    """(names in the state of an engine of `model` that keep their initial values, names in `checkpoint` that are not
+    read): parameters of the heads, where these differ. A parameter of the same name and shape in both is read."""
+    start = config_of(Record.read(checkpoint / RECORD)).model
+    if model.task_head is None and start.task_head is None:
+        return set(), set()
+    ours, theirs = _head_shapes(model), _head_shapes(start)
+    fresh = {name for name, shape in ours.items() if theirs.get(name) != shape}
+    return fresh, (theirs.keys() - ours.keys()) | (fresh & theirs.keys())
+
+
+def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters of the head alone, by their names in an engine's state."""
+    depth = sum(model.stacks) + 1
+    return {
+        f"model/{spec.name}": spec.shape
+        for spec in parameter_specs(model)
+        if spec.depth == depth and spec.alias_of is None
+    }

@@ -1,0 +1,46 @@
+"""Task heads and their losses: the same losses, gradients and answers on any ranks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.data.synthetic import SyntheticStream
+from tests.helpers.families import family_config, train_family
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import LENGTH, ROWS, build_engine
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2cp2": {"tensor": 2, "sequence": True, "context": 2},
+    "pp2dp2": {"pipeline": 2, "zero": 1},
+    "dp4zero3": {"zero": 3, "zero_engine": "deepspeed"},
+}
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "classification": {"name": "classification", "labels": ["a", "b", "c"], "label_smoothing": 0.1},
+    "regression": {"name": "regression", "sequence_length": 16},
+}
+
+
+def _trained(family: str, objective: dict[str, Any], parallel: dict[str, Any]) -> tuple[Any, ...]:
+    """(losses and gradient norms of three steps, answers after them, their losses)"""
+    config = family_config(family, parallel=parallel, model={"dropout": 0.1}, batch={"micro_sequences": 2})
+    tree = config.model_dump(mode="json") | {"objective": objective}
+    tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
+    engine = build_engine(type(config).model_validate(tree))
+    steps = train_family(engine, range(1, 4))
+    scores = engine.score(SyntheticStream(engine.config).batch(100, ROWS, 0, 1)[np.arange(5)])
+    return steps, scores.outputs, scores.log_probability
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("family", ["bert", "llama", "bart"])
+def test_a_task_is_learned_alike_on_any_ranks(family: str, objective: str, layout: str) -> None:
+    steps, answers, losses = run_ranks(1, _trained, family, OBJECTIVES[objective], {})[0]
+    assert answers.shape[-1] == (3 if objective == "classification" else 1)
+    for other_steps, other_answers, other_losses in run_ranks(
+        4, _trained, family, OBJECTIVES[objective], LAYOUTS[layout]
+    ):
+        assert np.allclose(other_steps, steps, rtol=2e-5)
+        assert np.allclose(other_answers, answers, atol=2e-5)
+        assert np.allclose(other_losses, losses, atol=2e-5)
