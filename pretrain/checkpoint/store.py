@@ -127,7 +127,40 @@ def _load(
     return _read(checkpoint, manifest, state)
 
 
+def planned_reads(
+    checkpoint: Path, state: dict[str, GlobalPart], weights: dict[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """Bytes that `load` would read of each file for one rank's `state`, of which none is read. Raises RunError, as
+    `load`, if the checkpoint's tensors are not those of `state`, or its weights not `weights`: the shapes of all
+    ranks' `model/...`."""
+    manifest = Manifest.read(checkpoint)
+    path = checkpoint / MANIFEST
+    _check_names(path, manifest, weights)
+    for name, part in state.items():
+        if name not in manifest.tensors:
+            raise RunError(f"{path} has no tensor {name}, which this config needs")
+        _check_shape(path, name, manifest, part.shape)
+    plan = _sources_by_file(checkpoint, manifest, state)
+    return {name: sum(ITEM_BYTES * target.numel() for _, target, _ in sources) for name, sources in plan.items()}
+
+
 def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) -> int:
+    read_bytes = 0
+    for name, sources in _sources_by_file(checkpoint, manifest, state).items():
+        with files.open_plain(checkpoint / name) as file:
+            for box, target, in_box in sources:
+                # Copy-on-write, only because torch wants arrays that it could write to.
+                values = np.memmap(file, "<f4", "c", box.position, box.shape)[in_box]
+                target.copy_(torch.from_numpy(values))
+                read_bytes += values.nbytes
+    return read_bytes
+
+
+def _sources_by_file(
+    checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]
+) -> dict[str, list[tuple[Box, Tensor, Slices]]]:
+    """The boxes that the pieces of `state` come from, by file, each with the part of a piece that it fills, and the
+    part of the box. All files are as long as these need."""
     path = checkpoint / MANIFEST
     plan: dict[str, list[tuple[Box, Tensor, Slices]]] = {}
     for name, part in state.items():
@@ -138,15 +171,7 @@ def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) ->
         with files.open_plain(checkpoint / name) as file:
             if max(box.end for box, *_ in sources) > os.fstat(file.fileno()).st_size:
                 raise RunError(f"{path} places values beyond the end of {name}")
-    read_bytes = 0
-    for name, sources in plan.items():
-        with files.open_plain(checkpoint / name) as file:
-            for box, target, in_box in sources:
-                # Copy-on-write, only because torch wants arrays that it could write to.
-                values = np.memmap(file, "<f4", "c", box.position, box.shape)[in_box]
-                target.copy_(torch.from_numpy(values))
-                read_bytes += values.nbytes
-    return read_bytes
+    return plan
 
 
 def _check_names(
@@ -161,10 +186,14 @@ def _check_names(
             if name in passed_over or (weights_only and not name.startswith("model/")):
                 continue
             raise RunError(f"{path} has a tensor {name}, which this config does not know")
-        stored = manifest.tensors[name]
-        if stored.shape != shapes[name]:
-            raise RunError(f"{path}: {name} has shape {stored.shape}, and {shapes[name]} with this config")
-        _check_boxes(path, name, manifest)
+        _check_shape(path, name, manifest, shapes[name])
+
+
+def _check_shape(path: Path, name: str, manifest: Manifest, shape: tuple[int, ...]) -> None:
+    stored = manifest.tensors[name]
+    if stored.shape != shape:
+        raise RunError(f"{path}: {name} has shape {stored.shape}, and {shape} with this config")
+    _check_boxes(path, name, manifest)
 
 
 def _check_boxes(path: Path, name: str, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 
 from pretrain.commands.arguments import Parser, count
 from pretrain.errors import ConfigError
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> int:
             "gpt3/175b --gpus 1024 --hardware h100",
             "gpt3/175b --gpus 1024 --ranks all-kinds --jobs 8",
             "gpt3/1.3b --gpus 32 --ranks 0,31 precision=bf16 --json",
+            "runs/a/config.yaml --gpus 16 --checkpoint runs/a parallel.tensor=2",
             "llama2/7b --gpus 8 --what generate --sequences 16",
         ),
     )
@@ -62,6 +64,15 @@ def main(argv: list[str]) -> int:
         help="Texts that each data rank scores or continues at once (default: as many as an evaluation takes).",
     )
     parser.add_argument(
+        "--load", action="store_true", help="Load a checkpoint first, without values, as a run that resumes does."
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="A run, or one of its checkpoints, whose manifest is compared with what ranks load (implies --load).",
+    )
+    parser.add_argument(
         "--against",
         choices=("plan",),
         help="Print a table of each rank's figures beside the planner's, with ratios (in --json, it is always there).",
@@ -70,6 +81,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     _check(options)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
+    from pretrain.checkpoint.directory import locate
     from pretrain.checkpoint.state import SCORING_OVERRIDES
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
@@ -93,6 +105,8 @@ def main(argv: list[str]) -> int:
         what=options.what,
         micro_batches=options.micro_batches,
         sequences=options.sequences,
+        loads=options.load or options.checkpoint is not None,
+        checkpoint=locate(options.checkpoint)[0] if options.checkpoint is not None else None,
         jobs=options.jobs,
         progress=progress.add,
     )

@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from pretrain.layout.layout import Layout
 from pretrain.plan.device import Device
 from pretrain.rehearse import patches
 from pretrain.rehearse.exchange import Log
+from pretrain.rehearse.loading import LoadCounts, load_without_data
 from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.unmeasured import MOST_COMMUNICATORS, unmeasured_bytes
 from pretrain.rehearse.work import RehearsedWork, WorkPart, parts_of
@@ -144,6 +145,8 @@ class RankRehearsal:
     """what was counted as something else: names of `report.APPROXIMATIONS`"""
     left_bytes: int = 0
     """memory that the last part left behind"""
+    load: LoadCounts | None = None
+    """what loading a checkpoint takes; None: none was loaded"""
     parts: tuple[PartCounts, ...] = ()
     """each part of the work, in order"""
     build_s: float = 0.0
@@ -182,6 +185,12 @@ def rehearse_rank(
             _name_caches(recorder)
             recorder.memory.name(_named(engine))
             logs = found["exchange_log"] = {"build": tuple(recorder.exchange_log)}
+            if work.loads:
+                action, recorder.phase = "load a checkpoint", "load"
+                recorder.clear()
+                counts = load_without_data(config, engine, work.trains, work.checkpoint)
+                found["load"] = replace(counts, peak_bytes=recorder.memory.peak_bytes)
+                logs["load"] = tuple(recorder.exchange_log)
             recorder.phase = "forward"
             for part in parts_of(work, config, engine):
                 action = part.action

@@ -40,7 +40,8 @@ def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
         "gpus": rehearsal.layout.world,
         "hardware": hardware,
         "memory_bytes": rehearsal.device.memory_gib * _GIB,
-        **asdict(rehearsal.work),
+        **asdict(replace(rehearsal.work, checkpoint=None)),
+        "checkpoint": None if rehearsal.work.checkpoint is None else str(rehearsal.work.checkpoint),
         "micro_batches": rehearsal.micro_batches,
         "run_micro_batches": rehearsal.run_micro_batches,
         "ranks": [
@@ -177,6 +178,13 @@ def _shares(rank: RankRehearsal) -> str:
 
 
 def _memory_lines(rank: RankRehearsal) -> Iterable[str]:
+    if rank.load is not None:
+        files = "" if rank.load.files is None else f" of {rank.load.files:,} files"
+        yield (
+            f"  loads a checkpoint: reads {rank.load.read_bytes / _MIB:,.0f} MiB{files} for {rank.load.tensors:,} "
+            f"tensors, at most {rank.load.host_bytes / _MIB:,.1f} MiB at a time; peak "
+            f"{rank.load.peak_bytes / _GIB:,.3f} GiB"
+        )
     for one in rank.largest[:_SHOWN]:
         yield (
             f"  {one.count} x {one.total_bytes / one.count / _MIB:,.1f} MiB of {one.operator} {list(one.shape)} "

@@ -5,8 +5,11 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from pretrain.checkpoint.files import RECORD
+from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
@@ -70,16 +73,21 @@ def rehearse(
     what: What = "train",
     micro_batches: int | None = None,
     sequences: int | None = None,
+    loads: bool = False,
+    checkpoint: Path | None = None,
     jobs: int | None = None,
     progress: Callable[[RankRehearsal, int], None] = lambda rank, total: None,
 ) -> Rehearsal:
     """Rehearses `ranks` (numbers, or names of NAMED_RANKS) of a run on `gpus` ranks, `jobs` at a time (default: the
     cores). `micro_batches`: of a step (default: as many as fill the pipeline). `sequences`: of a data rank that are
-    scored, or continued, at once (default: as many as an evaluation takes). `progress` is called with each rank that is
-    done and the number of ranks. Raises ConfigError for layouts that are not legal, ranks that don't exist, and work
-    that a model cannot do."""
+    scored, or continued, at once (default: as many as an evaluation takes). `loads`: each rank loads a checkpoint
+    first, whose manifest is that of `checkpoint` if it is given. `progress` is called with each rank that is done and
+    the number of ranks. Raises ConfigError for layouts that are not legal, ranks that don't exist, work that a model
+    cannot do, and a config that is not that of the checkpoint."""
     layout = plan_layout(config, gpus, trains=what == "train")
-    work = plan_work(what, sequences, config, layout)
+    work = replace(plan_work(what, sequences, config, layout), loads=loads, checkpoint=checkpoint)
+    if checkpoint is not None and work.trains:
+        check_same_run(Record.read(checkpoint / RECORD), config)
     numbers = rank_numbers(ranks, config, layout)
     count = run_micro_batches = 0
     planned: tuple[PlannedRank, ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +36,10 @@ class RehearsedWork:
     what: What = "train"
     sequences: int = 0
     """sequences that a data rank scores, or continues, at once; 0 when training"""
+    loads: bool = False
+    """whether the rank loads a checkpoint first"""
+    checkpoint: Path | None = None
+    """checkpoint whose manifest is compared with what ranks load; None: none is at hand"""
 
     @property
     def trains(self) -> bool:

@@ -100,7 +100,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.rehearse": (
-        "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured work",
+        "caching_allocator cuda_kernels exchange flops kinds loading modules planned unmeasured work",
         "deadlock device_memory",
         "agreement recorder",
         "patches",

@@ -1,0 +1,46 @@
+"""Loads a checkpoint into the engine of one rank, on tensors without data: what the rank reads, and what that takes."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretrain.checkpoint import store
+from pretrain.checkpoint.files import ITEM_BYTES
+from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.modules import parameter_specs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadCounts:
+    """What one rank reads of a checkpoint, and the memory that this takes."""
+
+    tensors: int
+    """global tensors of which the rank holds something, those of the optimizer included"""
+    read_bytes: int
+    files: int | None
+    """files that the rank reads; None without a checkpoint"""
+    host_bytes: int
+    """largest part of a tensor, which lies in host memory before it is copied"""
+    peak_bytes: int = 0
+    """most memory on the device"""
+
+
+def load_without_data(config: RunConfig, engine: Any, trains: bool, checkpoint: Path | None) -> LoadCounts:
+    """Does what `store.load` does with `engine.state()`, without values. Where a `checkpoint` is given, its manifest is
+    compared with what the engine needs. Raises RunError as `store.load`."""
+    state = engine.state()
+    files = None
+    if checkpoint is not None:
+        originals = (spec for spec in parameter_specs(config.model) if spec.alias_of is None)
+        weights = {f"model/{spec.name}": spec.shape for spec in originals}
+        files = len(store.planned_reads(checkpoint, state, weights))
+    pieces = [piece for part in state.values() for piece in part.pieces]
+    sizes = [ITEM_BYTES * math.prod(piece.value.shape) for piece in pieces]
+    for piece in pieces:
+        piece.value.copy_(torch.empty(piece.value.shape, dtype=torch.float32, device="cpu"))
+    if trains:
+        engine.state_loaded(1)
+    return LoadCounts(tensors=len(state), read_bytes=sum(sizes), files=files, host_bytes=max(sizes, default=0))
