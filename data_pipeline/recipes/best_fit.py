@@ -71,20 +71,14 @@ class PackedRows:
             raise DataError(
                 f"No document of the {split} split of {dataset.address} has two tokens; add text, and build it again."
             )
-        begins, lengths = _cut(starts, pairs, length)
-        self._begins = begins[np.argsort(lengths, kind="stable")]
-        """[pieces] where each begins in the split's stream: by length, and of one length as they come there."""
-        self._counts = np.bincount(lengths, minlength=length + 1)
-        """[S + 1] pieces of each length."""
-        self._first = np.cumsum(self._counts) - self._counts
-        self._bins = NumberedBins(best_fit_decreasing(self._counts.tolist(), length), length)
-        self.count = self._bins.count
+        self._packing = Packing(*_cut(starts, pairs, length), length)
+        self.count = self._packing.count
         self.padding = 1 - total / (self.count * length)
         """Share of all positions that holds nothing."""
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """What lengths a row holds follows from its number; what pieces of these, from seed, source and epoch too."""
-        row, length, begin = self._pieces(seed, ids)
+        row, length, begin = self._packing.pieces(seed, ids)
         first = np.searchsorted(row, np.arange(len(ids)))  # piece of each row
         column = np.cumsum(length) - length
         column -= column[first][row]
@@ -100,17 +94,32 @@ class PackedRows:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """[pieces, 3] (row, where its piece begins in the stream, tokens with its last label)."""
-        row, length, begin = self._pieces(seed, ids)
+        row, length, begin = self._packing.pieces(seed, ids)
         return np.stack([row, begin, length.astype(np.int64) + 1], axis=1)
 
-    def _pieces(self, seed: int, ids: Ids) -> tuple[Ids, Ids, Ids]:
-        """(its row, its length, its start in the stream) of each piece, row by row."""
+
+class Packing:
+    """Pieces in rows of `size`, of which each holds as much as best-fit decreasing finds for it."""
+
+    def __init__(self, pieces: Ids, lengths: NDArray[np.integer[Any]], size: int) -> None:
+        """`pieces` [n] are numbers that identify the pieces, whose `lengths` [n] are 1 to `size`."""
+        self._sorted = pieces[np.argsort(lengths, kind="stable")]
+        """[pieces] by length, and of one length as they were given."""
+        self._counts = np.bincount(lengths, minlength=size + 1)
+        """[size + 1] pieces of each length."""
+        self._first = np.cumsum(self._counts) - self._counts
+        self._bins = NumberedBins(best_fit_decreasing(self._counts.tolist(), size), size)
+        self.count = self._bins.count
+        """Rows in all."""
+
+    def pieces(self, seed: int, ids: Ids) -> tuple[Ids, Ids, Ids]:
+        """(the index of its row in `ids`, its length, itself) of each piece of the samples `ids`, row by row."""
         # Bins of a kind lie together, long documents first: shuffled, so that any part of the rows is like the whole.
         bins = permute(ids[:, 2], self.count, round_keys(_ROWS_SEED, 0, 0))
         row, length, number = self._bins.pieces(bins)
         keys = np.stack([round_keys(seed, source, epoch) for source, epoch in ids[:, :2].tolist()], axis=1)
         index = permute_each(number, self._counts[length], keys[:, row] ^ mix64(length.astype(np.uint64)))
-        return row, length, self._begins[self._first[length] + index]
+        return row, length, self._sorted[self._first[length] + index]
 
 
 def _cut(starts: Ids, pairs: Ids, length: int) -> tuple[Ids, NDArray[np.unsignedinteger]]:

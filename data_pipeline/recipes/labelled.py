@@ -3,6 +3,7 @@ of a split."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,13 +57,8 @@ class LabelledObjective(Objective):
         "same, and the decoder reads </s> first), t5 (a </s> b </s>) or gpt (a, an end of text, b, an end of text); "
         "default: that of model.family",
     )
-    segments: bool | None = Field(
-        default=None,
-        description="whether b is of another segment (token type) than a; default: where the model distinguishes "
-        "segments and the format is bert",
-    )
 
-    def for_model(self, shape: ModelShape, input_format: str | None, segments: bool) -> Self:
+    def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
         """See `Objective`."""
         allowed = _FORMATS[shape]
         name = self.format or next((one for one in allowed if one == input_format), allowed[0])
@@ -71,8 +67,7 @@ class LabelledObjective(Objective):
                 f"objective.format={name} does not suit a model of the shape {shape}: leave it out, or use "
                 f"{' or '.join(allowed)}"
             )
-        has_segments = segments and name == "bert" if self.segments is None else self.segments
-        return self.model_copy(update={"format": name, "segments": has_segments})
+        return self.model_copy(update={"format": name})
 
     @property
     def needs(self) -> SpecialTokenNeeds:
@@ -90,11 +85,6 @@ class LabelledObjective(Objective):
         if self.format is None:
             raise DataError(f"objective.format of {self.name} is not set, and there is no model that it follows from.")
         return self.format
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """See `Objective`."""
-        return frozenset({"segments"} if self.segments else ())
 
     def input_format(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None, decoder_only: bool
@@ -117,8 +107,29 @@ class LabelledObjective(Objective):
             else ("decoder" if name == "gpt" else "prefix_decoder")
             if decoder_only
             else "encoder",
-            segments=bool(self.segments),
+            segments="segments" in self.columns,
         )
+
+
+class PairObjective(LabelledObjective):
+    """Settings of objectives whose inputs may have two texts."""
+
+    segments: bool | None = Field(
+        default=None,
+        description="whether b is of another segment (token type) than a; default: where the model distinguishes "
+        "segments and the format is bert",
+    )
+
+    def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
+        """See `Objective`."""
+        fitted = super().for_model(shape, input_format=input_format, segments=segments, packing=packing)
+        has_segments = segments and fitted.format == "bert" if self.segments is None else self.segments
+        return fitted.model_copy(update={"segments": has_segments})
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`."""
+        return frozenset({"segments"} if self.segments else ())
 
 
 @dataclass(frozen=True)
@@ -249,13 +260,35 @@ class RowSamples:
         return [self.dataset.row(self.split, number) for number in ids[:, 2].tolist()]
 
 
-@dataclass(frozen=True)
-class LabelledRecipe:
+@dataclass(frozen=True, kw_only=True)
+class LabelledRecipe(ABC):
     """Base of recipes of labelled rows."""
+
+    tokenizer: Tokenizer = field(repr=False)
+    _made: dict[tuple[LabelledDataset, LabelledSplit], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def samples(self, dataset: LabelledDataset, split: LabelledSplit) -> LabelledSamples:
+        """The samples of a split, whose rows are checked the first time. Raises DataError with file and line."""
+        if (dataset, split) not in self._made:
+            self._made[dataset, split] = self.make_samples(dataset, split)
+        samples: LabelledSamples = self._made[dataset, split]
+        return samples
+
+    @abstractmethod
+    def make_samples(self, dataset: LabelledDataset, split: LabelledSplit) -> LabelledSamples:
+        """Checks all rows of a split. Raises DataError with file and line."""
+
+    def encode(self, texts: Sequence[str], threads: int | None = 1) -> list[Ids]:
+        """Token ids of each text, on `threads` (None: one per core)."""
+        return [ids.astype(np.int64) for ids in self.tokenizer.encode_batch(list(texts), threads=threads)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatRecipe(LabelledRecipe):
+    """Base of recipes whose inputs are texts in the format of a model."""
 
     objective: LabelledObjective
     inputs: InputFormat
-    tokenizer: Tokenizer = field(repr=False)
 
     @property
     def sequence_length(self) -> int:
@@ -282,10 +315,6 @@ class LabelledRecipe:
             "target_length": self.target_length,
             "specials": asdict(inputs.specials),
         }
-
-    def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Token ids of each text."""
-        return [ids.astype(np.int64) for ids in self.tokenizer.encode_batch(list(texts), threads=1)]
 
 
 def distinct(labels: list[Any]) -> list[Any]:

@@ -107,9 +107,9 @@ class Objective(StrictSettings):
         plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", *_OF_THE_LOSS})
         return {"name": self.name, **plain}
 
-    def for_model(self, shape: ModelShape, input_format: str | None, segments: bool) -> Self:
+    def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
         """A copy with the settings that follow from a model where they are not set: from its shape, the input format of
-        its family (None: that of the shape), and whether it distinguishes segments."""
+        its family (None: that of the shape), whether it distinguishes segments, and whether its rows may be packed."""
         return self
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:

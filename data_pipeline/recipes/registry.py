@@ -10,12 +10,16 @@ from data_pipeline.common.plugins import Registry
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.control import Control
 from data_pipeline.recipes.denoising import Denoising
+from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.masked import Masked
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.pairs import Pairs
 from data_pipeline.recipes.span_corruption import SpanCorruption
+from data_pipeline.recipes.spans import Spans
 from data_pipeline.recipes.t5_study import BertStyle, Deshuffling, Drop, MassStyle, PrefixLM
+from data_pipeline.recipes.tagging import Tagging
 from data_pipeline.recipes.text_labels import Classification, Regression
+from data_pipeline.recipes.text_to_text import TextToText
 from data_pipeline.recipes.tlm import Translation
 
 AnyObjective = Annotated[
@@ -32,7 +36,11 @@ AnyObjective = Annotated[
     | Pairs
     | Translation
     | Classification
-    | Regression,
+    | Regression
+    | Tagging
+    | Spans
+    | Instructions
+    | TextToText,
     Field(discriminator="name"),
 ]
 """A built-in objective, chosen by its `name`: a setting that it does not read cannot be written."""

@@ -22,8 +22,8 @@ from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Samples
 from data_pipeline.recipes.labelled import (
-    LabelledObjective,
-    LabelledRecipe,
+    FormatRecipe,
+    PairObjective,
     RowSamples,
     check_classes,
     class_id,
@@ -33,7 +33,7 @@ from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 
 
-class TextLabelObjective(LabelledObjective):
+class TextLabelObjective(PairObjective):
     """A label for each text or pair of texts."""
 
     label_type: ClassVar[type[np.generic]]
@@ -53,7 +53,7 @@ class TextLabelObjective(LabelledObjective):
         """See `Objective`."""
         inputs = self.input_format(tokenizer, sequence_length, target_length, decoder_only)
         inputs.check_lengths(len(self.text_fields))
-        return TextLabelRecipe(self, inputs, tokenizer)
+        return TextLabelRecipe(objective=self, inputs=inputs, tokenizer=tokenizer)
 
     @abstractmethod
     def read_label(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> int | float:
@@ -128,13 +128,13 @@ class Regression(TextLabelObjective):
         return {"labels": np.zeros(labels.shape, np.int64), "targets": labels}
 
 
-@dataclass(frozen=True)
-class TextLabelRecipe(LabelledRecipe):
+@dataclass(frozen=True, kw_only=True)
+class TextLabelRecipe(FormatRecipe):
     """Inputs of one text or two, and a label."""
 
     objective: TextLabelObjective
 
-    def samples(self, dataset: LabelledDataset, split: LabelledSplit) -> TextLabelSamples:
+    def make_samples(self, dataset: LabelledDataset, split: LabelledSplit) -> TextLabelSamples:
         """Raises DataError with file and line for a row without text or without a label."""
         objective, labels = self.objective, np.empty(dataset.num_rows(split), self.objective.label_type)
         for number, row in enumerate(dataset.rows(split)):

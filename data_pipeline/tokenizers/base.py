@@ -10,6 +10,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.errors import DataError
+
 END_OF_TEXT = "<|endoftext|>"
 
 
@@ -58,6 +60,18 @@ class Tokenizer(ABC):
         ids: list[int] = self.encode_batch([text], threads=1)[0].tolist()
         return ids
 
+    def encode_with_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(`encode` of a text, [ids, 2] the characters of the text that each id is made of: first, end). Ids that share
+        a character, as its bytes do, each have all of it. Raises DataError if the kind of tokenizer can't tell."""
+        raise DataError(
+            f"A tokenizer of the kind {self.library} does not say which characters its ids are made of, which an "
+            "objective of spans needs; use one of another kind."
+        )
+
+    def special_pieces(self) -> dict[str, int]:
+        """The ids of the special pieces by name, as far as the file has them."""
+        return {}
+
     def opened(self, ids: Sequence[int]) -> list[int]:
         """A text's ids, preceded by the begin of text if there is one."""
         return list(ids) if self.begin_of_text is None else [self.begin_of_text, *ids]
@@ -66,6 +80,11 @@ class Tokenizer(ABC):
     def before_text(self) -> int:
         """The id that precedes the first token of a text: the begin of text, or the end of the previous text."""
         return self.end_of_text if self.begin_of_text is None else self.begin_of_text
+
+    @staticmethod
+    def _characters(text: bytes) -> NDArray[np.int64]:
+        """[bytes] the character that each byte of a UTF-8 text is of."""
+        return np.cumsum((np.frombuffer(text, np.uint8) & 0xC0) != 0x80, dtype=np.int64) - 1
 
     def is_special(self) -> NDArray[np.bool_]:
         """[vocabulary] whether a piece is special: no text encodes to it."""

@@ -44,6 +44,15 @@ class ByteTokenizer(Tokenizer):
         """Token ids of each text, without an end of text; one thread does it, as fast as memory is written."""
         return [np.add(np.frombuffer(text.encode(), np.uint8), _FIRST, dtype=np.int32) for text in texts]
 
+    def encode_with_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """See `Tokenizer`."""
+        first = self._characters(text.encode())
+        return self.encode_batch([text])[0], np.stack([first, first + 1], axis=1)
+
+    def special_pieces(self) -> dict[str, int]:
+        """See `Tokenizer`."""
+        return {piece: index for index, piece in enumerate(_SPECIALS)}
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
         array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)

@@ -77,6 +77,15 @@ class JsonTokenizer(Tokenizer):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
+    def encode_with_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """See `Tokenizer`."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    def special_pieces(self) -> dict[str, int]:
+        """See `Tokenizer`."""
+        return dict(self._special)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))

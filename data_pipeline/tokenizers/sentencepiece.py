@@ -77,6 +77,37 @@ class SentencePiece(Tokenizer):
         starts = [0, *ends[:-1]]
         return [np.concatenate([*ids[a:b], np.empty(0, np.int32)]) for a, b in zip(starts, ends, strict=True)]
 
+    def encode_with_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """See `Tokenizer`."""
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        begin = 0
+        for part in _cut(text) if self._can_cut else [text]:
+            for number, piece in enumerate(part.split(_SPACE) if self._space_spelled else [part]):
+                if number:  # the space sign before it
+                    assert self._space_spelled is not None
+                    size = len(_SPACE.encode())
+                    ids += self._space_spelled
+                    spans += [(begin, begin + size)] * size
+                    begin += size
+                found = self._processor.encode(piece, return_type="proto").pieces
+                ends = [one.end for one in found]
+                for index in reversed(range(len(ends) - 1)):
+                    if ends[index] == found[index].begin:  # a byte, but not the last one of its character
+                        ends[index] = ends[index + 1]
+                ids += [one.id for one in found]
+                spans += [(begin + one.begin, begin + end) for one, end in zip(found, ends, strict=True)]
+                begin += len(piece.encode())
+        characters = np.append(self._characters(text.encode()), len(text))
+        offsets = np.array(spans, np.int64).reshape(-1, 2)
+        offsets = np.stack([characters[offsets[:, 0]], characters[np.maximum(offsets[:, 1] - 1, 0)] + 1], axis=1)
+        return np.array(ids, np.int32), np.minimum(offsets, len(text))
+
+    def special_pieces(self) -> dict[str, int]:
+        """See `Tokenizer`."""
+        model = self._processor
+        return {model.id_to_piece(index): index for index in range(self.vocabulary_size) if model.is_control(index)}
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
         return str(self._processor.decode([int(i) for i in ids]))

@@ -17,7 +17,12 @@ from pretrain.process.ranks import world_size
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = (_ROOT / "pretrain", _ROOT / "data_pipeline")
-_PATH_KEYS = ("data.path", "data.tokenizer", "data.cache_dir")  # machines may keep the same data in different places
+_PATH_KEYS = (
+    "data.path",
+    "data.tokenizer",
+    "data.cache_dir",
+    "objective.chat_template",
+)  # machines may keep the same data in different places
 
 
 def rank_fingerprint(config: RunConfig, datasets: Sequence[DataSource]) -> dict[str, Any]:

@@ -134,7 +134,12 @@ class RunConfig(Section):
                 f"evaluate.tasks scores language models, and objective.name={objective.name} replaces the "
                 "language-model head: leave it out"
             )
-        fitted = objective.for_model(model.shape, model.capabilities.input_format, model.segments > 1)
+        fitted = objective.for_model(
+            model.shape,
+            input_format=model.capabilities.input_format,
+            segments=model.segments > 1,
+            packing=model.capabilities.packing,
+        )
         return self.model_copy(update={"objective": fitted})
 
     @model_validator(mode="after")

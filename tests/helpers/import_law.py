@@ -95,7 +95,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "base bins windows",
         "objective",
         "best_fit labelled masking targets",
-        "causal control corruption pairs segments text_labels",
+        "causal control corruption instructions pairs segments spans tagging text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
         "registry",
     ),

@@ -57,7 +57,8 @@ def test_a_mistake_is_a_sentence(override: str, message: str) -> None:
 
 def test_what_version_0_1_0_wrote_stands_at_every_objective_s_default() -> None:
     for key, value in WRITTEN_BY_0_1_0.items():
-        defaults = [kind.model_fields[key].default for kind in OBJECTIVES.values() if key in kind.model_fields]
+        kinds = [kind for kind in OBJECTIVES.values() if key in kind.model_fields and not kind.labelled]
+        defaults = [kind.model_fields[key].default for kind in kinds]
         assert defaults
         assert all(default == value for default in defaults), key
 
@@ -80,17 +81,22 @@ def test_a_setting_that_no_chosen_noise_reads_is_refused(noise: str, override: s
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str) -> None:
-    """Checks settings that distinguish one order of samples from another: all but those that only the loss reads."""
+    """Checks settings that distinguish one order of samples from another: all but those that only the loss reads, and
+    the path of a file that counts by its content."""
     kind = OBJECTIVES[name]
     other = {
         "packing": "best_fit", "noise_density": 0.4, "whole_words": True, "next_sentence": True, "mean_span": 2.0,
         "sentinels": 50, "sentinel_ids": "last", "codes": {"wiki": "Books"}, "noise": ["token_masking"],
         "short_fraction": 0.5, "ngrams": 3, "sentence_order": True, "source_language": 2, "target_language": 3,
-        "text": "title", "pair": "body", "label": "class", "labels": [1, 0], "format": "gpt", "segments": True,
-        "sequence_length": 8,
+        "text": "title", "pair": "body", "label": "class", "labels": ["b", "a"], "format": "gpt", "segments": True,
+        "words": "tokens", "tags": "entities", "question": "q", "context": "c", "answers": "a", "stride": 7,
+        "max_question": 7, "input": "i", "target": "t", "prefix": {"wiki": "sum: "}, "prompt": "p", "response": "r",
+        "messages": "m", "sequence_length": 8,
     }  # fmt: skip
-    for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss"}:
+    for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss", "chat_template"}:
         needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})
         needed |= {"codes": {"wiki": "Wiki"}} if name == "control" else {}
-        needed |= {"labels": [0, 1]} if name == "classification" else {}
+        needed |= (
+            {"labels": [0, 1]} if name == "classification" else {"labels": ["a", "b"]} if name == "tagging" else {}
+        )
         assert kind(**{**needed, key: other[key]}).settings() != kind(**needed).settings(), key

@@ -1,0 +1,130 @@
+"""Any task as text to text (T5: Raffel et al. 2020, section 2.4): an input behind a prefix that names its task, and a
+target to write out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.source import LabelledSplit
+from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset, Row
+from data_pipeline.recipes.base import Ids, Sample
+from data_pipeline.recipes.labelled import FormatRecipe, LabelledObjective, RowSamples
+from data_pipeline.recipes.objective import ModelShape
+from data_pipeline.recipes.targets import RowShape
+from data_pipeline.tokenizers.base import Tokenizer
+
+
+class TextToText(LabelledObjective):
+    """A target text for each input text (T5, BART)."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})
+
+    name: Literal["text_to_text"] = "text_to_text"
+    input: str = Field(default="input", description="field that holds the input")
+    target: str = Field(
+        default="target",
+        description="field that holds the target, or a list of several, of which the first is trained on",
+    )
+    prefix: str | dict[str, str] = Field(
+        default="", description="text before each input; for several sources, that of each by the source's name"
+    )
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> TextToTextRecipe:
+        """See `Objective`."""
+        inputs = self.input_format(tokenizer, sequence_length, target_length, decoder_only)
+        shape = RowShape(
+            sequence_length=sequence_length,
+            target_length=inputs.label_length,
+            pad=inputs.pad,
+            start=inputs.specials.start,
+            decoder_only=decoder_only,
+        )
+        recipe = TextToTextRecipe(objective=self, inputs=inputs, tokenizer=tokenizer, shape=shape)
+        if min(recipe.free) < 1 or (decoder_only and recipe.free[0] < 2):
+            raise DataError(
+                f"{sequence_length} positions of the input and {inputs.label_length} of the target are too few for "
+                "text; use longer ones."
+            )
+        return recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextToTextRecipe(FormatRecipe):
+    """Inputs and targets. What does not fit is cut off at its end; where both are in one row, the input loses first."""
+
+    objective: TextToText
+    shape: RowShape
+
+    @property
+    def free(self) -> tuple[int, int]:
+        """Ids of text that fit beside the special ones: (of an input, of a target); for a decoder alone, both are those
+        of an input and a target together."""
+        marks = self.inputs.max_text_tokens(1) - self.inputs.sequence_length  # negative
+        if self.shape.decoder_only:
+            both = self.shape.sequence_length + 2 * marks
+            return both, both
+        return self.shape.sequence_length + marks, self.shape.target_length + marks
+
+    def make_samples(self, dataset: LabelledDataset, split: LabelledSplit) -> TextToTextSamples:
+        """Raises DataError with file and line for a row without input or target, or if the source has no prefix."""
+        prefix = self.objective.prefix
+        if isinstance(prefix, dict) and dataset.name not in prefix:
+            raise DataError(
+                f"objective.prefix has no prefix of the source {dataset.name}, only of {', '.join(prefix)}: add one, "
+                'which may be ""'
+            )
+        for number, row in enumerate(dataset.rows(split)):
+            dataset.text(split, number, row, self.objective.input)
+            target = dataset.field(split, number, row, self.objective.target)
+            for text in target if isinstance(target, list) and target else [target]:
+                dataset.check_text(split, number, text, f"the field {self.objective.target!r}")
+        before = prefix if isinstance(prefix, str) else prefix[dataset.name]
+        return TextToTextSamples(dataset, split, self, before)
+
+    def sample(self, source: Ids, target: Ids) -> Sample:
+        """(input, target) with the special ids of the format, cut to their rows."""
+        begin = [] if self.inputs.begin is None else [self.inputs.begin]
+        of_input, of_target = self.free
+        if self.shape.decoder_only:
+            of_target = max(of_input // 2, of_input - len(source))
+            of_input -= min(len(target), of_target)
+        return (
+            np.array([*begin, *source[:of_input], self.inputs.end], np.int64),
+            np.array([*begin, *target[:of_target], self.inputs.end], np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class TextToTextSamples(RowSamples):
+    """The rows of a split, one sample each."""
+
+    recipe: TextToTextRecipe
+    prefix: str
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """See `Samples`: nothing about them is drawn."""
+        return self.recipe.shape.rows([self._sample(row) for row in self._read(ids)])
+
+    def prompt(self, number: int) -> Ids:
+        """The input ids of the sample `number`, with the format's special ids."""
+        return self._sample(self.dataset.row(self.split, number))[0]
+
+    def references(self, row_number: int) -> list[str]:
+        """The targets of a row."""
+        target: Any = self.dataset.row(self.split, row_number)[self.recipe.objective.target]
+        return target if isinstance(target, list) else [target]
+
+    def _sample(self, row: Row) -> Sample:
+        objective = self.recipe.objective
+        target = row[objective.target]
+        first = target[0] if isinstance(target, list) else target
+        source, written = self.recipe.encode([f"{self.prefix}{row[objective.input]}", first])
+        return self.recipe.sample(source, written)
