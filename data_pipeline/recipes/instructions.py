@@ -30,20 +30,19 @@ from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.best_fit import Packing
-from data_pipeline.recipes.labelled import LabelledRecipe
-from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.recipes.labelled import LabelledObjective, LabelledRecipe
+from data_pipeline.recipes.objective import ModelShape
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 _TOKENIZED_TOGETHER = 2**12  # rows
 
 
-class Instructions(Objective):
+class Instructions(LabelledObjective):
     """The next token of responses to prompts (instruction tuning)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"decoder"})
     predicts_next: ClassVar[bool] = True
-    labelled: ClassVar[bool] = True
 
     name: Literal["instructions"] = "instructions"
     prompt: str = Field(default="prompt", description="field that holds the prompt, where rows have no messages")

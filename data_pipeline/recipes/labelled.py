@@ -45,12 +45,25 @@ _SHOWN_LABELS = 10
 class LabelledObjective(Objective):
     """Settings of all objectives of labelled rows."""
 
-    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder", "decoder", "prefix_decoder", "encoder_decoder"})
     labelled: ClassVar[bool] = True
 
     sequence_length: int | None = Field(
-        default=None, gt=0, description="positions of a row, at most model.sequence_length; default: as many"
+        default=None,
+        gt=0,
+        description="positions of a row, and of its target, at most model.sequence_length; default: as many",
     )
+
+    @property
+    def row_length(self) -> int | None:
+        """See `Objective`."""
+        return self.sequence_length
+
+
+class FormatObjective(LabelledObjective):
+    """Settings of objectives whose inputs are texts in the format of a model."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder", "decoder", "prefix_decoder", "encoder_decoder"})
+
     format: FormatName | None = Field(
         default=None,
         description="input of texts a and b: bert ([CLS] a [SEP] b [SEP]), roberta (<s> a </s> </s> b </s>), bart (the "
@@ -73,11 +86,6 @@ class LabelledObjective(Objective):
     def needs(self) -> SpecialTokenNeeds:
         """See `Objective`; those of the format."""
         return _NEEDS[self.known_format]
-
-    @property
-    def row_length(self) -> int | None:
-        """See `Objective`."""
-        return self.sequence_length
 
     @property
     def known_format(self) -> FormatName:
@@ -111,7 +119,7 @@ class LabelledObjective(Objective):
         )
 
 
-class PairObjective(LabelledObjective):
+class PairObjective(FormatObjective):
     """Settings of objectives whose inputs may have two texts."""
 
     segments: bool | None = Field(
@@ -287,7 +295,7 @@ class LabelledRecipe(ABC):
 class FormatRecipe(LabelledRecipe):
     """Base of recipes whose inputs are texts in the format of a model."""
 
-    objective: LabelledObjective
+    objective: FormatObjective
     inputs: InputFormat
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from data_pipeline.batch import Rows
+from data_pipeline.batch import SPAN_END, SPAN_START, Rows
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
@@ -22,9 +22,6 @@ from data_pipeline.recipes.base import Ids, one_span_per_sample, pad_rows
 from data_pipeline.recipes.labelled import FormatRecipe, JoinedTexts, PairObjective
 from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
-
-START, END = 1, 2
-"""Bits of the label of the first and of the last token of an answer."""
 
 
 class Spans(PairObjective):
@@ -184,8 +181,8 @@ class SpansSamples:
         for n, number in enumerate(ids[:, 2].tolist()):
             row, window = self._window(number)
             start, end = self.recipe.answer_positions(row, window)
-            labels[n, start] |= START
-            labels[n, end] |= END
+            labels[n, start] |= SPAN_START
+            labels[n, end] |= SPAN_END
             joined.append(window.joined)
         _, own = pad_rows([one.ids for one in joined], inputs.label_length, 0)
         return Rows(**inputs.columns(joined), labels=labels, loss_mask=own.astype(np.float32))

@@ -14,9 +14,9 @@ from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Samples
 from data_pipeline.recipes.labelled import (
+    FormatObjective,
     FormatRecipe,
     JoinedTexts,
-    LabelledObjective,
     RowSamples,
     check_classes,
     class_id,
@@ -28,7 +28,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 _NO_POSITION = -1
 
 
-class Tagging(LabelledObjective):
+class Tagging(FormatObjective):
     """A tag for each word of a text (entities, parts of speech)."""
 
     name: Literal["tagging"] = "tagging"

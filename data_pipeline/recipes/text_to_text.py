@@ -14,13 +14,13 @@ from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Sample
-from data_pipeline.recipes.labelled import FormatRecipe, LabelledObjective, RowSamples
+from data_pipeline.recipes.labelled import FormatObjective, FormatRecipe, RowSamples
 from data_pipeline.recipes.objective import ModelShape
 from data_pipeline.recipes.targets import RowShape
 from data_pipeline.tokenizers.base import Tokenizer
 
 
-class TextToText(LabelledObjective):
+class TextToText(FormatObjective):
     """A target text for each input text (T5, BART)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})

@@ -156,5 +156,5 @@ def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | No
     length = sequence_length or config.sequence_length
     encodes = model.stacks[0] > 0
     # A decoder behind an encoder reads what a task head answers about, too.
-    target = length if model.is_encoder_decoder and model.task_head is not None else model.target_length
+    target = length if model.is_encoder_decoder and model.task_head is not None else config.row_model.target_length
     return config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)

@@ -143,7 +143,9 @@ def test_settings_that_do_not_suit_are_refused(folder: Path, changes: dict[str, 
 
 
 def test_labelled_data_needs_a_tokenizer(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"objective.name=classification reads labelled text: set data.tokenizer"):
+    with pytest.raises(
+        ConfigError, match=r"objective.name=classification reads labelled text: set data.tokenizer to the tokenizer"
+    ):
         resolve(config_of(folder, data={"path": str(folder / "reviews")}))
     with pytest.raises(DataError, match=r"Tokenizer .*missing.json can't be read"):
         resolve(config_of(folder, data={"path": str(folder / "reviews"), "tokenizer": str(folder / "missing.json")}))

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.batch import SPAN_END, SPAN_START
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.objective import TaskHead
-from data_pipeline.recipes.spans import END, START, Spans, SpansRecipe, SpansSamples
+from data_pipeline.recipes.spans import Spans, SpansRecipe, SpansSamples
 from data_pipeline.tokenizers.base import Tokenizer
 from tests.helpers.datasets import make_documents
 from tests.unit.data_pipeline.labelled.conftest import KINDS, Write
@@ -64,7 +65,7 @@ def test_labels_lead_back_to_the_exact_answer(write: Write, kind: str, name: str
     seen: dict[int, set[str]] = {}
     for number in range(samples.count):
         row = samples.row_number(number)
-        (start,), (end,) = (np.flatnonzero(made.labels[number] & bit) for bit in (START, END))
+        (start,), (end,) = (np.flatnonzero(made.labels[number] & bit) for bit in (SPAN_START, SPAN_END))
         positions = samples.context_positions(number)
         assert made.loss_mask[number].sum() == positions.stop + 1, "each real position, with the last end of text"
         assert made.loss_mask[number, : positions.stop + 1].all()
