@@ -135,7 +135,7 @@ def planned_reads(
     ranks' `model/...`."""
     manifest = Manifest.read(checkpoint)
     path = checkpoint / MANIFEST
-    _check_names(path, manifest, weights)
+    _check_names(path, manifest, weights, passed_over=())
     for name, part in state.items():
         if name not in manifest.tensors:
             raise RunError(f"{path} has no tensor {name}, which this config needs")
