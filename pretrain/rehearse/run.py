@@ -8,7 +8,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
@@ -18,6 +17,7 @@ from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
 from pretrain.rehearse.rank import RankRehearsal, causes, rehearse_rank
 from pretrain.rehearse.work import RehearsedWork, What, plan_work
+from pretrain.run_dir.paths import RECORD
 
 _LEAST_MICRO_BATCHES = 2
 """without a pipeline: one, and one whose gradient is added to the first's"""
