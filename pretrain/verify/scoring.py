@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from data_pipeline.batch import Rows
+from data_pipeline.batch import SPAN_END, SPAN_START, Rows
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -52,18 +53,35 @@ def check_scoring(trial: Trial) -> ScoringCheck:
         _enlarge(engine)
         batch, _ = masked_batch(trial, engine, step=2, start=0)
         scored = engine.score(batch).log_probability.astype(np.float64)
-        expected = np.concatenate([_from_logits(engine, batch[row : row + 1]) for row in range(len(scored))])
+        loss, rows = trial.config.objective.loss, range(len(scored))
+        expected = np.concatenate([_from_logits(engine, batch[row : row + 1], loss) for row in rows])
+        if trial.config.model.task_head is not None:  # which answers at labelled positions alone
+            scored, expected = scored * batch.loss_mask, expected * batch.loss_mask
         result = engine.train_step(batch, 0.0, 1)
         loss_sum, count = next(iter(result.terms.values()), (result.loss_sum, result.token_count))
         mean = float((scored * batch.loss_mask).sum()) / float(batch.loss_mask.sum())
         return ScoringCheck(float(np.sqrt(np.square(scored - expected).mean())), abs(loss_sum / count + mean))
 
 
-def _from_logits(engine: Engine, rows: Rows) -> NDArray[np.float64]:
-    """[rows, labels]"""
-    log_probabilities = engine.logits(rows)[0].double().log_softmax(dim=-1)
+def _from_logits(engine: Engine, rows: Rows, loss: str) -> NDArray[np.float64]:
+    """[rows, labels] log probability of each label, or minus the loss of a number or a span."""
+    answers = engine.logits(rows)[0].double()
+    if rows.targets is not None and loss == "regression":
+        return -np.square(answers[..., 0].numpy() - rows.targets)
+    if loss == "spans":
+        return _of_spans(answers, rows)
+    log_probabilities = answers.log_softmax(dim=-1)
     found: NDArray[np.float64] = log_probabilities.gather(-1, torch.tensor(rows.labels)[..., None])[..., 0].numpy()
     return found
+
+
+def _of_spans(answers_BL2: Tensor, rows: Rows) -> NDArray[np.float64]:
+    """[rows, labels] at the first position of a span, the mean over both ends."""
+    if rows.attention_mask is not None:
+        answers_BL2 = answers_BL2.masked_fill(~torch.tensor(rows.attention_mask)[..., None], -torch.inf)
+    ends_BL2 = torch.tensor(np.stack([rows.labels & SPAN_START, rows.labels & SPAN_END], axis=-1)) > 0
+    means_B = answers_BL2.log_softmax(dim=1).masked_fill(~ends_BL2, 0.0).sum(dim=(1, 2)) / 2
+    return (means_B[:, None] * ends_BL2[..., 0]).numpy()
 
 
 @torch.no_grad()
