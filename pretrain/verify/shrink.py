@@ -24,6 +24,7 @@ _CHUNK_LAYERS = 2
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
 _SMOOTH: dict[str, Literal["gelu", "gated_gelu"]] = {"relu": "gelu", "gated_relu": "gated_gelu"}
+_STEPS = 1000
 _TIMEOUT_S = 120  # wait for a rank that a faulty layout blocks
 
 
@@ -61,6 +62,10 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     tree["model"]["attention"]["pattern"] = [pattern.model_dump(mode="json") for pattern in scaled]
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = _batch(layouts)
+    if config.objective.row_length is not None:
+        tree["objective"]["sequence_length"] = None
+    if config.train.epochs is not None:  # how many steps these are depends on the data, and some are made here
+        tree["train"] = {"steps": _STEPS}
     return validate(RunConfig, tree, "the shrunk config")
 
 

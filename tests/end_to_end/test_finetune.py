@@ -1,0 +1,136 @@
+"""`pretrain finetune`: a checkpoint learns labels, stops, moves to other ranks, and says how it answers."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.__main__ import main
+from pretrain.run_dir.records import read_events, read_metrics
+from tests.helpers import command
+
+CONFIG = """
+run: {name: tone, dir: RUN, seed: 5}
+train: {epochs: 1.5}
+batch: {sequences: 8, micro_sequences: 2}
+objective: {name: classification, labels: [bad, good], sequence_length: 24}
+data: {path: ROWS}
+optimizer: {learning_rate: 3e-3}
+schedule: {name: linear, warmup_steps: 2}
+evaluate: {every_steps: 5}
+checkpoint: {every_steps: 5, keep: 9}
+track: {mlflow: false}
+"""
+WORDS = {"bad": "awful poor terrible", "good": "great fine lovely"}
+
+
+def write_rows(directory: Path, train: int = 64, validation: int = 13) -> Path:
+    """Texts of which one word says the label."""
+    draw = random.Random(1)
+    directory.mkdir()
+    for split, count in (("train", train), ("validation", validation)):
+        rows = []
+        for _ in range(count):
+            label = draw.choice(list(WORDS))
+            words = [draw.choice(["the", "film", "was", "a", "story"]) for _ in range(draw.randint(2, 6))]
+            words.insert(draw.randrange(len(words)), draw.choice(WORDS[label].split()))
+            rows.append({"text": " ".join(words), "label": label})
+        (directory / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return directory
+
+
+@pytest.fixture
+def tone(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a config of a run in `tmp_path / name`."""
+    rows = write_rows(tmp_path / "rows")
+
+    def write(name: str) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(CONFIG.replace("ROWS", str(rows)).replace("RUN", str(tmp_path / name)))
+        return path
+
+    return write
+
+
+def report_of(run: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((run / "reports/finetune/report.json").read_text())
+    return report
+
+
+def test_a_run_that_moves_to_other_ranks_learns_the_same_and_answers_the_same(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    for name, calls in {
+        "one": [["--nproc", "1"]],
+        "moved": [["train.epochs=0.7", "parallel.pipeline=2", "--nproc", "2"], ["parallel.tensor=2", "--nproc", "2"]],
+    }.items():
+        for arguments in calls:
+            done = command.run("finetune", uninterrupted, tone(name), "schedule.name=constant", *arguments)
+            assert done.returncode == 0, done.stderr
+    one, moved = (read_metrics(tmp_path / name) for name in ("one", "moved"))
+    assert [line["step"] for line in one] == list(range(1, 13)), "1.5 epochs of 64 rows in batches of 8"
+    assert one[-1]["tokens"] == 12 * 8 * 24
+    assert [line["data_hash"] for line in one] == [line["data_hash"] for line in moved]
+    assert [line["loss"] for line in moved] == pytest.approx([line["loss"] for line in one], rel=1e-4)
+    answers = [
+        [json.loads(line) for line in (tmp_path / name / "reports/finetune/predictions-validation.jsonl").open()]
+        for name in ("one", "moved")
+    ]
+    assert [row["predicted"] for row in answers[0]] == [row["predicted"] for row in answers[1]]
+    assert [row["line"] for row in answers[0]] == list(range(1, 14)), "every row once"
+    rows = [json.loads(line) for line in (tmp_path / "rows/validation.jsonl").open()]
+    assert [row["expected"] for row in answers[0]] == [row["label"] for row in rows]
+    right = sum(row["predicted"] == row["expected"] for row in answers[0])
+    assert report_of(tmp_path / "one")["splits"]["validation"]["figures"] == {"accuracy": pytest.approx(right / 13)}
+    figures = [event["figures"]["accuracy"] for event in read_events(tmp_path / "one") if event["event"] == "figures"]
+    assert figures[-1] == pytest.approx(right / 13)
+    assert (tmp_path / "one/reports/finetune/report.html").read_text().count("<svg") == 1
+
+
+def test_several_seeds_are_runs_of_their_own_with_a_spread(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = command.run("finetune", uninterrupted, tone("seeds"), "train.epochs=0.5", "--seeds", "1,2")
+    assert done.returncode == 0, done.stderr
+    losses = [[line["loss"] for line in read_metrics(tmp_path / f"seeds/seed-{seed}")] for seed in (1, 2)]
+    assert len(losses[0]) == len(losses[1]) == 4
+    assert losses[0] != losses[1]
+    values = [
+        report_of(tmp_path / f"seeds/seed-{seed}")["splits"]["validation"]["figures"]["accuracy"] for seed in (1, 2)
+    ]
+    table = [line.split()[:4] for line in done.stdout.splitlines()]
+    assert ["validation", "accuracy", "2", f"{sum(values) / 2:.4f}"] in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["evaluate.figures=[pearson]"], "pearson does not suit the objective classification"),
+        (["objective.labels=[bad, good, odd]"], "has the label 'odd'"),
+        (["objective.labels=[bad, fine]"], "rows/train.jsonl, line"),
+        (["objective.sequence_length=64"], "more than the model's model.sequence_length=32"),
+        (["model.task_head={kind: token, outputs: 2}"], "is not the head of objective.name=classification"),
+        (["objective.z_loss=1e-4"], "leave it out for classification"),
+        (["data.path=nowhere"], "train.jsonl is missing"),
+        (["--seeds", "1,1"], "names a seed twice"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_the_first_step(
+    uninterrupted: Path,
+    tone: Callable[..., Path],
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["finetune", str(uninterrupted), str(tone("wrong")), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_start_without_a_checkpoint_is_refused(tone: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["finetune", "nowhere", str(tone("wrong"))]) == 2
+    assert "run.start_from=nowhere is neither a checkpoint nor a run that has one" in capsys.readouterr().err
