@@ -18,7 +18,7 @@ from data_pipeline.batch import SPAN_END, SPAN_START, Rows
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
-from data_pipeline.recipes.base import Ids, one_span_per_sample, pad_rows
+from data_pipeline.recipes.base import Ids, one_span_per_sample
 from data_pipeline.recipes.labelled import FormatRecipe, JoinedTexts, PairObjective
 from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
@@ -178,14 +178,15 @@ class SpansSamples:
         """See `Samples`: nothing about them is drawn."""
         inputs, joined = self.recipe.inputs, []
         labels = np.zeros((len(ids), inputs.label_length), np.int64)
+        mask = np.zeros(labels.shape, np.float32)  # one loss a row: of both ends, at the first of them
         for n, number in enumerate(ids[:, 2].tolist()):
             row, window = self._window(number)
             start, end = self.recipe.answer_positions(row, window)
             labels[n, start] |= SPAN_START
             labels[n, end] |= SPAN_END
+            mask[n, start] = 1
             joined.append(window.joined)
-        _, own = pad_rows([one.ids for one in joined], inputs.label_length, 0)
-        return Rows(**inputs.columns(joined), labels=labels, loss_mask=own.astype(np.float32))
+        return Rows(**inputs.columns(joined), labels=labels, loss_mask=mask)
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """The row of each window; spans of labelled data count rows."""

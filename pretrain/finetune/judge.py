@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from data_pipeline.batch import Batch
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.heldout import heldout
 from data_pipeline.labelled.dataset import LabelledDataset
@@ -15,24 +13,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import ScoreEngine
 from pretrain.engine.collective import gather
 from pretrain.evaluate.heldout import HeldOut
+from pretrain.finetune.answers import RowAnswer, by_row, reader
 from pretrain.finetune.metrics import MetricContext, check_metric, compute_metric, default_metrics
 from pretrain.process import watchdog
 
 _RANK_ROWS = 16
-
-
-@dataclass(frozen=True)
-class RowAnswer:
-    """The answer for one row."""
-
-    number: int
-    """number of the row in its split, from 0"""
-    predicted: Any
-    """a class, a number, or a tag for each word"""
-    expected: Any
-    """what the row says"""
-    confidence: float | None
-    """probability of a predicted class; None for other answers"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +40,14 @@ class Judge:
     recipe: Recipe
     figures: Sequence[str]
     context: MetricContext
+    loss: str
+    """name of the objective's loss"""
 
     def __call__(self, split: LabelledSplit) -> AnsweredSplit:
         """Answers every row of a split, each once on any layout, and computes the figures. Collective."""
         watchdog.kick(f"answering the {split} rows")
-        engine, predictions, sums = self.engine, list[RowAnswer](), np.zeros(2)
+        engine, answers, sums = self.engine, list[RowAnswer](), np.zeros(2)
+        read = reader(self.recipe.samples(self.dataset, split), self.loss, self.context.labels)
         rows = _RANK_ROWS * engine.data_world
         for batch in heldout(
             self.dataset, self.recipe, rows, data_rank=engine.data_rank, data_world=engine.data_world, split=split
@@ -68,15 +56,21 @@ class Judge:
             assert scores.outputs is not None, "the model has a task head"
             counted = batch.loss_mask > 0
             sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
-            predictions += _predictions(batch, scores.outputs, engine.data_rank, self.context.labels)
+            share = len(batch.tokens)
+            numbers = batch.sample_ids[engine.data_rank * share : (engine.data_rank + 1) * share, 2].tolist()
+            answers += [  # but for rows that only pad the batch
+                read(number, batch[row : row + 1], scores.outputs[row])
+                for row, number in enumerate(numbers)
+                if number >= 0
+            ]
         loss_sum, count = engine.sum_over_data(sums).tolist()
-        of_ranks = dict(gather((engine.data_rank, predictions)))  # ranks of one replica have the same
-        every = sorted((one for part in of_ranks.values() for one in part), key=lambda one: one.number)
-        predicted, expected = [one.predicted for one in every], [one.expected for one in every]
+        of_ranks = dict(gather((engine.data_rank, answers)))  # ranks of one replica have the same
+        rows_answered = by_row(answer for part in of_ranks.values() for answer in part)
+        predicted, expected = ([getattr(one, key) for one in rows_answered] for key in ("predicted", "expected"))
         return AnsweredSplit(
             heldout=HeldOut(loss_sum=loss_sum, token_count=int(count), words=None, text_bytes=None),
             figures={name: compute_metric(name, predicted, expected, self.context) for name in self.figures},
-            predictions=every,
+            predictions=rows_answered,
         )
 
 
@@ -88,27 +82,4 @@ def make_judge(config: RunConfig, engine: ScoreEngine, dataset: LabelledDataset,
     figures = config.evaluate.figures or default_metrics(objective.name, labels)
     for name in figures:
         check_metric(name, objective.name, context)
-    return Judge(engine=engine, dataset=dataset, recipe=recipe, figures=figures, context=context)
-
-
-def _predictions(batch: Batch, outputs_BLK: np.ndarray, data_rank: int, labels: Sequence[str | int]) -> list[RowAnswer]:
-    """Answers for a data rank's rows, without rows that only pad the batch."""
-    share = len(batch.tokens)
-    numbers = batch.sample_ids[data_rank * share : (data_rank + 1) * share, 2].tolist()
-    found = []
-    for row, number in enumerate(numbers):
-        if number < 0:
-            continue
-        places = np.flatnonzero(batch.loss_mask[row] > 0)
-        answers_PK = outputs_BLK[row, places]
-        if batch.targets is not None:
-            found.append(RowAnswer(number, float(answers_PK[0, 0]), float(batch.targets[row, places[0]]), None))
-            continue
-        predicted, expected = ([labels[i] for i in ids] for ids in (answers_PK.argmax(-1), batch.labels[row, places]))
-        if len(labels) and len(places) == 1:
-            shifted = answers_PK[0] - answers_PK[0].max()
-            confidence = float(1 / np.exp(shifted).sum())
-            found.append(RowAnswer(number, predicted[0], expected[0], confidence))
-        else:
-            found.append(RowAnswer(number, predicted, expected, None))
-    return found
+    return Judge(engine=engine, dataset=dataset, recipe=recipe, figures=figures, context=context, loss=objective.loss)

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from pretrain.finetune.judge import RowAnswer
+from pretrain.finetune.answers import RowAnswer
 from pretrain.pages.charts import BLUE, INK, ORANGE, STYLE, svg
 
 _INCHES = (10.3, 3.4)

@@ -12,7 +12,8 @@ from typing import Any
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset
 from pretrain.config.run_config import RunConfig
-from pretrain.finetune.judge import AnsweredSplit, RowAnswer
+from pretrain.finetune.answers import RowAnswer
+from pretrain.finetune.judge import AnsweredSplit
 from pretrain.finetune.report.charts import curve, scatter
 from pretrain.pages.page import page, write_text
 from pretrain.run_dir.paths import RunDir
@@ -85,7 +86,7 @@ def write_report(
         confusion=_confusion(validation.predictions, getattr(config.objective, "labels", ())),
         scatter=scatter(validation.predictions) if config.objective.loss == "regression" else None,
         samples=_wrong(dataset, validation.predictions),
-        wrong=sum(one.predicted != one.expected for one in validation.predictions),
+        wrong=sum(map(_is_wrong, validation.predictions)),
     )
     write_text(directory / "report.html", html)
 
@@ -111,7 +112,7 @@ def _confusion(predictions: Sequence[RowAnswer], labels: Sequence[str | int]) ->
 def _wrong(dataset: LabelledDataset, predictions: Sequence[RowAnswer]) -> list[WrongAnswer]:
     """Rows that were answered wrongly: of classes the ones with the highest confidence, of numbers the farthest ones,
     of others the first."""
-    wrong = [one for one in predictions if one.predicted != one.expected]
+    wrong = [one for one in predictions if _is_wrong(one)]
 
     def surprise(one: RowAnswer) -> float:
         if one.confidence is not None:
@@ -130,7 +131,14 @@ def _wrong(dataset: LabelledDataset, predictions: Sequence[RowAnswer]) -> list[W
     ]
 
 
+def _is_wrong(answer: RowAnswer) -> bool:
+    """Whether it is another than expected; a text is right if it is any of the expected ones."""
+    if isinstance(answer.predicted, str) and isinstance(answer.expected, list):
+        return answer.predicted not in answer.expected
+    return bool(answer.predicted != answer.expected)
+
+
 def _shown(answer: Any) -> str:
     if isinstance(answer, float):
         return f"{answer:.4g}"
-    return " ".join(map(str, answer)) if isinstance(answer, list | tuple) else str(answer)
+    return " | ".join(map(str, answer)) if isinstance(answer, list | tuple) else str(answer)

@@ -1,0 +1,108 @@
+"""What the numbers of a task head say of a row: a class, a number, a tag for each word, or a text of its context."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.batch import Rows
+from data_pipeline.recipes.base import Samples
+from data_pipeline.recipes.spans import SpansSamples
+from data_pipeline.recipes.tagging import TaggingSamples
+
+_LONGEST_ANSWER = 30
+"""tokens of a span (BERT's run_squad.py)"""
+_OUTSIDE = "O"
+Outputs = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RowAnswer:
+    """The answer for one row, or what one window of it says."""
+
+    number: int
+    """number of the row in its split, from 0"""
+    predicted: Any
+    """a class, a number, a tag for each word, or a text"""
+    expected: Any
+    """what the row says; of texts, any of a list is right"""
+    confidence: float | None = None
+    """probability of a predicted class; None for other answers"""
+    score: float = 0.0
+    """logits of a span, by which windows of a row are compared"""
+    no_answer: float = 0.0
+    """logits of the first position, which stands for no answer"""
+
+
+Read = Callable[[int, Rows, Outputs], RowAnswer]
+"""(number of a sample, its row, its outputs [L, K]) -> the answer"""
+
+
+def reader(samples: Samples, loss: str, labels: Sequence[str | int]) -> Read:
+    """The function that reads the answers of a split's samples."""
+    if isinstance(samples, SpansSamples):
+        return lambda number, row, outputs: _span(samples, number, outputs)
+    if isinstance(samples, TaggingSamples):
+        return lambda number, row, outputs: _tags(samples, number, outputs, labels)
+    if loss == "regression":
+        return _number
+    return lambda number, row, outputs: _class(number, row, outputs, labels)
+
+
+def by_row(answers: Iterable[RowAnswer]) -> list[RowAnswer]:
+    """One answer for each row, in order. Of several windows, that of the highest score; none if there is a row without
+    an answer, and the least that a window has for "no answer" is more."""
+    windows: dict[int, list[RowAnswer]] = {}
+    for answer in answers:
+        windows.setdefault(answer.number, []).append(answer)
+    some_have_none = any(of_row[0].expected == [""] for of_row in windows.values())
+    chosen = []
+    for number in sorted(windows):
+        best = max(windows[number], key=lambda one: one.score)
+        no_answer = min(one.no_answer for one in windows[number])
+        empty = some_have_none and no_answer > best.score
+        chosen.append(RowAnswer(number, "", best.expected) if empty else best)
+    return chosen
+
+
+def _class(number: int, row: Rows, outputs: Outputs, labels: Sequence[str | int]) -> RowAnswer:
+    (place,) = np.flatnonzero(row.loss_mask[0] > 0)
+    logits = outputs[place].astype(np.float64)
+    chosen = int(logits.argmax())
+    probability = float(1 / np.exp(logits - logits[chosen]).sum())
+    return RowAnswer(number, labels[chosen], labels[int(row.labels[0, place])], probability)
+
+
+def _number(number: int, row: Rows, outputs: Outputs) -> RowAnswer:
+    (place,) = np.flatnonzero(row.loss_mask[0] > 0)
+    assert row.targets is not None, "a regression has them"
+    return RowAnswer(number, float(outputs[place, 0]), float(row.targets[0, place]))
+
+
+def _tags(samples: TaggingSamples, number: int, outputs: Outputs, labels: Sequence[str | int]) -> RowAnswer:
+    """A word that has no position in the row, which a model cannot tag, is taken to be outside of all entities, or to
+    have the first tag where there is no O."""
+    unseen = _OUTSIDE if _OUTSIDE in labels else labels[0]
+    predicted = [
+        labels[int(outputs[place].argmax())] if place >= 0 else unseen
+        for place in samples.word_positions(number).tolist()
+    ]
+    return RowAnswer(number, predicted, [labels[tag] for tag in samples.tags(number).tolist()])
+
+
+def _span(samples: SpansSamples, number: int, outputs: Outputs) -> RowAnswer:
+    """The span of the context whose first and last token have the highest sum of logits."""
+    places = samples.context_positions(number)
+    row_number = samples.row_number(number)
+    expected = samples.references(row_number) or [""]
+    no_answer = float(outputs[0].sum())
+    if not len(places):
+        return RowAnswer(row_number, "", expected, score=-np.inf, no_answer=no_answer)
+    first, last = outputs[places.start : places.stop].T.astype(np.float64)
+    size = np.arange(len(places))
+    sums = np.where((size >= size[:, None]) & (size < size[:, None] + _LONGEST_ANSWER), first[:, None] + last, -np.inf)
+    begin, end = np.unravel_index(int(sums.argmax()), sums.shape)
+    text = samples.answer(number, places.start + int(begin), places.start + int(end))
+    return RowAnswer(row_number, text, expected, score=float(sums[begin, end]), no_answer=no_answer)
