@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from pretrain.__main__ import main
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.config.shipped import shipped
 from pretrain.run_dir.records import read_events, read_metrics
 from tests.helpers import command
 
@@ -129,6 +132,14 @@ def test_mistakes_are_one_sentence_before_the_first_step(
     error = capsys.readouterr().err
     assert sentence in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if name.startswith("finetune/")])
+def test_a_shipped_config_has_the_checkpoint_s_model(uninterrupted: Path, name: str) -> None:
+    config = load(RunConfig, name, [f"run.start_from={uninterrupted}", "model.dropout=0.1"])
+    start = load(RunConfig, uninterrupted / "config.yaml").model
+    assert config.model.task_head is not None
+    assert config.model == start.model_copy(update={"dropout": 0.1, "task_head": config.model.task_head})
 
 
 def test_a_start_without_a_checkpoint_is_refused(tone: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,11 +20,12 @@ from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.tiny import tiny_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# Not runs: configs of `pretrain data build`, descriptions of clusters, and files that others extend.
+# Not runs by themselves: configs of `pretrain data build`, descriptions of clusters, files that others extend, and
+# fine-tuning, whose model is a checkpoint's.
 RUNS = sorted(
     path
     for path in CONFIGS.rglob("*.yaml")
-    if path.relative_to(CONFIGS).parts[0] not in ("data", "cluster") and path.stem != "common"
+    if path.relative_to(CONFIGS).parts[0] not in ("data", "cluster", "finetune") and path.stem != "common"
 )
 SIZES = [path for path in RUNS if path.parent.name != "debug"]
 

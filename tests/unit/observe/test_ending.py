@@ -15,7 +15,7 @@ from pretrain.observe.ending import finished, next_commands
 from pretrain.observe.memory import Peak
 from pretrain.plan.memory_check import planned_bytes
 
-RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/"))]
+RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/", "finetune/"))]
 SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, vocabulary=9000)
 
 

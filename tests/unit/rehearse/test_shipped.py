@@ -39,7 +39,7 @@ def _names(folder: str) -> list[str]:
 
 
 DEBUG = _names("debug")
-PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in ("debug", "data", "cluster")]
+PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in ("debug", "data", "cluster", "finetune")]
 
 
 def _most_gpus(config: RunConfig, most: int) -> int:
