@@ -109,6 +109,15 @@ def expected_config(candidates: list[Path], overrides: list[str], one_rank: bool
     return scoring_config(candidates[-1], overrides, one_rank)
 
 
+def check_predicts_tokens(config: RunConfig, run: Path) -> None:
+    """Raises ConfigError for a fine-tuned model that has a task head in place of its language-model head."""
+    if config.model.task_head is not None:
+        raise ConfigError(
+            f"{run} was fine-tuned for {config.objective.name}, and its model answers rows and predicts no tokens: "
+            f"score it with `pretrain eval {run} --tasks heldout --out DIR`"
+        )
+
+
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """What makes two resolved configs other runs: the keys that differ, with both values. Layout, micro-batch, logging
     and the like may differ in one run."""

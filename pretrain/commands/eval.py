@@ -36,6 +36,8 @@ def main(argv: list[str]) -> int:
     candidates, expected = find_checkpoints(options, options.overrides, one_rank, REPORT_KEYS)
     if needs_local_ranks(expected, options.nproc, trains=False):
         return start_local_ranks(options.nproc, ["eval", *argv], None)
+    if expected.model.task_head is not None:
+        return _answer_rows(options, candidates, one_rank)
     from pretrain.evaluate.checkpoints import EvalRequest, evaluate_checkpoints
     from pretrain.evaluate.opening import open_checkpoint
     from pretrain.evaluate.settings import EvalSettings
@@ -66,6 +68,24 @@ def main(argv: list[str]) -> int:
     }
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
     evaluate_checkpoints(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request, print)
+    return 0
+
+
+def _answer_rows(options: argparse.Namespace, candidates: list[Path], one_rank: bool) -> int:
+    """Scores a fine-tuned model that has a task head on the rows that it has not seen."""
+    from pretrain.errors import ConfigError
+    from pretrain.evaluate.opening import open_checkpoint
+    from pretrain.evaluate.tasks.registry import HELD_OUT
+    from pretrain.finetune.eval_rows import eval_rows
+
+    if options.tasks != [HELD_OUT] or options.all_checkpoints:
+        raise ConfigError(
+            f"{options.checkpoint} was fine-tuned for labelled rows, and its model predicts no tokens: use --tasks "
+            f"{HELD_OUT}, which scores its validation and test rows, of one checkpoint"
+        )
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, {"--out": str(options.out)})
+    for line in eval_rows(config, checkpoint, options.out):
+        print(line)
     return 0
 
 

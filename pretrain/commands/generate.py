@@ -26,12 +26,14 @@ def main(argv: list[str]) -> int:
     unblock()
     options = _parser().parse(argv)
     prompts = _prompts(options)
+    from pretrain.checkpoint.state import check_predicts_tokens
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
     if options.out is not None:
         check_writable(options.out)
     one_rank = options.nproc is None and not under_launcher()
     candidates, expected = find_checkpoints(options, options.overrides, one_rank)
+    check_predicts_tokens(expected, options.checkpoint)
     if expected.parallel.virtual > 1 or expected.parallel.context > 1:
         raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
     if not expected.model.has_decoder:

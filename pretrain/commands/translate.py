@@ -32,12 +32,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: stdout).")
     parser.add_nproc(SCORING_RANKS)
     options = parser.parse(argv)
+    from pretrain.checkpoint.state import check_predicts_tokens
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
     if options.out is not None:
         check_writable(options.out)
     one_rank = options.nproc is None and not under_launcher()
     candidates, expected = find_checkpoints(options, options.overrides, one_rank)
+    check_predicts_tokens(expected, options.checkpoint)
     if needs_local_ranks(expected, options.nproc, trains=False):
         return start_local_ranks(options.nproc, ["translate", *argv], None)
     from pretrain.evaluate.opening import open_checkpoint

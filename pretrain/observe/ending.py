@@ -11,25 +11,32 @@ from pretrain.observe.memory import Peak, size
 from pretrain.plan.memory_check import planned_bytes
 from pretrain.run_dir.paths import RunDir
 
-_SENTENCE_TASKS = "heldout,arithmetic_2da"  # which need no file
+_SENTENCE_TASK = "arithmetic_2da"  # which needs no file
 _EXPORTED = ("dense", "banded", "bigbird", "local_global")
 
 
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind: each runs unchanged."""
     run, name = _opened(config), Path(config.run.dir).resolve().name
-    tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
-    commands = [f"pretrain eval {run} --tasks {tasks} --out {out}", *_texts(config)]
+    scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []
+    commands = [*scores, *_texts(config)]
     if _has_a_class_of_hugging_face(config.model):
         commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
     return commands
 
 
+def _tasks(config: RunConfig) -> str:
+    """Tasks that need no file and that the model can be scored on; empty: none."""
+    has_heldout = not config.objective.labelled or config.model.task_head is not None
+    sentences = config.objective.predicts_next
+    return ",".join([*(["heldout"] if has_heldout else []), *([_SENTENCE_TASK] if sentences else [])])
+
+
 def after_import(config: RunConfig) -> list[str]:
     """Lines: what can be done with imported weights. TEXT and DATASET are for the user to fill in."""
     run, first = _opened(config), shlex.quote(str(RunDir(config.run.dir).reports / "first"))
-    tasks = [f"pretrain eval {run} --tasks arithmetic_2da --out {first}"] if config.objective.predicts_next else []
+    tasks = [f"pretrain eval {run} --tasks {_SENTENCE_TASK} --out {first}"] if config.objective.predicts_next else []
     tokenizer = shlex.quote(f"tokenizer.path={RunDir(config.run.dir).checkpoint(0)}/tokenizer.model")
     data = "data/pairs" if config.objective.name in ("pairs", "tlm") else "data/text"
     more = shlex.join((f"run.start_from={config.run.dir}", f"run.dir={config.run.dir}-trained"))
@@ -43,7 +50,8 @@ def after_import(config: RunConfig) -> list[str]:
 
 
 def _texts(config: RunConfig) -> list[str]:
-    return [f"pretrain generate {_opened(config)} --prompt The"] if config.model.has_decoder else []
+    predicts = config.model.has_decoder and config.model.task_head is None
+    return [f"pretrain generate {_opened(config)} --prompt The"] if predicts else []
 
 
 def _opened(config: RunConfig) -> str:

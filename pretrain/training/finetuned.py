@@ -4,6 +4,7 @@ from pathlib import Path
 
 from data_pipeline.dataset.source import LabelledSplit
 from pretrain.engine.collective import run_on_all_ranks
+from pretrain.finetune.eval_rows import figure_lines
 from pretrain.finetune.judge import AnsweredSplit
 from pretrain.finetune.report.write import FinetuneFacts, write_report
 from pretrain.run_dir.paths import RunDir, checkpoint_step, complete_checkpoints
@@ -38,9 +39,6 @@ def report_answers(session: Session) -> None:
             write_report(directory, config, facts, dataset, judged)
 
     run_on_all_ranks(f"writing to {directory}", write, session.group)
-    for split, one in judged.items():
-        figures = ", ".join(
-            f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in one.figures.items()
-        )
-        log.say(f"{split} ({len(one.predictions):,} rows): {figures}")
+    for line in figure_lines(judged):
+        log.say(line)
     log.say(f"report: {Path(directory) / 'report.html'}")

@@ -3,12 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import AlbertConfig, AlbertForMaskedLM, AlbertForPreTraining
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForPreTraining,
+    AlbertForQuestionAnswering,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import by_answer, check_encoder, encoder_fields, encoder_section
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -89,4 +96,11 @@ ALBERT = HfFamily(
     links=links,
     hf_class=hf_class,
     refuse=refuse,
+    heads={
+        "sequence": HfHead(
+            model_class=AlbertForSequenceClassification, classifier="classifier", pooler="albert.pooler"
+        ),
+        "tokens": HfHead(model_class=AlbertForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=AlbertForQuestionAnswering, classifier="qa_outputs"),
+    },
 )

@@ -5,10 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartForQuestionAnswering,
+    BartForSequenceClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows
 from pretrain.config.model import Model
@@ -138,4 +143,12 @@ BART = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(
+            model_class=BartForSequenceClassification,
+            classifier="classification_head.out_proj",
+            pooler="classification_head.dense",
+        ),
+        "spans": HfHead(model_class=BartForQuestionAnswering, classifier="qa_outputs"),
+    },
 )

@@ -3,10 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
@@ -131,4 +138,11 @@ BERT = HfFamily(
     links=links,
     hf_class=hf_class,
     refuse=refuse,
+    heads={
+        "sequence": HfHead(
+            model_class=BertForSequenceClassification, classifier="classifier", pooler="bert.pooler.dense"
+        ),
+        "tokens": HfHead(model_class=BertForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=BertForQuestionAnswering, classifier="qa_outputs"),
+    },
 )

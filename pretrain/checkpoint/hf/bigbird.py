@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BigBirdConfig, BigBirdForMaskedLM, BigBirdForPreTraining
+from transformers import BigBirdConfig, BigBirdForMaskedLM, BigBirdForPreTraining, BigBirdForTokenClassification
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, one, same
 from pretrain.config.model import Model
 from pretrain.config.patterns.blocks import BigBird
@@ -127,5 +127,10 @@ BIGBIRD = HfFamily(
     hf_class=hf_class,
     refuse=refuse,
     left_out=left_out,
+    heads={
+        "sequence": "its class has the activation of its layers where ours has tanh",
+        "tokens": HfHead(model_class=BigBirdForTokenClassification, classifier="classifier", unused=_POOLER),
+        "spans": "its class has two more layers",
+    },
     padded=False,  # the last block is the row's there, and the text's here
 )

@@ -3,10 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import BloomConfig, BloomForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    BloomForQuestionAnswering,
+    BloomForSequenceClassification,
+    BloomForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.model import Model
@@ -84,6 +90,11 @@ BLOOM = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(model_class=BloomForSequenceClassification, classifier="score"),
+        "tokens": HfHead(model_class=BloomForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=BloomForQuestionAnswering, classifier="qa_outputs"),
+    },
     takes=takes,
     refuse=refuse,
 )

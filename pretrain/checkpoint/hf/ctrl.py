@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import CTRLConfig, CTRLLMHeadModel
+from transformers import CTRLConfig, CTRLForSequenceClassification, CTRLLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.model import Model
@@ -74,4 +74,7 @@ CTRL = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(model_class=CTRLForSequenceClassification, classifier="classifier"),
+    },
 )

@@ -23,7 +23,8 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
-from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
+from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
+from pretrain.checkpoint.hf.heads import decoder_padding, with_head
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
@@ -47,6 +48,9 @@ def export(
         raise ConfigError(f"{directory} is there already: choose another directory")
     family = hf_family_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
+    if config.model.task_head is not None:
+        pad = decoder_padding(config.model, config.objective, tokenizer)
+        family = with_head(family, config.objective, pad)
     described = family.hf_config(config.model, config.objective.specials(tokenizer))
     temporary = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
     try:
@@ -60,12 +64,12 @@ def export(
         if (template := chat.of_run(checkpoint)) is not None:
             (temporary / chat.FILE).write_text(template, encoding="utf-8")
         write_tensors(temporary / WEIGHTS, family.links(config.model), FullTensors(checkpoint, manifest))
-        batch = rows_for(config)
-        logits = scorer().logits(batch)
+        batch = rows_for(config, described)
+        logits = our_answers(scorer(), config.model, batch)
         hf_model, missing, unknown = load(family, config.model, temporary)
         if missing or unknown:
             raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
-        agreement = pass_gate("exported", logits, hf_model, batch, config.model.position_offset)
+        agreement = pass_gate("exported", logits, hf_model, batch, config.model)
         if hf_model.can_generate():
             hf_model.generation_config.save_pretrained(temporary)
         (temporary / "README.md").write_text(

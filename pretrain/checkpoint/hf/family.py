@@ -1,7 +1,7 @@
 """What a family of Hugging Face declares: conversions of configs and tensors in both directions."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +22,23 @@ def _any_config(tree: dict[str, Any], most_layers: int) -> None:
 
 def _nothing(model: Model, values: Mapping[str, Tensor]) -> list[str]:
     return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfHead:
+    """A class of transformers with the head of a fine-tuned model in place of a language-model head."""
+
+    model_class: Any
+    classifier: str
+    """name of the last linear layer"""
+    pooler: str | None = None
+    """name of the dense layer before it; None: it has none"""
+    prefix: tuple[str, str] = ("", "")
+    """how names of the other tensors begin in the family's class, and what they begin with here"""
+    unused: str | None = None
+    """name of a dense layer that is there without use"""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """fields of config.json that say which head it is"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +68,8 @@ class HfFamily:
     folder's tensors, which layers cannot exceed"""
     left_out: Callable[[Model, Mapping[str, Tensor]], list[str]] = _nothing
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
+    heads: Mapping[str, HfHead | str] = field(default_factory=dict)
+    """classes of fine-tuned models ("sequence", "tokens", "spans"), or why the class computes something else"""
     padded: bool = True
     """whether rows with padding have the same answers in both implementations"""
 

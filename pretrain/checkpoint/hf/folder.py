@@ -10,7 +10,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PretrainedConfig
 
+from data_pipeline.recipes.objective import Objective
 from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.heads import objective_of, with_head
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -25,12 +27,14 @@ _FORMER = {".weight": ".gamma", ".bias": ".beta"}  # norms' leaves, in files of 
 
 @dataclass(frozen=True)
 class Folder:
-    """What `read` found. `hf_config` is the config as transformers reads it, of the class that `family` has."""
+    """What `read` found. `hf_config` is the config as transformers reads it, of the class that `family` has.
+    `objective` is ours for a class with a task head; None: it predicts tokens."""
 
     path: Path
     family: HfFamily
     hf_config: PretrainedConfig
     tensors: dict[str, tuple[int, ...]]
+    objective: Objective | None
 
 
 def read(path: Path) -> Folder:
@@ -50,11 +54,13 @@ def read(path: Path) -> Folder:
     try:
         family.refuse(tree, len(tensors))
         hf_config = family.model_class.config_class.from_dict(tree)
+        if (objective := objective_of(hf_config, family)) is not None:
+            family = with_head(family, objective)
     except ConfigError as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from None
     except Exception as error:  # the library raises whatever a value leads to
         raise ConfigError(f"{path / 'config.json'} cannot be read ({_line(error)})") from None
-    return Folder(path, family, hf_config, tensors)
+    return Folder(path, family, hf_config, tensors, objective)
 
 
 _REFUSED = {

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from data_pipeline.batch import Rows
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.attention import Banded
+from pretrain.config.model import Model
 from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.base import InspectEngine
 from pretrain.errors import RunError
 
 GATE = 1e-4
@@ -44,13 +47,13 @@ class Agreement:
         return f"{measured}; its own, of weights a unit in the last place away: {self.limit:.2e}"
 
 
-def pass_gate(verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, position_offset: int) -> Agreement:
-    """Holds our logits against those of a Hugging Face model, which is of no more use after that. Raises RunError,
-    "not VERB: ...", if they differ."""
-    expected = hf_logits(hf_model, batch, position_offset)
+def pass_gate(verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, model: Model) -> Agreement:
+    """Compares our logits (`our_answers` of `model`) with those of a Hugging Face model, which is of no more use after
+    that. Raises RunError, "not VERB: ...", if they differ."""
+    expected = _hf_answers(hf_model, batch, model)
     difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
-        limit = max(limit, _rounding(hf_model, batch, position_offset, expected))
+        limit = max(limit, _rounding(hf_model, batch, model, expected))
     if not difference <= limit:
         raise RunError(
             f"not {verb}: logits differ by {difference:.2e} from transformers' {type(hf_model).__name__}, more than "
@@ -59,7 +62,7 @@ def pass_gate(verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows,
     return Agreement(difference, limit)
 
 
-def _rounding(hf_model: Any, batch: Rows, position_offset: int, expected: tuple[Tensor, ...]) -> float:
+def _rounding(hf_model: Any, batch: Rows, model: Model, expected: tuple[Tensor, ...]) -> float:
     """How far logits move when all weights do by a unit in the last place, up or down as drawn. The most of a few
     draws, as a position that is near to a turning point moves much in some of them and little in others. Weights stay
     moved: a copy would take the memory of another model."""
@@ -69,13 +72,14 @@ def _rounding(hf_model: Any, batch: Rows, position_offset: int, expected: tuple[
             for weight in hf_model.parameters():
                 up = torch.rand(weight.shape, generator=draw) < 0.5
                 weight.mul_(torch.where(up, 1 + _UNIT, 1 - _UNIT))
-        before, expected = expected, hf_logits(hf_model, batch, position_offset)
+        before, expected = expected, _hf_answers(hf_model, batch, model)
         moved.append(largest_difference(before, expected))
     return max(moved)
 
 
-def rows_for(config: RunConfig) -> Rows:
-    """Synthetic rows of the model's full length, with padding, segments and targets where the model reads them.
+def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None) -> Rows:
+    """Synthetic rows of the model's full length, with padding, segments and targets where the model reads them. Of a
+    model with a task head, see `head_rows_for`, which needs `hf_config`.
 
     Each row is one document with consecutive positions, as Hugging Face's models expect. Without a table of positions,
     rows are only as long as every window's border needs. A class with its own rules for padding gets none. Where a text
@@ -85,10 +89,77 @@ def rows_for(config: RunConfig) -> Rows:
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
+    if model.task_head is not None:
+        assert hf_config is not None
+        return head_rows_for(config, hf_config)
     rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
     if not hf_family_of(model).padded and rows.attention_mask is not None:
         rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
     return rows
+
+
+def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
+    """Synthetic rows for a model with a task head, the first of the model's full length and others shorter, with the
+    padding and the end of text of `hf_config`. `loss_mask` is 1 where the model answers."""
+    model, rows = config.model, SyntheticStream(config).batch(0, _ROWS, 0, 1)
+    end = hf_config.eos_token_id
+    end = end[0] if isinstance(end, list) else end
+    pad = end if hf_config.pad_token_id is None else hf_config.pad_token_id
+    every, length = np.arange(_ROWS), rows.tokens.shape[1]
+    sizes = np.array([length - (length * row) // (2 * _ROWS) for row in every])
+    if not hf_family_of(model).padded:
+        sizes[:] = length
+    seen = np.arange(length) < sizes[:, None]
+    ordinary = next(index for index in range(model.vocab_size) if index not in (pad, end))
+    tokens = np.where(np.isin(rows.tokens, (pad, end)), ordinary, rows.tokens)
+    if end is not None and end != pad:
+        tokens[every, sizes - 1] = end
+    tokens = np.where(seen, tokens, pad)
+    mask = seen.astype(np.float32)
+    if model.task_head is not None and model.task_head.kind == "sequence":
+        mask = np.zeros_like(mask)
+        mask[every, sizes - 1 if model.has_decoder else 0] = 1
+    decoder_tokens = None
+    if model.is_encoder_decoder:
+        start = np.full((_ROWS, 1), hf_config.decoder_start_token_id)
+        decoder_tokens = np.concatenate([start, tokens[:, :-1]], axis=1)
+    return replace(
+        rows,
+        tokens=tokens,
+        loss_mask=mask,
+        decoder_tokens=decoder_tokens,
+        attention_mask=seen if model.has_encoder else None,
+    )
+
+
+def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tensor, ...]:
+    """Logits of a model that predicts tokens; of one with a task head, its answers where the loss mask of `batch` is 1,
+    [answers, outputs]."""
+    if model.task_head is None:
+        return engine.logits(batch)
+    known = np.minimum(batch.tokens, model.vocab_size - 1)  # padding may be another id, and comes after the text
+    (answers,) = engine.logits(replace(batch, tokens=known))
+    return (answers[torch.from_numpy(batch.loss_mask > 0)],)
+
+
+def _hf_answers(hf_model: Any, batch: Rows, model: Model) -> tuple[Tensor, ...]:
+    """What `our_answers` returns, from a Hugging Face model."""
+    if model.task_head is None:
+        return hf_logits(hf_model, batch, model.position_offset)
+    with torch.no_grad():
+        return head_outputs(hf_model.float().eval(), batch, model.position_offset)
+
+
+def head_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
+    """The answers of a class of transformers with a task head where the loss mask of `batch` is 1, as `hf_model` is and
+    with its gradients."""
+    inputs = hf_inputs(hf_model, batch, position_offset)
+    inputs.pop("decoder_input_ids", None)  # these classes make them of the input
+    outputs, answered = hf_model(**inputs), torch.from_numpy(batch.loss_mask > 0)
+    if hasattr(outputs, "start_logits"):
+        return (torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)[answered],)
+    logits = outputs.logits
+    return (logits if logits.dim() == 2 else logits[answered],)
 
 
 def hf_logits(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
@@ -99,6 +170,15 @@ def hf_logits(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Ten
 
 def hf_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
     """The same, as `hf_model` is and with its gradients."""
+    outputs = hf_model(**hf_inputs(hf_model, batch, position_offset))
+    if hasattr(outputs, "prediction_logits"):
+        answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits
+        return outputs.prediction_logits, answers.flip(1)
+    return (outputs.logits,)
+
+
+def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str, Tensor]:
+    """What `hf_model` reads of `batch`."""
     inputs = {
         "input_ids": batch.tokens,
         "attention_mask": batch.attention_mask,
@@ -109,14 +189,11 @@ def hf_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Te
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
     if hf_model.config.model_type in _COUNTING:  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
-    if count := getattr(hf_model.config, "global_tokens", 0):
+    count = getattr(hf_model.config, "global_tokens", 0)
+    if count or hf_model.config.model_type == "longformer":  # some of its classes have global tokens where none is said
         tensors["global_attention_mask"] = torch.zeros(batch.tokens.shape, dtype=torch.int64)
         tensors["global_attention_mask"][:, :count] = 1
-    outputs = hf_model(**tensors)
-    if hasattr(outputs, "prediction_logits"):
-        answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits
-        return outputs.prediction_logits, answers.flip(1)
-    return (outputs.logits,)
+    return tensors
 
 
 def largest_difference(logits: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:

@@ -5,10 +5,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, OpenAIGPTConfig
+from transformers import (
+    GPT2Config,
+    GPT2ForQuestionAnswering,
+    GPT2ForSequenceClassification,
+    GPT2ForTokenClassification,
+    GPT2LMHeadModel,
+    OpenAIGPTConfig,
+)
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, norm, one, rows, same, transposed
 from pretrain.config.model import Model
@@ -116,4 +123,9 @@ GPT2 = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(model_class=GPT2ForSequenceClassification, classifier="score"),
+        "tokens": HfHead(model_class=GPT2ForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=GPT2ForQuestionAnswering, classifier="qa_outputs"),
+    },
 )

@@ -12,10 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPTNeoConfig, GPTNeoForCausalLM
+from transformers import (
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    GPTNeoForQuestionAnswering,
+    GPTNeoForSequenceClassification,
+    GPTNeoForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.attention import Banded
@@ -135,6 +141,11 @@ GPT_NEO = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(model_class=GPTNeoForSequenceClassification, classifier="score"),
+        "tokens": HfHead(model_class=GPTNeoForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=GPTNeoForQuestionAnswering, classifier="qa_outputs"),
+    },
     takes=takes,
     refuse=refuse,
 )

@@ -11,7 +11,7 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.folder import Folder
-from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
+from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
 from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
 from pretrain.checkpoint.saver import Saver
@@ -32,13 +32,17 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         model = folder.family.model_of(folder.hf_config)
     except KeyError as error:
         raise ConfigError(f"{directory}: the activation {error} is not known here") from None
-    sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
+    if folder.objective is not None:
+        objective = folder.objective.model_dump(mode="json", exclude_unset=True) | {"name": folder.objective.name}
+    else:
+        sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
+        objective = {"name": folder.family.objective} | sentinels
     tree = {
         "run": {"name": directory.resolve().name, "dir": str(run)},
         "train": {"steps": 1},
         "batch": {"sequences": 8},
         "model": model,
-        "objective": {"name": folder.family.objective} | sentinels,
+        "objective": objective,
         "optimizer": {"learning_rate": 1e-4},
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))
@@ -75,8 +79,10 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
             for piece in part.pieces:
                 piece.value.copy_(value)
     assert not state, f"no link leads to {sorted(state)}"
-    batch = rows_for(config)
-    agreement = pass_gate("imported", engine.logits(batch), hf_model, batch, config.model.position_offset)
+    batch = rows_for(config, hf_model.config)
+    if config.model.task_head is not None and hf_model.config.pad_token_id is None:
+        hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # or it would read no more than one row
+    agreement = pass_gate("imported", our_answers(engine, config.model, batch), hf_model, batch, config.model)
     cursor = {"samples": 0, "fingerprint": "imported"}
     record = Record(
         step=0,

@@ -6,16 +6,31 @@ from typing import Any
 
 from transformers import (
     Gemma2ForCausalLM,
+    Gemma2ForSequenceClassification,
+    Gemma2ForTokenClassification,
     Gemma3ForCausalLM,
+    Gemma3TextForSequenceClassification,
     LlamaForCausalLM,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
     MistralForCausalLM,
+    MistralForQuestionAnswering,
+    MistralForSequenceClassification,
+    MistralForTokenClassification,
     PretrainedConfig,
     Qwen2ForCausalLM,
+    Qwen2ForQuestionAnswering,
+    Qwen2ForSequenceClassification,
+    Qwen2ForTokenClassification,
     Qwen3ForCausalLM,
+    Qwen3ForQuestionAnswering,
+    Qwen3ForSequenceClassification,
+    Qwen3ForTokenClassification,
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.checkpoint.hf.rope import positions, rope
@@ -142,11 +157,23 @@ def links(model: Model) -> Iterator[Link]:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
+def _heads(sequence: Any, tokens: Any = None, spans: Any = None) -> dict[str, HfHead]:
+    """Heads of these classes. The model goes by another name where questions are answered."""
+    heads = {"sequence": HfHead(model_class=sequence, classifier="score")}
+    if tokens is not None:
+        heads["tokens"] = HfHead(model_class=tokens, classifier="score")
+    if spans is not None:
+        prefix = "model.", f"{spans.base_model_prefix}."
+        heads["spans"] = HfHead(model_class=spans, classifier="qa_outputs", prefix=prefix)
+    return heads
+
+
 def _family(
     name: str,
     model_class: Any,
     model_type: str,
     *,
+    heads: Mapping[str, HfHead],
     hf_fields: Callable[[Model], dict[str, Any]],
     settings: Callable[[Any], dict[str, Any]],
     takes: Callable[[Model], bool] = lambda model: True,
@@ -180,6 +207,7 @@ def _family(
         links=links,
         takes=takes,
         refuse=refuse,
+        heads=heads,
     )
 
 
@@ -254,6 +282,7 @@ LLAMA_KIN = (
         "Gemma 2",
         Gemma2ForCausalLM,
         "gemma2",
+        heads=_heads(Gemma2ForSequenceClassification, Gemma2ForTokenClassification),
         takes=lambda model: model.norm == "sandwich" and not model.qk_norm,
         required=_GEMMA2,
         free=("final_logit_softcap", "attention_logit_softcap"),
@@ -270,6 +299,7 @@ LLAMA_KIN = (
         "Gemma 3",
         Gemma3ForCausalLM,
         "gemma3_text",
+        heads=_heads(Gemma3TextForSequenceClassification),
         takes=lambda model: model.norm == "sandwich",
         required=_GEMMA3,
         free=("final_logit_softcap", "positions.local_base"),
@@ -286,6 +316,7 @@ LLAMA_KIN = (
         "Qwen3",
         Qwen3ForCausalLM,
         "qwen3",
+        heads=_heads(Qwen3ForSequenceClassification, Qwen3ForTokenClassification, Qwen3ForQuestionAnswering),
         takes=lambda model: model.qk_norm,
         required={"qk_norm": True},
         hf_fields=lambda model: _qwen_fields(model) | {"attention_bias": False},
@@ -295,6 +326,7 @@ LLAMA_KIN = (
         "Qwen2",
         Qwen2ForCausalLM,
         "qwen2",
+        heads=_heads(Qwen2ForSequenceClassification, Qwen2ForTokenClassification, Qwen2ForQuestionAnswering),
         takes=lambda model: model.has_qkv_bias,
         required={"has_qkv_bias": True},
         hf_fields=_qwen_fields,
@@ -304,6 +336,7 @@ LLAMA_KIN = (
         "Mistral",
         MistralForCausalLM,
         "mistral",
+        heads=_heads(MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering),
         takes=lambda model: bool(windows(model)),
         patterns=("banded",),
         hf_fields=lambda model: _plain_fields(model) | {"sliding_window": windows(model)[0]},
@@ -313,6 +346,7 @@ LLAMA_KIN = (
         "Llama",
         LlamaForCausalLM,
         "llama",
+        heads=_heads(LlamaForSequenceClassification, LlamaForTokenClassification, LlamaForQuestionAnswering),
         patterns=("dense",),
         hf_fields=lambda model: _plain_fields(model) | {"attention_bias": False, "mlp_bias": False},
         settings=_settings,

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, equal
-from transformers import LongformerConfig, LongformerForMaskedLM
+from transformers import (
+    LongformerConfig,
+    LongformerForMaskedLM,
+    LongformerForQuestionAnswering,
+    LongformerForSequenceClassification,
+    LongformerForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import roberta
@@ -123,4 +129,7 @@ LONGFORMER = HfFamily(
     takes=takes,
     refuse=refuse,
     left_out=left_out,
+    heads=roberta.heads(
+        LongformerForSequenceClassification, LongformerForTokenClassification, LongformerForQuestionAnswering
+    ),
 )

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
+from transformers import OpenAIGPTConfig, OpenAIGPTForSequenceClassification, OpenAIGPTLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
@@ -74,5 +74,8 @@ OPENAI_GPT = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(model_class=OpenAIGPTForSequenceClassification, classifier="score"),
+    },
     takes=takes,
 )

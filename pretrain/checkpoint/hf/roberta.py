@@ -5,12 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import RobertaConfig, RobertaForMaskedLM
+from transformers import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForQuestionAnswering,
+    RobertaForSequenceClassification,
+    RobertaForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -74,6 +80,16 @@ def _without_segment(positions: Tensor) -> list[Tensor]:
     return [positions, torch.zeros_like(positions[:1])]
 
 
+def heads(sequence: Any, tokens: Any, spans: Any) -> dict[str, HfHead]:
+    """Heads of these classes, with RoBERTa's names of tensors."""
+    pooler, classifier = "classifier.dense", "classifier.out_proj"
+    return {
+        "sequence": HfHead(model_class=sequence, classifier=classifier, pooler=pooler),
+        "tokens": HfHead(model_class=tokens, classifier="classifier"),
+        "spans": HfHead(model_class=spans, classifier="qa_outputs"),
+    }
+
+
 ROBERTA = HfFamily(
     model_class=RobertaForMaskedLM,
     model_type="roberta",
@@ -83,4 +99,5 @@ ROBERTA = HfFamily(
     model_of=model_of,
     links=links,
     refuse=refuse,
+    heads=heads(RobertaForSequenceClassification, RobertaForTokenClassification, RobertaForQuestionAnswering),
 )

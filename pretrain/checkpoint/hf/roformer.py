@@ -4,9 +4,16 @@ that it computes and does not train."""
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import RoFormerConfig, RoFormerForMaskedLM
+from transformers import (
+    RoFormerConfig,
+    RoFormerForMaskedLM,
+    RoFormerForQuestionAnswering,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf import roberta
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
@@ -72,4 +79,7 @@ ROFORMER = HfFamily(
     model_of=model_of,
     links=links,
     refuse=refuse,
+    heads=roberta.heads(
+        RoFormerForSequenceClassification, RoFormerForTokenClassification, RoFormerForQuestionAnswering
+    ),
 )

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import T5Config, T5ForConditionalGeneration, T5ForQuestionAnswering, T5ForSequenceClassification
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.model import Model
@@ -124,4 +124,14 @@ T5 = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    heads={
+        "sequence": HfHead(
+            model_class=T5ForSequenceClassification,
+            classifier="classification_head.out_proj",
+            pooler="classification_head.dense",
+            prefix=("", "transformer."),
+        ),
+        "tokens": "its class reads the encoder's output where ours reads the decoder's",
+        "spans": HfHead(model_class=T5ForQuestionAnswering, classifier="qa_outputs"),
+    },
 )

@@ -15,9 +15,11 @@ from transformers import AutoTokenizer
 
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.objective import Objective
+from data_pipeline.recipes.tagging import Tagging
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials, names
 from pretrain.checkpoint.hf import hostile
+from pretrain.checkpoint.hf.heads import decoder_padding
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError, RunError
 
@@ -38,7 +40,9 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
         hf_tokenizer = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     except DataError as error:
         raise ConfigError(f"not exported: {error}") from None
-    for index, name in names(tokenizer, specials).items():
+    pad = decoder_padding(model, objective, tokenizer)
+    padding = {} if pad is None or pad < tokenizer.vocabulary_size else {pad: "<pad>"}
+    for index, name in (names(tokenizer, specials) | padding).items():
         hf_tokenizer.add_special_tokens([AddedToken(name, normalized=False)])
         if hf_tokenizer.token_to_id(name) != index:
             raise ConfigError(
@@ -48,24 +52,33 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
     if before or after:
         marks = [(hf_tokenizer.id_to_token(index), index) for index in (*before, *after)]
         first, last = ([f"{hf_tokenizer.id_to_token(index)}:0" for index in ids] for ids in (before, after))
-        second = [mark.replace(":0", ":1") for mark in last]
+        between, segment = _pairs(objective)
+        second = [mark.replace(":0", f":{segment}") for mark in last]
         hf_tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*first, "$A:0", *last], pair=[*first, "$A:0", *last, "$B:1", *second], special_tokens=marks
+            single=[*first, "$A:0", *last],
+            pair=[*first, "$A:0", *last * between, f"$B:{segment}", *second],
+            special_tokens=marks,
         )
     hf_tokenizer.save(str(directory / _FILE))
     (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, objective, model, hf_tokenizer), indent=2) + "\n")
     (directory / ORIGINAL).mkdir()
     tokenizer.save(directory / ORIGINAL / tokenizer.file_name)
-    check(tokenizer, objective, directory)
+    check(tokenizer, objective, directory, specials.vocabulary + len(padding))
 
 
 def around(objective: Objective, specials: Specials, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The ids that the objective's samples have before a text, and after it."""
     needs = objective.needs
-    if needs.end == "end_of_text":
-        return tokenizer.opened([]), []
+    if needs.end == "end_of_text":  # whose texts have an end where their last token answers for them
+        return tokenizer.opened([]), [] if objective.task_head is None else [specials.end]
     before = [specials.cls] if "cls" in needs.roles else []
     return before, [specials.sep if "sep" in needs.roles else specials.end]
+
+
+def _pairs(objective: Objective) -> tuple[int, int]:
+    """How many ids follow the first text of a pair, and the segment of the second."""
+    between = 2 if getattr(objective, "format", None) in ("roberta", "bart") else 1
+    return between, int(not objective.labelled or "segments" in objective.columns)
 
 
 def found_in_text(specials: Specials) -> bool:
@@ -76,14 +89,14 @@ def found_in_text(specials: Specials) -> bool:
 def _config(
     tokenizer: Tokenizer, objective: Objective, model: Model, hf_tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
-    specials = objective.specials(tokenizer)
+    specials, pad = objective.specials(tokenizer), decoder_padding(model, objective, tokenizer)
     unknown = next((i for i in map(tokenizer.id_of, ("<unk>", "[UNK]")) if i is not None), -1)
     begin = tokenizer.begin_of_text
     roles = {
         "bos": specials.cls if specials.cls >= 0 else specials.end if begin is None else begin,
         "eos": specials.sep if specials.sep >= 0 else specials.end,
         "unk": unknown,
-        "pad": specials.pad,
+        "pad": specials.pad if pad is None else pad,
         "cls": specials.cls,
         "sep": specials.sep,
         "mask": specials.mask,
@@ -102,15 +115,15 @@ def _config(
     }
 
 
-def check(tokenizer: Tokenizer, objective: Objective, directory: Path) -> None:
+def check(tokenizer: Tokenizer, objective: Objective, directory: Path, vocabulary: int) -> None:
     """Raises RunError unless transformers' tokenizer of `directory` agrees with `tokenizer`: on the ids of hostile text
-    with special tokens around it, on decoding where ours restores the text, and on special ids."""
+    with special tokens around it, on pairs of texts for a task head, on decoding where ours restores the text, and on
+    special ids. `vocabulary`: ids that it may have."""
     specials = objective.specials(tokenizer)
     exported = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    if len(exported) > specials.vocabulary:
+    if len(exported) > vocabulary:
         raise RunError(
-            f"not exported: transformers makes a tokenizer of {len(exported)} ids of it, and it has "
-            f"{specials.vocabulary}"
+            f"not exported: transformers makes a tokenizer of {len(exported)} ids of it, and it has {vocabulary}"
         )
     exported.model_max_length = 10**9  # it would warn of long texts
     special = tuple(token.content for token in exported.added_tokens_decoder.values() if token.special)
@@ -126,6 +139,11 @@ def check(tokenizer: Tokenizer, objective: Objective, directory: Path) -> None:
             )
         if (back := tokenizer.decode(ids)) == text and exported.decode(ids, skip_special_tokens=True) != back:
             raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")
+    if objective.task_head is not None and not isinstance(objective, Tagging):
+        (first, second), (between, _) = tokenizer.encode_batch(["a b", "c"], threads=1), _pairs(objective)
+        expected = [*before, *first.tolist(), *after * between, *second.tolist(), *after]
+        if (found := exported("a b", "c")["input_ids"]) != expected:
+            raise RunError(f"not exported: transformers makes {found} of a pair of texts, and ours {expected}")
     for role, index in (("pad", specials.pad), ("cls", specials.cls), ("sep", specials.sep), ("mask", specials.mask)):
         if index >= 0 and getattr(exported, f"{role}_token_id") != index:
             raise RunError(f"not exported: transformers takes another id than {index} for {role}")

@@ -3,16 +3,30 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import XLMConfig, XLMWithLMHeadModel
+from transformers import (
+    XLMConfig,
+    XLMForQuestionAnsweringSimple,
+    XLMForSequenceClassification,
+    XLMForTokenClassification,
+    XLMWithLMHeadModel,
+)
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 _FFN = 4  # times the hidden size, fixed in transformers' XLM
+
+_SUMMARY = {
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": None,
+    "summary_proj_to_labels": True,
+}
+"""a linear layer at the first position"""
 
 
 def hf_config(model: Model, specials: Specials) -> XLMConfig:
@@ -88,5 +102,12 @@ XLM = HfFamily(
     model_of=model_of,
     links=links,
     refuse=refuse,
+    heads={
+        "sequence": HfHead(
+            model_class=XLMForSequenceClassification, classifier="sequence_summary.summary", fields=_SUMMARY
+        ),
+        "tokens": HfHead(model_class=XLMForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=XLMForQuestionAnsweringSimple, classifier="qa_outputs"),
+    },
     padded=False,  # padding itself is zeros between layers there
 )

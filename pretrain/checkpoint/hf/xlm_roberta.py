@@ -3,9 +3,14 @@ computation."""
 
 from dataclasses import replace
 
-from transformers import XLMRobertaForMaskedLM
+from transformers import (
+    XLMRobertaForMaskedLM,
+    XLMRobertaForQuestionAnswering,
+    XLMRobertaForSequenceClassification,
+    XLMRobertaForTokenClassification,
+)
 
-from pretrain.checkpoint.hf.roberta import ROBERTA
+from pretrain.checkpoint.hf.roberta import ROBERTA, heads
 from pretrain.config.model import Model
 
 
@@ -14,4 +19,10 @@ def takes(model: Model) -> bool:
     return False
 
 
-XLM_ROBERTA = replace(ROBERTA, model_class=XLMRobertaForMaskedLM, model_type="xlm-roberta", takes=takes)
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_class=XLMRobertaForMaskedLM,
+    model_type="xlm-roberta",
+    takes=takes,
+    heads=heads(XLMRobertaForSequenceClassification, XLMRobertaForTokenClassification, XLMRobertaForQuestionAnswering),
+)

@@ -46,7 +46,7 @@ class Decoder:
     ) -> None:  # fmt: skip
         self._model, self._layout, self._groups = config.model, layout, groups
         self._runner, self._cutter, self._objective, self._device = runner, cutter, objective, device
-        self._prefix = not config.objective.predicts_next
+        self._prefix = config.model.shape == "prefix_decoder" and not config.objective.predicts_next
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""

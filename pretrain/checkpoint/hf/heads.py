@@ -1,0 +1,174 @@
+"""Fine-tuned models with a task head as the classes of transformers that have such a head."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from data_pipeline.recipes.objective import Objective
+from data_pipeline.recipes.spans import Spans
+from data_pipeline.recipes.tagging import Tagging
+from data_pipeline.recipes.text_labels import Classification, Regression
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
+from pretrain.checkpoint.hf.links import Link, one, same
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+from pretrain.model_spec.modules import WORD_EMBEDDINGS
+
+Kind = Literal["sequence", "tokens", "spans"]
+_KINDS: dict[Kind, str] = {
+    "sequence": "sequence classification",
+    "tokens": "token classification",
+    "spans": "question answering",
+}
+_OF_TOKENS = ("head.", "output_layer.")
+"""how names of a language-model head's parameters begin"""
+_PADS = ("[PAD]", "<pad>")
+
+
+def kind_of(objective: Objective) -> Kind:
+    """The kind of class that has the head of `objective`."""
+    head = objective.task_head
+    assert head is not None, "the caller looks"
+    if head.kind == "sequence":
+        return "sequence"
+    return "spans" if objective.loss == "spans" else "tokens"
+
+
+def with_head(family: HfFamily, objective: Objective, pad: int | None = None) -> HfFamily:
+    """The family's class with the task head of `objective`, and its links. `pad`: the id that decoders find the last
+    token of a text by; a config of a larger vocabulary has a row for it. Raises ConfigError where transformers has no
+    such class, or one with another head."""
+    kind = kind_of(objective)
+    head = family.heads.get(kind)
+    if not isinstance(head, HfHead):
+        why = "" if head is None else f", as {head}"
+        raise ConfigError(
+            f"a {family.model_type} model for {objective.name} has no class for {_KINDS[kind]} in Hugging Face's "
+            f"transformers that computes the same{why}: it cannot be exported"
+        )
+
+    def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
+        """The family's, with the labels."""
+        grown = model if pad is None else model.model_copy(update={"vocabulary": max(model.vocab_size, pad + 1)})
+        described = family.hf_config(grown, specials)
+        described.architectures = [head.model_class.__name__]
+        for key, value in head.fields.items():
+            setattr(described, key, value)
+        if pad is not None:
+            described.pad_token_id = pad
+        if kind == "spans":
+            described.num_labels = 2
+            return described
+        labels = [str(label) for label in getattr(objective, "labels", ["LABEL_0"])]
+        described.id2label = dict(enumerate(labels))
+        described.label2id = {label: number for number, label in enumerate(labels)}
+        if kind == "sequence":
+            described.problem_type = "regression" if objective.loss == "regression" else "single_label_classification"
+        return described
+
+    def links(model: Model) -> Iterator[Link]:
+        for link in family.links(model):
+            if not link.mcore_names[0].startswith(_OF_TOKENS):
+                link = _renamed(link, head.prefix)
+                grows = pad is not None and pad >= model.vocab_size and link.mcore_names == (WORD_EMBEDDINGS,)
+                yield _with_row(link) if grows else link
+        yield from _head_links(head, model)
+
+    prefixes = (head.classifier, *((head.pooler,) if head.pooler else ()), *((head.unused,) if head.unused else ()))
+    return replace(
+        family,
+        model_class=head.model_class,
+        hf_class=None,
+        hf_config=hf_config,
+        links=links,
+        head_prefixes=(*(f"{name}." for name in prefixes), *family.head_prefixes),
+        left_out=lambda model, values: [],
+    )
+
+
+def decoder_padding(model: Model, objective: Objective, tokenizer: Tokenizer) -> int | None:
+    """The id that pads the texts of a decoder with a task head in transformers, which finds a text's last token by it:
+    the tokenizer's own, or else the first id that it doesn't use. None: the model is no decoder alone, or predicts
+    tokens."""
+    if model.task_head is None or not model.is_causal:
+        return None
+    specials = objective.specials(tokenizer)
+    own = next((index for index in map(tokenizer.id_of, _PADS) if index not in (None, specials.end)), None)
+    return specials.vocabulary if own is None else own
+
+
+def objective_of(config: Any, family: HfFamily) -> Objective | None:
+    """Our objective for a config whose class has a task head; None: it has a language-model head. Raises ConfigError
+    for a head that is not known here."""
+    names: Sequence[str] = config.architectures or ()
+    kind = next((k for k, h in family.heads.items() if isinstance(h, HfHead) and h.model_class.__name__ in names), None)
+    if kind is None:
+        if unknown := [name for name in names if name.endswith(_CLASSES)]:
+            raise ConfigError(f"{unknown[0]} has a head that is not known here; known are {', '.join(_known(family))}")
+        return None
+    head = family.heads[kind]
+    assert isinstance(head, HfHead)
+    for key, value in head.fields.items():
+        if (configured := getattr(config, key, value)) != value:
+            raise ConfigError(f"{key} {configured} is not known here: it is {value}")
+    if kind == "spans":
+        return Spans()
+    if kind == "sequence" and (config.problem_type == "regression" or config.num_labels == 1):
+        if config.num_labels != 1:
+            raise ConfigError(f"a regression of {config.num_labels} numbers is not known here: it is of one")
+        return Regression()
+    if config.problem_type == "multi_label_classification":
+        raise ConfigError("problem_type multi_label_classification is not known here: a text has one label")
+    labels = [str(config.id2label[number]) for number in range(config.num_labels)]
+    return Classification(labels=list(labels)) if kind == "sequence" else Tagging(labels=labels)
+
+
+_CLASSES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+
+
+def _known(family: HfFamily) -> list[str]:
+    return [head.model_class.__name__ for head in family.heads.values() if isinstance(head, HfHead)] or ["none"]
+
+
+def _renamed(link: Link, prefix: tuple[str, str]) -> Link:
+    """The link with `prefix[1]` in place of `prefix[0]` at the beginning of Hugging Face's names."""
+    before, after = prefix
+    names = tuple(after + name.removeprefix(before) if name.startswith(before) else name for name in link.hf_names)
+    return replace(link, hf_names=names)
+
+
+def _with_row(link: Link) -> Link:
+    """The link of embeddings with one more row there, of zeros, which no text has."""
+
+    def out(*values: Tensor) -> list[Tensor]:
+        (rows,) = link.out(*values)
+        return [torch.cat((rows, rows.new_zeros(1, *rows.shape[1:])))]
+
+    return replace(link, out=out, back=lambda rows: link.back(rows[:-1]))
+
+
+def _head_links(head: HfHead, model: Model) -> Iterator[Link]:
+    if model.has_pooler:
+        assert head.pooler is not None, "both have a dense layer, or neither"
+        for leaf in ("weight", "bias"):
+            yield same(f"head.pooler.{leaf}", f"{head.pooler}.{leaf}")
+    classifier = same("head.classifier.weight", f"{head.classifier}.weight")
+    yield classifier if head.unused is None else _with_unused(classifier.hf_names[0], head.unused)
+    if model.classifier_bias:
+        yield same("head.classifier.bias", f"{head.classifier}.bias")
+
+
+def _with_unused(classifier: str, unused: str) -> Link:
+    """The classifier's weight, and zeros for a dense layer that no answer depends on."""
+
+    def out(weight: Tensor) -> list[Tensor]:
+        hidden = weight.shape[1]
+        return [weight, weight.new_zeros(hidden, hidden), weight.new_zeros(hidden)]
+
+    return one("head.classifier.weight", (classifier, f"{unused}.weight", f"{unused}.bias"), out, lambda x, *_: x)

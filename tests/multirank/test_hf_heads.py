@@ -1,0 +1,218 @@
+"""Task heads of fine-tuned models beside transformers' classes: the same loss, gradients and answers, and to Hugging
+Face and back to the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.config.run_config import RunConfig
+from tests.helpers.breadth import only, slow
+from tests.helpers.families import family_config
+from tests.helpers.hf import randomise, save, tokenizer_for, value
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import LENGTH, build_engine, tiny_config, whole_state
+
+VOCABULARY = 390
+GPT: dict[str, dict[str, Any]] = {
+    "gpt": {"attention": {}}, "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {},
+}  # fmt: skip
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "classification": {"name": "classification", "labels": ["no", "maybe", "yes"]},
+    "regression": {"name": "regression"},
+    "tagging": {"name": "tagging", "labels": ["O", "B-LOC", "I-LOC", "B-PER"]},
+    "spans": {"name": "spans", "max_question": 4, "stride": 2},
+}
+SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
+_ENCODERS = ("bert", "albert", "roformer", "roberta", "longformer", "tlm")
+_DECODERS = ("gpt", "gpt-banded", "bloom", "llama", "mistral", "qwen2", "qwen3")
+_ROWS_ALONE = ("gpt-post", "ctrl", "gemma")
+"""classes of transformers for rows, and none for tokens"""
+CASES = [
+    *((family, name) for family in (*_ENCODERS, *_DECODERS) for name in OBJECTIVES),
+    *((family, name) for family in _ROWS_ALONE for name in ("classification", "regression")),
+    *((family, name) for family in ("t5", "t5v1.1", "bart") for name in ("classification", "regression", "spans")),
+    *(("gemma2", name) for name in ("classification", "regression", "tagging")),
+    ("bigbird", "tagging"),
+]
+QUICK = [
+    ("bert", "classification"), ("bert", "spans"), ("roberta", "tagging"), ("roformer", "classification"),
+    ("tlm", "regression"), ("gpt", "classification"), ("llama", "spans"), ("t5", "classification"),
+    ("bart", "regression"),
+]  # fmt: skip
+"""a case of each way in which heads differ"""
+REFUSED = {
+    ("bigbird", "classification"): "has the activation of its layers where ours has tanh",
+    ("bigbird", "spans"): "its class has two more layers",
+    ("t5", "tagging"): "its class reads the encoder's output where ours reads the decoder's",
+    ("bart", "tagging"): "no class for token classification",
+    ("transformer", "classification"): "a marian model for classification has no class for sequence classification",
+    ("ctrl", "spans"): "no class for question answering",
+    ("gpt-post", "tagging"): "no class for token classification",
+    ("gemma", "spans"): "no class for question answering",
+}
+
+
+def head_config(family: str, objective: str, parallel: dict[str, Any] | None = None) -> RunConfig:
+    sections: dict[str, Any] = {
+        "model": {"vocabulary": VOCABULARY} | GPT.get(family, {}),
+        "parallel": parallel or {},
+        "optimizer": {"clip_norm": 0.0},
+    }
+    config = tiny_config(**sections) if family in GPT else family_config(family, **sections)
+    tree = config.model_dump(mode="json") | {"objective": OBJECTIVES[objective]}
+    tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
+    return RunConfig.model_validate(tree)
+
+
+# What runs on ranks.
+
+
+def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float, float]:
+    """(our gradients, theirs, our loss, theirs) of one batch, by the names of transformers; the loss is its own."""
+    from pretrain.checkpoint.hf.gate import head_rows_for, hf_inputs
+    from pretrain.checkpoint.hf.heads import with_head
+    from pretrain.checkpoint.hf.registry import hf_family_of
+
+    config = head_config(family, objective)
+    engine = build_engine(config)
+    randomise(engine)
+    model = config.model
+    hf_family = with_head(hf_family_of(model), config.objective, VOCABULARY - 1 if model.is_causal else None)
+    links, state = list(hf_family.links(model)), engine.state()
+    theirs = hf_family.class_of(model)(hf_family.hf_config(model, SPECIALS)).eval()
+    weights = {}
+    for link in links:
+        values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
+        weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
+    theirs.load_state_dict(weights, strict=False)
+    rows, inputs = _rows_with_labels(config, head_rows_for(config, theirs.config))
+    inputs = hf_inputs(theirs, rows, model.position_offset) | inputs
+    inputs.pop("decoder_input_ids", None)
+    loss = theirs(**inputs).loss
+    loss.backward()
+    engine.keeps_gradients = True
+    result = engine.train_step(rows, 0.0, 1)
+    named, parts = dict(theirs.named_parameters(remove_duplicate=False)), engine.gradients()
+    ours, expected = dict[str, np.ndarray](), dict[str, np.ndarray]()
+    for link in links:
+        (own,) = link.mcore_names
+        for name, gradient in zip(link.hf_names, link.out(parts[f"gradient/{own}"].pieces[0].value), strict=True):
+            unused = (family == "bigbird" and "pooler" in name) or (model.segments == 0 and "token_type" in name)
+            if unused or "_global." in name:  # which ours has not
+                continue
+            ours[name] = gradient.clone().numpy()
+            leaf = name.rpartition(".")[2]
+            sources = (name, f"{name.removesuffix(leaf)[:-1]}_global.{leaf}")  # of Longformer: one projection here
+            grads = [named[source].grad for source in sources if source in named]
+            expected[name] = sum(grad.numpy() for grad in grads if grad is not None)
+    return ours, expected, result.loss_sum / result.token_count, loss.item()
+
+
+def _rows_with_labels(config: RunConfig, rows: Any) -> tuple[Any, dict[str, Any]]:
+    """Our rows, and the labels as transformers' class takes them: -100 where a token has none. Spans are of rows
+    without padding in encoders: transformers takes padding for a possible answer."""
+    from dataclasses import replace
+
+    import torch
+
+    from data_pipeline.batch import SPAN_END, SPAN_START
+
+    random, mask = np.random.default_rng(3), rows.loss_mask > 0
+    outputs = config.model.task_head.outputs if config.model.task_head else 0
+    if config.objective.loss == "regression":
+        targets = np.where(mask, random.standard_normal(mask.shape), 0).astype(np.float32)
+        return replace(rows, targets=targets), {"labels": torch.from_numpy(targets[mask])}
+    if config.objective.loss == "classes":
+        labels = np.where(mask, random.integers(0, outputs, mask.shape), 0)
+        rows = replace(rows, labels=labels, targets=None)
+        if config.model.task_head and config.model.task_head.kind == "sequence":
+            return rows, {"labels": torch.from_numpy(labels[mask])}
+        return rows, {"labels": torch.from_numpy(np.where(mask, labels, -100))}
+    if rows.attention_mask is not None:
+        rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
+    every, ends = np.arange(len(mask)), np.array([9, 12])
+    starts, labels = ends - 3, np.zeros(mask.shape, np.int64)
+    labels[every, starts], labels[every, ends] = SPAN_START, SPAN_END
+    loss_mask = (labels == SPAN_START).astype(np.float32)
+    answers = {"start_positions": torch.from_numpy(starts), "end_positions": torch.from_numpy(ends)}
+    return replace(rows, labels=labels, loss_mask=loss_mask), answers
+
+
+# The tests.
+
+
+@pytest.mark.parametrize(("family", "objective"), only(QUICK, (case for case in CASES if case[0] != "gpt-banded")))
+def test_loss_and_every_gradient_are_those_of_transformers(family: str, objective: str) -> None:
+    ours, expected, our_loss, their_loss = run_ranks(1, _gradients, family, objective)[0]
+    assert our_loss == pytest.approx(their_loss, abs=1e-5)
+    assert any(np.abs(expected[name]).max() > 0.1 for name in expected), "a gradient that can be told from rounding"
+    for name, gradient in expected.items():
+        if name.endswith(
+            ("word_embeddings.weight", "shared.weight", "transformer.embeddings.weight", "embed_tokens.weight")
+        ):
+            ours[name][[SPECIALS.pad, -1]] = gradient[[SPECIALS.pad, -1]] = 0  # theirs learns nothing of padding
+        assert np.abs(ours[name] - gradient).max() <= 1e-5 * max(1.0, np.abs(gradient).max()), name
+
+
+def _write(family: str, objective: str, parallel: dict[str, Any], tokenizer: Path, directory: Path) -> None:
+    config = head_config(family, objective, parallel)
+    engine = build_engine(config)
+    randomise(engine)
+    save(engine, config, tokenizer, directory)
+
+
+def _there_and_back(family: str, objective: str, checkpoint: Path, exported: Path, run: Path) -> Any:
+    """(largest differences at both gates, the weights that came back, their config, warnings)."""
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty, build_scorer
+
+    config = head_config(family, objective)
+    there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+    imported, warnings = read_config(exported, run), []
+    if imported.model.is_encoder_decoder:  # which Hugging Face's configs do not say
+        lengths = {"sequence_length": config.model.sequence_length, "target_length": config.model.target_length}
+        imported = imported.model_copy(update={"model": imported.model.model_copy(update=lengths)})
+    engine = build_empty(imported)
+    back = import_hf(exported, imported, engine, warnings.append)
+    return there, back, whole_state(engine), imported, warnings
+
+
+TRIPS = [
+    ("bert", "classification"), ("gpt", "regression"), ("gpt-banded", "classification"), ("bart", "spans"),
+    *map(slow, (
+        ("albert", "classification"), ("roformer", "regression"), ("roberta", "classification"), ("roberta", "spans"),
+        ("longformer", "tagging"), ("longformer", "classification"), ("tlm", "classification"), ("bigbird", "tagging"),
+        ("gpt", "tagging"), ("gpt-post", "classification"), ("bloom", "classification"), ("llama", "classification"),
+        ("llama", "spans"), ("mistral", "spans"), ("qwen2", "classification"), ("qwen3", "tagging"),
+        ("gemma", "classification"), ("gemma2", "tagging"), ("ctrl", "regression"), ("t5", "classification"),
+        ("t5v1.1", "spans"), ("bart", "classification"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "objective"), TRIPS)
+def test_a_task_head_goes_to_hugging_face_and_back(family: str, objective: str, tmp_path: Path) -> None:
+    layout = {"tensor": 2, "pipeline": 2}
+    tokenizer = tokenizer_for(family, tmp_path)
+    run_ranks(4, _write, family, objective, layout, tokenizer, tmp_path / "checkpoints")
+    checkpoint, exported = tmp_path / "checkpoints" / "step-00000000", tmp_path / "hf"
+    trip = run_ranks(1, _there_and_back, family, objective, checkpoint, exported, tmp_path / "run")[0]
+    there, back, weights, imported, warnings = trip
+    assert there.difference <= 1e-4
+    assert back.difference <= 1e-4
+    assert not warnings
+    assert imported.objective.name == OBJECTIVES[objective]["name"]
+    assert getattr(imported.objective, "labels", None) == OBJECTIVES[objective].get("labels")
+    assert imported.model.task_head == head_config(family, objective).model.task_head
+    folded = ("input_layernorm", "linear_qkv") if family == "gpt-banded" else ()  # biases that GPT-Neo has not
+    for name, found in weights.items():
+        if any(part in name for part in folded):
+            continue
+        expected = value(name.removeprefix("model/"), found.shape)
+        if "word_embeddings" in name:
+            expected[VOCABULARY:] = 0
+        assert np.array_equal(found, expected), name
