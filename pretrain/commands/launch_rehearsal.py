@@ -37,5 +37,4 @@ def rehearse_before_launch(config: RunConfig, site: Site, nodes: int) -> Iterato
         raise RunError(f"nothing was queued: {'; '.join(rehearsal.problems)} (--no-rehearse queues it as it is)")
     limit = f" of {site.gpu_memory_gib:g}" if site.gpu_memory_gib else "; the site's gpu_memory_gib is not set"
     for rank in rehearsal.ranks:
-        needed_gib = (rank.reserved_bytes + rank.unmeasured_bytes) / 2**30
-        yield f"rehearsed rank {rank.rank}: makes its step, needs {needed_gib:,.1f} GiB{limit}"
+        yield f"rehearsed rank {rank.rank}: makes its step, needs {rank.needed_bytes / 2**30:,.1f} GiB{limit}"

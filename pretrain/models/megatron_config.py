@@ -56,7 +56,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         perform_initialization=False,
         use_cpu_initialization=not kernels.on_gpu,
         calculate_per_token_loss=True,
-        params_dtype=torch.float32,
+        params_dtype=DTYPES[config.precision],
         bf16=DTYPES[config.precision] == torch.bfloat16,
         fp16=config.precision == "fp16",
         pipeline_dtype=DTYPES[config.precision],

@@ -91,6 +91,10 @@ class CachingAllocator:
             self.reserved_bytes -= sum(size for size, _, block in free if block.is_segment)
             self._free[is_small] = [entry for entry in free if not entry[2].is_segment]
 
+    def clear_peak(self) -> None:
+        """Forgets the peak so far, but not what is reserved."""
+        self.reserved_peak_bytes = self.reserved_bytes
+
     def _new_segment(self, size: int, is_small: bool) -> MemoryBlock:
         segment_bytes = _SMALL_SEGMENT if is_small else _LARGE_SEGMENT
         if size >= _OWN_SEGMENT:

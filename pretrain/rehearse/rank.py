@@ -114,13 +114,15 @@ class RankRehearsal:
     """why the rank could not be built, or do its work"""
     parameters: int = 0
     build_peak_bytes: int = 0
+    build_reserved_bytes: int = 0
+    """most memory that torch's caching allocator reserves while the engine is built"""
     state_bytes: Mapping[str, int] = field(default_factory=dict)
     """weights, gradients, optimizer, and other memory that lives once the engine is built"""
     peak_bytes: int = 0
     """peak of all parts"""
     peak_phase: str = ""
     reserved_bytes: int = 0
-    """most memory that torch's caching allocator reserves, for the build and all parts"""
+    """most memory that torch's caching allocator reserves after the build, in all parts and to load a checkpoint"""
     allocator_retries: int = 0
     """how often it had to return memory to the driver first, as the device was full"""
     unmeasured_bytes: int = 0
@@ -153,6 +155,16 @@ class RankRehearsal:
     step_s: float = 0.0
     cpu_s: float = 0.0
     host_bytes: int = 0
+
+    @property
+    def most_reserved_bytes(self) -> int:
+        """Most memory that the allocator reserves at any time: this decides whether the rank fits."""
+        return max(self.build_reserved_bytes, self.reserved_bytes)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory of a device that the rank needs."""
+        return self.most_reserved_bytes + self.unmeasured_bytes
 
     @property
     def sent_bytes(self) -> dict[str, float]:
@@ -223,9 +235,12 @@ def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:
         recorder.memory.classify("optimizer", _pieces(engine.state()))
         recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
     recorder.memory.classify("weights", values)
+    build_reserved_bytes = recorder.memory.allocator.reserved_peak_bytes
+    recorder.memory.allocator.clear_peak()
     return {
         "parameters": sum(int(getattr(value, "ds_numel", value.numel())) for value in values),
         "build_peak_bytes": recorder.memory.peak_bytes,
+        "build_reserved_bytes": build_reserved_bytes,
         "state_bytes": dict(recorder.memory.categories()),
     }
 

@@ -11,7 +11,9 @@ from pretrain.rehearse.rank import STATE, RankRehearsal, causes, largest_first
 from pretrain.rehearse.run import Rehearsal
 
 _GIB, _MIB, _GIGA, _TERA = 2**30, 2**20, 1e9, 1e12
-_RANK_COLUMNS = f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'reserved':>10}"
+_RANK_COLUMNS = (
+    f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'reserved':>10}{'peak GiB':>10}{'reserved':>10}"
+)
 _SHOWN = 3
 """most of the largest tensors that are shown"""
 NOT_COUNTED = (
@@ -45,7 +47,12 @@ def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
         "micro_batches": rehearsal.micro_batches,
         "run_micro_batches": rehearsal.run_micro_batches,
         "ranks": [
-            {**_without_log(rank), "sent_bytes": rank.sent_bytes, **_plan_of(rank, of_rank)}
+            {
+                **_without_log(rank),
+                "needed_bytes": rank.needed_bytes,
+                "sent_bytes": rank.sent_bytes,
+                **_plan_of(rank, of_rank),
+            }
             for rank, of_rank in zip(rehearsal.ranks, planned, strict=True)
         ],
         "agreement": asdict(rehearsal.agreement),
@@ -133,7 +140,7 @@ def _rank_row(rank: RankRehearsal, rehearsal: Rehearsal) -> str:
     stage = f"{rank.coordinates[-1]}/{rehearsal.layout.pipeline}"
     return (
         f"{rank.rank:>6}{stage:>8}{rank.parameters:>16,}{rank.build_peak_bytes / _GIB:>11.3f}"
-        f"{rank.peak_bytes / _GIB:>10.3f}{rank.reserved_bytes / _GIB:>10.3f}"
+        f"{rank.build_reserved_bytes / _GIB:>10.3f}{rank.peak_bytes / _GIB:>10.3f}{rank.reserved_bytes / _GIB:>10.3f}"
     )
 
 
@@ -190,12 +197,12 @@ def _memory_lines(rank: RankRehearsal) -> Iterable[str]:
             f"  {one.count} x {one.total_bytes / one.count / _MIB:,.1f} MiB of {one.operator} {list(one.shape)} "
             f"{one.dtype}, made in {one.category}{f' of {one.module}' if one.module else ''} ({one.line})"
         )
-    lost = rank.reserved_bytes - max(rank.peak_bytes, rank.build_peak_bytes)
+    lost = rank.reserved_bytes - rank.peak_bytes
     retries = f", after {rank.allocator_retries} returns of segments as the device was full" * (
         rank.allocator_retries > 0
     )
     yield (
-        f"  reserved by the allocator: {lost / _MIB:,.0f} MiB ({lost / (rank.reserved_bytes - lost):.1%}) more than "
+        f"  reserved by the allocator: {lost / _MIB:,.0f} MiB ({lost / rank.peak_bytes:.1%}) more than "
         f"lives at the peak{retries}; constant for libraries: {rank.unmeasured_bytes / _MIB:,.0f} MiB"
     )
 

@@ -48,16 +48,15 @@ class Rehearsal:
         limit_bytes = self.device.memory_gib * 2**30
         found = []
         for rank in self.ranks:
-            needed_bytes = rank.reserved_bytes + rank.unmeasured_bytes
             if rank.problem is not None:
                 found.append(rank.problem)
                 continue
             if rank.without_kernel:
                 found.append(f"rank {rank.rank} needs operators without a CUDA kernel: {causes(rank.without_kernel)}")
-            if needed_bytes > limit_bytes:
+            if rank.needed_bytes > limit_bytes:
                 found.append(
-                    f"rank {rank.rank} does not fit: it needs {needed_bytes / 2**30:,.1f} GiB, "
-                    f"{rank.reserved_bytes / 2**30:,.1f} that the allocator reserves and "
+                    f"rank {rank.rank} does not fit: it needs {rank.needed_bytes / 2**30:,.1f} GiB, "
+                    f"{rank.most_reserved_bytes / 2**30:,.1f} that the allocator reserves and "
                     f"{rank.unmeasured_bytes / 2**30:.1f} for libraries, of {self.device.memory_gib:,.1f}"
                 )
         return [*found, *self.agreement.disagreements]

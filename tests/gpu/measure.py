@@ -89,7 +89,7 @@ def expected(config: RunConfig, hardware: str) -> dict[str, Any]:
         "planned_bytes": planned.peak_bytes,
         "planned_reserved_bytes": planned.peak_bytes + planned.overhead_bytes,
         "rehearsed_bytes": rank.peak_bytes or None,
-        "rehearsed_reserved_bytes": rank.reserved_bytes or None,
+        "rehearsed_reserved_bytes": rank.most_reserved_bytes or None,
         "problem": rank.problem,
     }
 

@@ -101,6 +101,8 @@ class MegatronEngine:
             cutter=self._cutter,
             device=self.device,
         )
+        if kernels.on_gpu:  # segments of the first copies of weights are too small for a step's tensors
+            torch.cuda.empty_cache()
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
