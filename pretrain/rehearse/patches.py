@@ -18,6 +18,7 @@ import torch._dynamo.config  # loads the compiler, as FakeTensorMode would: it h
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import Attend, AttentionCase
@@ -95,6 +96,27 @@ def _set(owner: Any, **values: Any) -> None:
         setattr(owner, name, value)
 
 
+def _is_meta(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "meta"
+
+
+class _RequestedMeta(TorchFunctionMode):
+    """Inside, tensors that Python code requests on the meta device are made there: they take no memory of the GPU.
+    Requests of C++ code, which no function mode sees, are for the device that it takes for meta."""
+
+    in_request = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _is_meta(kwargs.get("device")):
+            return func(*args, **kwargs)
+        _RequestedMeta.in_request = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            _RequestedMeta.in_request = False
+
+
 def _replace_device_of_tensors() -> None:
     make_subclass: Any = Tensor._make_subclass
 
@@ -120,7 +142,7 @@ def _replace_device_of_tensors() -> None:
         """C++ makes new tensors on the device that it sees: zeros in autograd's formulas, and scalars, which may be on
         the host."""
         kwargs = dict(kwargs or {})
-        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
+        if _is_meta(kwargs.get("device")) and not _RequestedMeta.in_request:
             kwargs["device"] = torch.device("cpu") if func is torch.ops.aten.scalar_tensor.default else DEVICE
         return dispatch(mode, func, types, args, kwargs)
 
@@ -146,7 +168,7 @@ def _replace_device_of_tensors() -> None:
         new_tensor=new_tensor,
         is_cuda=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cuda"),
         is_cpu=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cpu"),
-        is_meta=property(lambda t: t.fake_mode.in_kernel_invocation),
+        is_meta=property(lambda t: t.fake_mode.in_kernel_invocation or t.fake_device.type == "meta"),
         get_device=lambda t: t.fake_device.index if t.fake_device.type == "cuda" else -1,
         type=type_name,
     )
@@ -376,6 +398,14 @@ def _replace_deepspeed() -> None:
 
         return check
 
+    make = DeepSpeedZeroOptimizer.__init__
+
+    def make_with_meta(*args: Any, **kwargs: Any) -> None:
+        with _RequestedMeta():
+            make(*args, **kwargs)
+
+    # It keeps the shapes of weights as tensors on the meta device.
+    _set(DeepSpeedZeroOptimizer, __init__=make_with_meta)
     # These compare values with those that rank 0 sends.
     for module in (utils, stage3, partition_parameters, partitioned_param_coordinator):
         if hasattr(module, "assert_ints_same_as_other_ranks"):

@@ -186,6 +186,15 @@ def test_deepspeed_makes_its_step(stage: int) -> None:
     assert rank.state_bytes["optimizer"] == pytest.approx(planned.held["optimizer"], rel=0.02)
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_shapes_that_deepspeed_keeps_on_the_meta_device_take_no_memory(stage: int) -> None:
+    zero = ("parallel.zero_engine=deepspeed", f"parallel.zero={stage}")
+    found = rehearsed("debug/gpt", *zero, "parallel.pipeline=1", "batch.sequences=16", ranks=[0])
+    (rank,) = found.ranks
+    beside_state = sum(size for category, size in rank.state_bytes.items() if category not in STATE)
+    assert beside_state < 0.01 * rank.state_bytes["weights"]
+
+
 def test_ranks_that_do_not_fit_or_are_not_there_are_named() -> None:
     small = H100.model_copy(update={"memory_gib": 0.001})
     found = rehearse(config("debug/gpt"), 8, ranks=[0], device=small, per_node=8)
