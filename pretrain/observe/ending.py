@@ -21,7 +21,7 @@ def next_commands(config: RunConfig) -> list[str]:
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []
     commands = [*scores, *_texts(config)]
-    if _has_a_class_of_hugging_face(config.model):
+    if _has_a_class_of_hugging_face(config):
         commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
     return commands
 
@@ -34,9 +34,17 @@ def _tasks(config: RunConfig) -> str:
 
 
 def after_import(config: RunConfig) -> list[str]:
-    """Lines: what can be done with imported weights. TEXT and DATASET are for the user to fill in."""
+    """Lines: what can be done with imported weights. TEXT, DATASET, ROWS and CONFIG are for the user to
+    fill in."""
     run, first = _opened(config), shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     tasks = [f"pretrain eval {run} --tasks {_SENTENCE_TASK} --out {first}"] if config.objective.predicts_next else []
+    if config.objective.labelled:
+        scored = f"pretrain eval {run} --tasks heldout data.path=ROWS --out {first}"
+        return [
+            *_listed("next:", [scored]),
+            "to train it on rows of its objective:",
+            f"      pretrain finetune {run} CONFIG data.path=ROWS run.dir={shlex.quote(f'{config.run.dir}-trained')}",
+        ]
     tokenizer = shlex.quote(f"tokenizer.path={RunDir(config.run.dir).checkpoint(0)}/tokenizer.model")
     data = "data/pairs" if config.objective.name in ("pairs", "tlm") else "data/text"
     more = shlex.join((f"run.start_from={config.run.dir}", f"run.dir={config.run.dir}-trained"))
@@ -63,9 +71,12 @@ def _listed(title: str, commands: list[str]) -> list[str]:
     return [f"{title if not number else '':<6}{line}" for number, line in enumerate(commands)]
 
 
-def _has_a_class_of_hugging_face(model: Model) -> bool:
-    """Judges by positions, patterns and stacks only: `checkpoint/hf` knows all the rest, and takes seconds to
-    import."""
+def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
+    """Judges by positions, patterns, stacks and the kind of task head only: `checkpoint/hf` knows all the rest, and
+    takes seconds to import."""
+    model = config.model
+    if not _has_a_class_with_its_head(model, config.objective.loss):
+        return False
     if model.family not in CAPABILITIES.built_in:
         return False
     if model.family == "gpt" and model.positions.name != "learned":
@@ -73,6 +84,19 @@ def _has_a_class_of_hugging_face(model: Model) -> bool:
     if model.family == "t5" and not model.has_encoder:
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
+
+
+def _has_a_class_with_its_head(model: Model, loss: str) -> bool:
+    if model.task_head is None:
+        return True
+    blocks = any(pattern.name == "bigbird" for pattern in model.attention.pattern)
+    if model.task_head.kind == "sequence":
+        return model.family != "transformer" and not blocks
+    if model.family in ("transformer", "ctrl") or (model.family == "gpt" and model.norm == "post"):
+        return False
+    if loss == "spans":
+        return model.norm != "sandwich" and not blocks
+    return not model.is_encoder_decoder and not (model.norm == "sandwich" and model.qk_norm)
 
 
 def stopped(config: RunConfig, step: int) -> str:

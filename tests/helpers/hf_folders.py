@@ -19,7 +19,8 @@ VOCABULARY = 300
 
 def write(kind: str, directory: Path) -> Path:
     """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "xlm", "xlm-alone", "xlm-roberta", "big_bird",
-    "big_bird-full", "longformer", "t5", "marian"), with a tokenizer.json of 270 ids."""
+    "big_bird-full", "longformer", "t5", "marian", "bert-classes", "gpt2-number", "llama-classes"), with a
+    tokenizer.json of 270 ids."""
     import transformers as hf
 
     size = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -59,6 +60,16 @@ def write(kind: str, directory: Path) -> Path:
                             encoder_attention_heads=2, decoder_attention_heads=2, max_position_embeddings=32)
         ),
     }  # fmt: skip
+    labels = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+    models |= {
+        "bert-classes": lambda: hf.BertForSequenceClassification(hf.BertConfig(**encoder, **labels)),
+        "gpt2-number": lambda: hf.GPT2ForSequenceClassification(
+            hf.GPT2Config(vocab_size=VOCABULARY, n_positions=16, n_embd=32, n_layer=2, n_head=2, num_labels=1)
+        ),
+        "llama-classes": lambda: hf.LlamaForSequenceClassification(
+            hf.LlamaConfig(**size, intermediate_size=64, max_position_embeddings=40, pad_token_id=3, **labels)
+        ),
+    }
     torch.manual_seed(0)
     model = models[kind]()
     for parameter in model.parameters():  # biases and norms too

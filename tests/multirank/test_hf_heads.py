@@ -9,9 +9,12 @@ import pytest
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError, RunError
 from tests.helpers.breadth import only, slow
 from tests.helpers.families import family_config
-from tests.helpers.hf import randomise, save, tokenizer_for, value
+from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
+from tests.helpers.hf_folders import changed, tensors, write
+from tests.helpers.hf_folders import config as settings
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, build_engine, tiny_config, whole_state
 
@@ -216,3 +219,91 @@ def test_a_task_head_goes_to_hugging_face_and_back(family: str, objective: str, 
         if "word_embeddings" in name:
             expected[VOCABULARY:] = 0
         assert np.array_equal(found, expected), name
+
+
+@pytest.mark.parametrize(("family", "objective"), REFUSED)
+def test_a_head_that_transformers_has_no_class_for_is_not_exported(family: str, objective: str) -> None:
+    from pretrain.checkpoint.hf.heads import with_head
+    from pretrain.checkpoint.hf.registry import hf_family_of
+
+    config = head_config(family, objective)
+    with pytest.raises(ConfigError, match=REFUSED[family, objective]):
+        with_head(hf_family_of(config.model), config.objective)
+
+
+def _exports_flipped(checkpoint: Path, exported: Path) -> str:
+    """The error of an export whose classes changed places."""
+    from dataclasses import replace
+
+    from pretrain.checkpoint.hf import export as exports
+    from pretrain.checkpoint.hf import heads, links
+    from pretrain.evaluate.opening import build_scorer
+
+    config = head_config("bert", "classification")
+
+    def flipped(*arguments: Any) -> Any:
+        right = heads.with_head(*arguments)
+
+        def wrong(model: Any) -> Any:
+            for link in right.links(model):
+                if link.mcore_names == ("head.classifier.weight",):
+                    link = links.one(link.mcore_names[0], link.hf_names, lambda x: [x.flip(0)], lambda x: x.flip(0))
+                yield link
+
+        return replace(right, links=wrong)
+
+    exports.with_head = flipped  # type: ignore[assignment]
+    with pytest.raises(RunError) as error:
+        exports.export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+    return str(error.value)
+
+
+def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, Any] | str]:
+    """What `pretrain import` makes of each: the gate's difference and the objective, or the sentence."""
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty
+
+    found: dict[str, tuple[float, Any] | str] = {}
+    for name, folder in folders.items():
+        try:
+            config = read_config(folder, root / f"run-{name}")
+            agreement = import_hf(folder, config, build_empty(config), lambda line: None)
+            found[name] = agreement.difference, config.objective.model_dump(exclude_unset=True)
+        except (ConfigError, RunError) as error:
+            found[name] = str(error)
+    return found
+
+
+def test_the_gate_sees_classes_that_changed_places(tmp_path: Path) -> None:
+    tokenizer = tokenizer_for("bert", tmp_path)
+    run_ranks(1, _write, "bert", "classification", {}, tokenizer, tmp_path / "checkpoints")
+    checkpoint, exported = tmp_path / "checkpoints" / "step-00000000", tmp_path / "hf"
+    assert "logits differ by" in run_ranks(1, _exports_flipped, checkpoint, exported)[0]
+    assert not exported.exists()
+
+
+def test_folders_with_a_head_that_transformers_wrote_become_runs(tmp_path: Path) -> None:
+    """Without `pad_token_id`, a decoder's class of transformers reads one row at a time; the gate reads several."""
+    folders = {
+        "bert": write("bert-classes", tmp_path / "bert"),
+        "gpt2": write("gpt2-number", tmp_path / "gpt2"),
+        "llama": write("llama-classes", tmp_path / "llama"),
+    }
+    assert read_json(folders["gpt2"] / "config.json").get("pad_token_id") is None
+    changes = {
+        "several": settings(problem_type="multi_label_classification"),
+        "choice": settings(architectures=["BertForMultipleChoice"]),
+        "shape": tensors(lambda values: values.update({"classifier.weight": values["classifier.weight"][:2].clone()})),
+    }
+    folders |= {name: changed(folders["bert"], tmp_path / name, change) for name, change in changes.items()}
+    found = run_ranks(1, _imports, folders, tmp_path)[0]
+    names = ["no", "maybe", "yes"]
+    assert found["bert"][0] <= 1e-4
+    assert found["bert"][1] == {"name": "classification", "labels": names, "format": "bert", "segments": True}
+    assert found["gpt2"][0] <= 1e-4
+    assert found["gpt2"][1]["name"] == "regression"
+    assert found["llama"][0] <= 1e-4
+    assert found["llama"][1]["labels"] == names
+    assert "problem_type multi_label_classification is not known here" in found["several"]
+    assert "BertForMultipleChoice has a head that is not known here; known are BertForSequence" in found["choice"]
+    assert "classifier.weight is [2, 32], and config.json makes it [3, 32]" in found["shape"]

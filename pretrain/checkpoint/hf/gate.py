@@ -102,9 +102,10 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     """Synthetic rows for a model with a task head, the first of the model's full length and others shorter, with the
     padding and the end of text of `hf_config`. `loss_mask` is 1 where the model answers."""
     model, rows = config.model, SyntheticStream(config).batch(0, _ROWS, 0, 1)
-    end = hf_config.eos_token_id
-    end = end[0] if isinstance(end, list) else end
-    pad = end if hf_config.pad_token_id is None else hf_config.pad_token_id
+    ends = hf_config.eos_token_id if isinstance(hf_config.eos_token_id, list) else [hf_config.eos_token_id]
+    known = range(hf_config.vocab_size)  # defaults of a config may lie beyond
+    end = next((index for index in ends if index in known), None)
+    pad = next((index for index in (hf_config.pad_token_id, end) if index in known), 0)
     every, length = np.arange(_ROWS), rows.tokens.shape[1]
     sizes = np.array([length - (length * row) // (2 * _ROWS) for row in every])
     if not hf_family_of(model).padded:

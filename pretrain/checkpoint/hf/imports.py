@@ -80,8 +80,8 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
                 piece.value.copy_(value)
     assert not state, f"no link leads to {sorted(state)}"
     batch = rows_for(config, hf_model.config)
-    if config.model.task_head is not None and hf_model.config.pad_token_id is None:
-        hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # or it would read no more than one row
+    if config.model.task_head is not None and config.model.is_causal:
+        hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # without one, it would read no more than one row
     agreement = pass_gate("imported", our_answers(engine, config.model, batch), hf_model, batch, config.model)
     cursor = {"samples": 0, "fingerprint": "imported"}
     record = Record(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pretrain.checkpoint.hf.heads import with_head
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
@@ -14,6 +15,8 @@ from pretrain.layout.layout import plan_layout
 from pretrain.observe.ending import finished, next_commands
 from pretrain.observe.memory import Peak
 from pretrain.plan.memory_check import planned_bytes
+from tests.helpers.families import family_config
+from tests.helpers.tiny import LENGTH, tiny_config
 
 RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/", "finetune/"))]
 SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, vocabulary=9000)
@@ -28,6 +31,45 @@ def test_an_export_is_named_where_hugging_face_has_a_class(name: str) -> None:
     except ConfigError:
         exported = False
     assert any(command.startswith("pretrain export r ") for command in next_commands(config)) == exported
+
+
+@pytest.mark.parametrize("objective", ["classification", "tagging", "spans"])
+def test_an_export_of_a_task_head_is_named_where_hugging_face_has_a_class_with_it(objective: str) -> None:
+    section = {"name": objective} | ({} if objective == "spans" else {"labels": ["a", "b"]})
+    for name, exports in (("bert", True), ("bigbird", objective == "tagging"), ("t5", objective != "tagging")):
+        _same_as_exports(name, section, exports)
+    for name in ("gpt", "llama", "gemma", "gemma2", "ctrl", "bloom", "bart", "transformer", "tlm"):
+        _same_as_exports(name, section, None)
+
+
+def _same_as_exports(name: str, objective: dict[str, Any], expected: bool | None) -> None:
+    small: dict[str, Any] = {"model": {"vocabulary": 390}, "run": {"dir": "r"}}
+    config = tiny_config(**small) if name == "gpt" else family_config(name, **small)
+    tree = config.model_dump(mode="json") | {"objective": objective}
+    tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
+    config = RunConfig.model_validate(tree)
+    try:
+        with_head(hf_family_of(config.model), config.objective)
+        exported = True
+    except ConfigError:
+        exported = False
+    assert expected in (None, exported)
+    assert any(command.startswith("pretrain export r ") for command in next_commands(config)) == exported, name
+
+
+def test_what_is_next_for_a_fine_tuned_run_are_commands_that_it_answers() -> None:
+    tuned = {"name": "classification", "labels": ["a", "b"]}
+    for name, objective, commands in (
+        ("llama", tuned, ["eval r --tasks heldout", "export r"]),
+        ("llama", {"name": "instructions"}, ["eval r --tasks arithmetic_2da", "generate r", "export r"]),
+        ("t5", {"name": "text_to_text"}, ["generate r", "export r"]),
+    ):
+        tree = family_config(name, run={"dir": "r"}).model_dump(mode="json") | {"objective": objective}
+        tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
+        found = next_commands(RunConfig.model_validate(tree))
+        assert len(found) == len(commands)
+        for command, beginning in zip(found, commands, strict=True):
+            assert command.startswith(f"pretrain {beginning}")
 
 
 def test_text_is_offered_of_models_that_make_text() -> None:
