@@ -104,8 +104,8 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     model, rows = config.model, SyntheticStream(config).batch(0, _ROWS, 0, 1)
     ends = hf_config.eos_token_id if isinstance(hf_config.eos_token_id, list) else [hf_config.eos_token_id]
     known = range(hf_config.vocab_size)  # defaults of a config may lie beyond
-    end = next((index for index in ends if index in known), None)
-    pad = next((index for index in (hf_config.pad_token_id, end) if index in known), 0)
+    end: int = next((index for index in ends if index in known), -1)
+    pad: int = next((index for index in (hf_config.pad_token_id, end) if index in known), 0)
     every, length = np.arange(_ROWS), rows.tokens.shape[1]
     sizes = np.array([length - (length * row) // (2 * _ROWS) for row in every])
     if not hf_family_of(model).padded:
@@ -113,7 +113,7 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     seen = np.arange(length) < sizes[:, None]
     ordinary = next(index for index in range(model.vocab_size) if index not in (pad, end))
     tokens = np.where(np.isin(rows.tokens, (pad, end)), ordinary, rows.tokens)
-    if end is not None and end != pad:
+    if end not in (-1, pad):
         tokens[every, sizes - 1] = end
     tokens = np.where(seen, tokens, pad)
     mask = seen.astype(np.float32)
