@@ -243,8 +243,11 @@ def _splits_sequences() -> tuple[int, int, int]:
     engine = _engine("gpt", TENSOR)
     megatron_utils._sequence_parallel_attr_cache = {id(chunk): {} for chunk in engine.bare}
 
+    names = ("sequence_parallel", "scatter_to_sequence_parallel", "reduce_scatter_embeddings")
+    modules = [module for chunk in engine.bare for module in chunk.modules()]
+
     def count() -> int:
-        return sum(getattr(m, "sequence_parallel", False) is True for chunk in engine.bare for m in chunk.modules())
+        return sum(getattr(module, name, False) is True for module in modules for name in names)
 
     before = count()
     with engine._runner.without_sequence_parallel():

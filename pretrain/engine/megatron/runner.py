@@ -61,22 +61,25 @@ class Runner:
 
     @contextmanager
     def without_sequence_parallel(self) -> Iterator[None]:
-        """A single position cannot be split over tensor ranks: generation runs without sequence parallelism."""
+        """A single position cannot be split over tensor ranks: generation runs without sequence parallelism.
+
+        megatron-core's own function for it remembers modules by `id(model)`, which may have been that of a model of
+        another engine of this process: then ranks disagree, and hang."""
+        chunks = self.bare if self._layout.sequence else ()
+        split = [  # some modules of these attributes never split: the embedding scatters its sum, not the words
+            (holder, name)
+            for chunk in chunks
+            for holder in (get_model_config(chunk), *chunk.modules())
+            for name in _SPLITS_SEQUENCES
+            if getattr(holder, name, False)
+        ]
         try:
-            self._set_sequence_parallel(False)
+            for holder, name in split:
+                setattr(holder, name, False)
             yield
         finally:
-            self._set_sequence_parallel(True)
-
-    def _set_sequence_parallel(self, value: bool) -> None:
-        """megatron-core's own function for it remembers modules by `id(model)`, which may have been that of a model of
-        another engine of this process: then ranks disagree, and hang."""
-        for chunk in self.bare if self._layout.sequence else ():
-            get_model_config(chunk).sequence_parallel = value
-            for module in chunk.modules():
-                for name in _SPLITS_SEQUENCES:
-                    if hasattr(module, name):
-                        setattr(module, name, value)
+            for holder, name in split:
+                setattr(holder, name, True)
 
     def _run(
         self,
