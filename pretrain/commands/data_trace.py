@@ -35,15 +35,16 @@ def main(argv: list[str]) -> int:
 
 def shown(sample: dict[str, Any]) -> str:
     """A sample as lines."""
-    spans = ", ".join(f"{s['start']:,}..{s['start'] + s['tokens'] - 1:,}" for s in sample["spans"])
+    unit = "rows" if any("rows" in span for span in sample["spans"]) else "tokens"
+    spans = ", ".join(f"{span['start']:,}..{span['start'] + span[unit] - 1:,}" for span in sample["spans"])
     lines = [
-        f"row {sample['row']}  {sample['source']}  epoch {sample['epoch']}  sample {sample['sample']:,}  tokens {spans}"
+        f"row {sample['row']}  {sample['source']}  epoch {sample['epoch']}  sample {sample['sample']:,}  {unit} {spans}"
     ]
     for document in sample["documents"]:
         lines.append(
             f"    {document['file']}:{document['index']}{f' part {part}' if (part := document['part']) else ''}  "
-            f"{document['bytes']:,} bytes  "
-            f"{document['tokens']:,} of its {document['of_tokens']:,} tokens"
+            f"{document['bytes']:,} bytes"
+            + ("" if unit == "rows" else f"  {document['tokens']:,} of its {document['of_tokens']:,} tokens")
         )
         if "text" in document:
             lines.append(f"        {document['text']!r}")

@@ -45,6 +45,9 @@ def read_ledger(run: Path) -> dict[str, Any]:
         "steps": steps,
         "tokens": tokens_of(config, samples),
         "end_tokens": end_tokens,
+        "samples": samples,
+        "end_samples": planned_samples(config),
+        "labelled": config.objective.labelled,
         "realised": [asdict(entry) for entry in source_usage(config, stream, samples)],
         "planned": [asdict(entry) for entry in planned_usage(config, stream)],
         "skipped": skipped_usage(config, stream),
@@ -79,14 +82,15 @@ def planned_usage(config: RunConfig, stream: SampleStream | ChainedStreams) -> l
 
 
 def skipped_usage(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[dict[str, Any]]:
-    """Each of `run.skipped`, and the `tokens` that a model would have read of each source."""
+    """Each of `run.skipped`, and the `samples` and `tokens` that a model would have read of each source."""
     names = [source.called for source in config.data.resolved_sources]
     usage = []
     for skip, ids in zip(config.run.skipped, skipped_ids(stream, config), strict=True):
         length = tokens_of(config, skip.sample + 1) - tokens_of(config, skip.sample)
         counts = np.bincount(ids[:, 0], minlength=len(names)).tolist()
-        tokens = {name: length * count for name, count in zip(names, counts, strict=True) if count}
-        usage.append({**skip.model_dump(), "tokens": tokens})
+        samples = {name: count for name, count in zip(names, counts, strict=True) if count}
+        tokens = {name: length * count for name, count in samples.items()}
+        usage.append({**skip.model_dump(), "samples": samples, "tokens": tokens})
     return usage
 
 

@@ -1,6 +1,7 @@
 """Runs on labelled rows: their config, their length, and what is reported of their data."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,13 @@ from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 from pretrain.checkpoint.identity import config_fingerprint
+from pretrain.commands.data_ledger import table
+from pretrain.commands.data_trace import shown
 from pretrain.config.run_config import RunConfig
-from pretrain.data.ledger import planned_usage
+from pretrain.data.ledger import planned_usage, skipped_usage, source_usage
 from pretrain.data.resolve import open_dataset, open_datasets, resolve
 from pretrain.data.stream import open_stream
-from pretrain.data.trace import trace_samples
+from pretrain.data.trace import trace_documents, trace_samples
 from pretrain.errors import ConfigError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.evaluate.run_data import run_datasets
@@ -194,6 +197,30 @@ def test_the_ledger_and_the_trace_name_rows(folder: Path) -> None:
         lines = (folder / ("reviews", "posts")[source] / "train.jsonl").read_text().split("\n")
         assert document["text"] == lines[number][:100]
         assert document["bytes"] == len(lines[number].encode())
+        assert (sample["spans"], document["rows"]) == ([{"start": number, "rows": 1}], 1)
+        first, second, _ = shown(sample).splitlines()
+        assert first.endswith(f"sample {number}  rows {number}..{number}")
+        assert second == f"    train.jsonl:{number}  {document['bytes']:,} bytes"
+    assert {(one["source"], one["index"], one["rows"]) for one in trace_documents(part, ids, ["reviews", "posts"])} == {
+        (("reviews", "posts")[source], number, 1) for source, _, number in ids.tolist()
+    }
+
+
+def test_the_table_of_a_labelled_run_counts_rows(folder: Path) -> None:
+    skipped = [{"sample": 4, "samples": 4, "step": 2, "why": "a test"}]
+    config = resolve(config_of(folder, run={"dir": "unused", "seed": 5, "skipped": skipped}))
+    stream, _ = open_stream(config)
+    report = {
+        "step": 1, "steps": 16, "tokens": 128, "end_tokens": 2048, "samples": 4, "end_samples": 64, "labelled": True,
+        "realised": [asdict(entry) for entry in source_usage(config, stream, 4)],
+        "planned": [asdict(entry) for entry in source_usage(config, stream, 64)],
+        "skipped": skipped_usage(config, stream), "changes": [],
+    }  # fmt: skip
+    head, titles, reviews, left_out = table(report).splitlines()
+    assert head == "step 1 of 16, 4 of 64 rows"
+    assert titles.split() == ["source", "weight", "rows", "of", "epochs", "of"]
+    assert reviews.split() == ["reviews", "100.00%", "4", "64", "0.190", "3.048"]
+    assert left_out == "left out at step 2, a test: 4 rows of reviews"
 
 
 def test_a_tracker_hears_of_rows(folder: Path) -> None:
