@@ -1,5 +1,5 @@
 """What a run takes from the one whose weights it starts from (`run.start_from`), besides them: the model, and for
-labelled data the tokenizer."""
+labelled data the tokenizer and the chat template."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir, complete_checkpoints
+from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir, complete_checkpoints, run_of
 
 _LARGEST_RECORD_BYTES = 16 << 20
 
@@ -31,6 +31,12 @@ def recorded_model(start_from: str) -> dict[str, Any]:
 def recorded_tokenizer(start_from: str) -> Path:
     """File of the tokenizer of the newest checkpoint of a run, or of one checkpoint."""
     return next(_checkpoints(start_from)) / TOKENIZER
+
+
+def recorded_chat_template(start_from: str) -> Path | None:
+    """File of the chat template of the run of the newest checkpoint; None: it has none."""
+    path = run_of(next(_checkpoints(start_from))).chat_template
+    return path if path.is_file() else None
 
 
 def _checkpoints(start_from: str) -> Iterator[Path]:

@@ -1,4 +1,5 @@
-"""What a config leaves open and the data decides: the sources of a mix, the vocabulary, the steps of some epochs."""
+"""What a config leaves open and the data or the checkpoint that it starts from decides: the sources of a mix, the
+vocabulary, the steps of some epochs, the chat template."""
 
 import math
 import os
@@ -13,10 +14,11 @@ from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.run_config import RunConfig
-from pretrain.config.start import recorded_tokenizer
+from pretrain.config.start import recorded_chat_template, recorded_tokenizer
 from pretrain.config.train import Train
 from pretrain.errors import ConfigError
 from pretrain.run_length.segments import run_length
@@ -24,12 +26,13 @@ from pretrain.run_length.segments import run_length
 
 def resolve(config: RunConfig) -> RunConfig:
     """The config with the sources of `data.path` if it is a mix, with `model.vocabulary` set (the ids of its data's
-    tokenizer and of what its objective adds), and with `train.steps` in place of `train.epochs`. Raises ConfigError
+    tokenizer and of what its objective adds), with `train.steps` in place of `train.epochs`, and with the chat template
+    of `run.start_from` where conversations need one. Raises ConfigError
     where there is no data, a given vocabulary is too small, or the run ends within its warm-up; DataError where the
     data cannot be read, or lengths do not suit the objective."""
     if config.train.epochs is None:
         _check_schedule(config)
-    config = _of_mix(config)
+    config = _with_chat_template(_of_mix(config))
     sources = config.data.resolved_sources
     _check_twice(sources)
     if not sources:
@@ -53,6 +56,18 @@ def resolve(config: RunConfig) -> RunConfig:
         config = _with_steps(config, tokenizer, config.train.epochs)
         _check_schedule(config)
     return config
+
+
+def _with_chat_template(config: RunConfig) -> RunConfig:
+    """The config with the chat template of the weights that the run starts from, where turns are to be rendered and the
+    objective names none."""
+    objective, start = config.objective, config.run.start_from
+    if not isinstance(objective, Instructions) or objective.messages is None or objective.chat_template is not None:
+        return config
+    template = None if start is None else recorded_chat_template(start)
+    if template is None:
+        return config
+    return config.model_copy(update={"objective": objective.model_copy(update={"chat_template": str(template)})})
 
 
 def _with_steps(config: RunConfig, tokenizer: Tokenizer, epochs: float) -> RunConfig:

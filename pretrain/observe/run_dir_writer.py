@@ -28,12 +28,15 @@ class RunDirWriter:
         self.directory, self._renew, self._alarm = directory, renew, alarm
         self._regaining, self._vanished = threading.Lock(), False
         self._config: bytes | None = None
+        self._chat_template: bytes | None = None
         self._events = EventLog(directory, alarm, self._regain)
         self._metrics: MetricsLog | None = None
 
     def begin(self, config: RunConfig, step: int) -> Path:
-        """The run starts or resumes after `step` steps. Returns its config's path. Raises RunError if the config can't
-        be written."""
+        """The run starts or resumes after `step` steps. Returns its config's path. Raises RunError if the config, or
+        the chat template beside it, can't be written."""
+        template = getattr(config.objective, "chat_template", None)
+        self._chat_template = None if template is None else Path(template).read_bytes()
         self._write_config(config)
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
         return RunDir(self.directory).config
@@ -93,9 +96,15 @@ class RunDirWriter:
     def _write_config(self, config: RunConfig) -> None:
         self._config = dump(config).encode()
         try:
-            atomic_write(RunDir(self.directory).config, self._config)
+            self._write_files(self._config)
         except OSError as error:
             raise unwritable(RunDir(self.directory).config, error) from None
+
+    def _write_files(self, config: bytes) -> None:
+        """The chat template, if conversations are rendered by one, then the config."""
+        if self._chat_template is not None:
+            atomic_write(RunDir(self.directory).chat_template, self._chat_template)
+        atomic_write(RunDir(self.directory).config, config)
 
     def _regain(self) -> None:
         """Makes the directory again if it was deleted."""
@@ -103,6 +112,6 @@ class RunDirWriter:
             self._renew()
             if self._config is None or RunDir(self.directory).config.exists():
                 return
-            atomic_write(RunDir(self.directory).config, self._config)
+            self._write_files(self._config)
             self._vanished = True
         self._alarm(f"{self.directory} was deleted while the run writes to it: it is made again, and saved to at once")

@@ -79,7 +79,7 @@ class RunDir:
 
     @property
     def chat_template(self) -> Path:
-        """Chat template of the tokenizer of an imported model."""
+        """Chat template of an imported model, or the one that a run was fine-tuned with."""
         return self.path / "chat_template.jinja"
 
     @property
