@@ -366,14 +366,23 @@ class InstructionsSamples:
         samples, rows = self._rows(seed, ids)
         return np.stack([samples, rows, np.ones_like(rows)], axis=1)
 
-    def prompt(self, row_number: int) -> Ids:
-        """The ids of a row before its last response."""
+    @property
+    def answer_ends(self) -> frozenset[int]:
+        """See `TextSamples`: the end of text, and the special pieces with which a template ends a turn."""
+        tokenizer = self.recipe.tokenizer
+        template = () if self.recipe.template is None else tokenizer.special_pieces().values()
+        return frozenset({tokenizer.end_of_text, *template})
+
+    def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
+        """See `TextSamples`: all before the last response of a row."""
         (conversation,) = self.recipe.conversations([self.dataset.row(self.split, row_number)])
-        others = np.flatnonzero(~conversation.counts)
-        return conversation.ids[: int(others[-1]) + 1]
+        last = np.flatnonzero(~conversation.counts)[-1:].tolist()
+        if not last:  # the response is all that there is
+            return np.empty(0, np.int64), self.recipe.tokenizer.before_text
+        return conversation.ids[: last[0]], int(conversation.ids[last[0]])
 
     def references(self, row_number: int) -> list[str]:
-        """The last response of a row."""
+        """See `TextSamples`: the last response of a row."""
         return [self.recipe.reference(self.dataset.row(self.split, row_number))]
 
     def _rows(self, seed: int, ids: Ids) -> tuple[Ids, Ids]:

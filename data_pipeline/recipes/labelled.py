@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,6 +241,22 @@ class LabelledSamples(Samples, Protocol):
 
     def row_number(self, number: int) -> int:
         """The row, counted from 0 in its split, that the sample `number` is made of."""
+
+
+@runtime_checkable
+class TextSamples(LabelledSamples, Protocol):
+    """Samples of rows that are answered by texts."""
+
+    @property
+    def answer_ends(self) -> frozenset[int]:
+        """Ids that end an answer."""
+
+    def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
+        """What a model reads of a row before it writes an answer of at most `new_tokens`: (the ids of an encoder or of
+        a prefix, or all but the last id of a text to continue; the first id that the decoder reads then)."""
+
+    def references(self, row_number: int) -> list[str]:
+        """The texts that a row expects, of which any is right."""
 
 
 @dataclass(frozen=True)

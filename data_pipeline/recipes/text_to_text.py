@@ -113,12 +113,20 @@ class TextToTextSamples(RowSamples):
         """See `Samples`: nothing about them is drawn."""
         return self.recipe.shape.rows([self._sample(row) for row in self._read(ids)])
 
-    def prompt(self, number: int) -> Ids:
-        """The input ids of the sample `number`, with the format's special ids."""
-        return self._sample(self.dataset.row(self.split, number))[0]
+    @property
+    def answer_ends(self) -> frozenset[int]:
+        """See `TextSamples`: the end of each text."""
+        return frozenset({self.recipe.inputs.end, self.recipe.tokenizer.end_of_text})
+
+    def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
+        """See `TextSamples`. An input that is too long is cut as beside a target of `new_tokens` ids."""
+        row = self.dataset.row(self.split, row_number)
+        (source,) = self.recipe.encode([f"{self.prefix}{row[self.recipe.objective.input]}"])
+        read, _ = self.recipe.sample(source, np.zeros(new_tokens, np.int64))
+        return read, self.recipe.inputs.specials.start
 
     def references(self, row_number: int) -> list[str]:
-        """The targets of a row."""
+        """See `TextSamples`: the targets of a row."""
         target: Any = self.dataset.row(self.split, row_number)[self.recipe.objective.target]
         return target if isinstance(target, list) else [target]
 

@@ -18,6 +18,12 @@ class Evaluate(Section):
     positive: str | int | None = Field(
         None, description="class whose F1 the figure f1 is; default: the last of objective.labels"
     )
+    new_tokens: int | None = Field(
+        None,
+        gt=0,
+        description="most tokens of a text that a fine-tuned model writes for a row; default: 128, or as many as there "
+        "is space for",
+    )
     tasks: list[str] = Field([], description="tasks of `pretrain eval` to score during training as well")
     shots: list[NonNegativeInt] = Field(
         [0], min_length=1, description="numbers of examples in the prompt (few-shot), such as [0, 1, 8]"

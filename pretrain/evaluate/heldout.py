@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.source import DataSource
+from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.heldout import heldout, num_heldout
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
@@ -84,10 +84,12 @@ def heldout_loss(
     recipe: Recipe | int,
     sequences: int | None = None,
     rank_rows: int = 8,
+    *,
+    split: LabelledSplit = "validation",
 ) -> HeldOut:
     """Scores all samples that `recipe` (a number: windows of that length) makes of the held-out split of a dataset, or
-    of those of several sources; or some `sequences` of them, each source's first: the same ones on any layout. Raises
-    DataError where there is none.
+    of those of several sources; or some `sequences` of them, each source's first: the same ones on any layout. Of
+    labelled data, `split` may be another one. Raises DataError where there is none.
 
     `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
@@ -97,7 +99,9 @@ def heldout_loss(
     rows = rank_rows * engine.data_world
     parts = _parts(datasets, recipe, sequences)
     for one, part, sums in zip(datasets, parts, by_source, strict=True):
-        for batch in heldout(one, recipe, rows, data_rank=engine.data_rank, data_world=engine.data_world, limit=part):
+        for batch in heldout(
+            one, recipe, rows, data_rank=engine.data_rank, data_world=engine.data_world, limit=part, split=split
+        ):
             scores = engine.score(batch)
             counted = batch.loss_mask > 0
             sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()

@@ -29,6 +29,8 @@ class AnsweredSplit:
     """None: the rows leave the figure undefined"""
     predictions: Sequence[RowAnswer]
     """in the order of the rows"""
+    notes: Sequence[str] = ()
+    """what is to be known about the answers, one sentence each"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -213,11 +213,11 @@ class RunLog:
 
     @_on_reporter
     def figures(self, step: int, tokens: int, figures: Mapping[str, float | None]) -> None:
-        """Records the figures of a fine-tuned model on the validation rows after `step` steps."""
-        assert self._tracker is not None, "the run has begun"
+        """Records the figures of a fine-tuned model on the validation rows after `step` steps, which a run that is
+        finished may get later than its end."""
         self.event("figures", step=step, tokens=tokens, figures=dict(figures))
         for name, value in figures.items():
-            if value is not None:
+            if value is not None and self._tracker is not None:
                 self._tracker.point(step, f"validation_{name}", value)
         shown = (f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in figures.items())
         self.say(f"step {step}: {', '.join(shown)}")

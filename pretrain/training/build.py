@@ -31,6 +31,7 @@ from pretrain.engine.memory import check_memory_on_all_ranks
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import check_data_dir
 from pretrain.finetune.judge import Judge, make_judge
+from pretrain.finetune.texts import TextJudge, make_text_judge
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
@@ -63,6 +64,8 @@ class TrainingRun:
     """scores the tasks of `evaluate.tasks` (collective); None: there are none"""
     judge: Judge | None
     """answers all rows of a split (collective); None: the model has no task head"""
+    texts: TextJudge | None
+    """answers all rows of a split with a text each (collective); None: the rows ask for none"""
     stragglers: Stragglers
     """comparison of the speed of ranks"""
     notes: tuple[str, ...]
@@ -112,9 +115,10 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
 
         with watchdog.allow_slow_io():
             tasks = live_tasks(config, engine, heldout)
-    judge = None
-    if isinstance(heldout, LabelledDataset) and config.model.task_head is not None:
-        judge = make_judge(config, engine, heldout, recipe)
+    judge, texts = None, None
+    if isinstance(heldout, LabelledDataset):
+        judge = None if config.model.task_head is None else make_judge(config, engine, heldout, recipe)
+        texts = make_text_judge(config, engine, heldout, recipe)
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(
@@ -130,6 +134,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         tokenizer=tokenizer,
         tasks=tasks,
         judge=judge,
+        texts=texts,
         stragglers=stragglers,
         notes=notes,
     )

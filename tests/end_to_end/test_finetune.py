@@ -145,3 +145,46 @@ def test_a_shipped_config_has_the_checkpoint_s_model(uninterrupted: Path, name: 
 def test_a_start_without_a_checkpoint_is_refused(tone: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["finetune", "nowhere", str(tone("wrong"))]) == 2
     assert "run.start_from=nowhere is neither a checkpoint nor a run that has one" in capsys.readouterr().err
+
+
+TEXTS = """
+run: {name: replies, dir: RUN, seed: 5}
+train: {epochs: 1}
+batch: {sequences: 8, micro_sequences: 2}
+objective: {name: instructions, packing: rows}
+data: {path: ROWS}
+optimizer: {learning_rate: 3e-3}
+evaluate: {new_tokens: 4}
+track: {mlflow: false}
+"""
+
+
+def test_texts_are_judged_by_a_layout_that_writes_them_also_after_the_end(uninterrupted: Path, tmp_path: Path) -> None:
+    rows, run = tmp_path / "replies", tmp_path / "run"
+    rows.mkdir()
+    for split, count in (("train", 16), ("validation", 5), ("test", 3)):
+        of_split = [{"prompt": f"the word {number} is", "response": " what it is"} for number in range(count)]
+        (rows / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in of_split))
+    config = tmp_path / "replies.yaml"
+    config.write_text(TEXTS.replace("ROWS", str(rows)).replace("RUN", str(run)))
+    arguments = ["finetune", uninterrupted, config]
+    done = command.run(*arguments, "parallel.context=2", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the answers of the model are not judged") == 1
+    assert not (run / "reports/finetune").exists()
+    done = command.run(*arguments, "parallel.tensor=2", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    report, folder = report_of(run), run / "reports/finetune"
+    assert {split: one["rows"] for split, one in report["splits"].items()} == {"validation": 5, "test": 3}
+    lines = [json.loads(line) for line in (folder / "predictions-validation.jsonl").open()]
+    assert [line["line"] for line in lines] == [1, 2, 3, 4, 5]
+    assert all(line["expected"] == [" what it is"] for line in lines)
+    (event,) = (event for event in read_events(run) if event["event"] == "figures")
+    assert event["step"] == 2
+    assert event["figures"] == report["splits"]["validation"]["figures"]
+    assert f"validation (5 rows): rougeL {event['figures']['rougeL']:.4f}" in done.stdout
+    html = (folder / "report.html").read_text()
+    wrong = [line for line in lines if line["predicted"] != "what it is"]
+    assert html.count('<mark class="wrong">') == len(wrong) > 0
+    assert '<mark class="right"> what it is</mark>' in html
+    assert "Confusion" not in html

@@ -88,7 +88,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "curves sections",
         "combine write",
     ),
-    "pretrain.finetune": ("answers metrics sets", "fetch judge", "report spread", "eval_rows"),
+    "pretrain.finetune": ("answers metrics sets", "fetch judge", "report spread texts", "eval_rows"),
     "pretrain.finetune.sets": ("base", "readers sources", "registry"),
     "pretrain.training": ("build changes replaced_head skips", "session", "bad_steps finetuned", "resume", "loop"),
     "data_pipeline.recipes": (

@@ -132,9 +132,10 @@ def _wrong(dataset: LabelledDataset, predictions: Sequence[RowAnswer]) -> list[W
 
 
 def _is_wrong(answer: RowAnswer) -> bool:
-    """Whether it is another than expected; a text is right if it is any of the expected ones."""
+    """Whether it is another than expected; a text is right if it is any of the expected ones, but for spaces around
+    them."""
     if isinstance(answer.predicted, str) and isinstance(answer.expected, list):
-        return answer.predicted not in answer.expected
+        return answer.predicted.strip() not in [text.strip() for text in answer.expected]
     return bool(answer.predicted != answer.expected)
 
 

@@ -95,7 +95,18 @@ def test_of_several_targets_the_first_is_trained_on(write: Write) -> None:
     made = samples.rows(0, _ids(2))
     assert (made.labels[0] == made.labels[1]).all()
     assert [samples.references(n) for n in range(2)] == [["ba", "be"], ["ba"]]
-    assert made.tokens[0, : len(samples.prompt(0))].tolist() == samples.prompt(0).tolist()
+    reads, start = samples.question(0, 8)
+    assert made.tokens[0, : len(reads)].tolist() == reads.tolist()
+    assert made.decoder_tokens is not None
+    assert made.decoder_tokens[0, 0] == start
+
+
+def test_a_question_does_not_depend_on_the_expected_answer(write: Write) -> None:
+    dataset = write([{"input": "ab" * 40, "target": target} for target in ("ba", "ba" * 40)], kind="bytes")
+    samples = _recipe(dataset, "t5", 40, alone=True).samples(dataset, "train")
+    assert isinstance(samples, TextToTextSamples)
+    first, second = (samples.question(n, 6)[0].tolist() for n in range(2))
+    assert first == second == [*dataset.tokenizer().encode("ab" * 16), dataset.tokenizer().end_of_text]
 
 
 @pytest.mark.parametrize(
