@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
-_DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
+_DEFINING = ("model", "objective", "finetune", "optimizer", "schedule", "precision")
 
 
 @dataclass(frozen=True, kw_only=True)

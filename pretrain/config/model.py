@@ -3,11 +3,12 @@
 from operator import attrgetter
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
+from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
 from pretrain.config.positions import (
     LearnedPositions,
@@ -111,6 +112,7 @@ class Model(Section):
     )
     init: Init = NormalInit()
     attention: Attention = Attention()
+    _finetune: Finetune = PrivateAttr(default_factory=Finetune)
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
@@ -183,6 +185,17 @@ class Model(Section):
                 "out, or model.attention_dropout, model.attention_logit_softcap and positions that change scores"
             )
         return self
+
+    @property
+    def finetune(self) -> Finetune:
+        """Which parameters are trained, and which are added for that: the `finetune` section of the run's config."""
+        return self._finetune
+
+    def trained_by(self, finetune: Finetune) -> "Model":
+        """This model in a run with the section `finetune`."""
+        model = self.model_copy()
+        model._finetune = finetune
+        return model
 
     @property
     def position_offset(self) -> int:

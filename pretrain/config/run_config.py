@@ -14,6 +14,7 @@ from pretrain.config.checkpoint import Checkpoint
 from pretrain.config.data import Data
 from pretrain.config.evaluate import Evaluate
 from pretrain.config.families import CAPABILITIES
+from pretrain.config.finetune import LORA_TARGETS, Finetune
 from pretrain.config.health import Health
 from pretrain.config.loss_scale import LossScaling
 from pretrain.config.model import Model
@@ -35,6 +36,7 @@ class RunConfig(Section):
     batch: BatchSize
     model: Model
     objective: Objective = Causal()
+    finetune: Finetune = Finetune()
     data: Data = Data()
     optimizer: Optimizer
     schedule: Schedule = CosineSchedule()
@@ -100,6 +102,47 @@ class RunConfig(Section):
                     f"objective.sequence_length={most} or less"
                 )
         return self.model_copy(update={"model": model.model_copy(update={"task_head": head})})
+
+    @model_validator(mode="after")
+    def _trained_parameters_exist(self) -> "RunConfig":
+        model, finetune = self.model, self.finetune
+        layers = sum(model.stacks)
+        if finetune.layers is not None and finetune.train != "top":
+            raise ValueError("finetune.layers is the number of layers of finetune.train=top: leave it out, or set that")
+        if finetune.train == "top":
+            if finetune.layers is None:
+                raise ValueError("finetune.train=top trains the last finetune.layers layers: set it")
+            if finetune.layers > layers:
+                raise ValueError(f"finetune.layers={finetune.layers} is more than the {layers} layers of the model")
+            if model.shared_layers:
+                raise ValueError(
+                    "finetune.train=top chooses among layers, and with model.shared_layers all are one: set "
+                    "finetune.train=all or head"
+                )
+        if finetune.train == "head" and model.task_head is None:
+            raise ValueError(
+                f"finetune.train=head trains a task head, and objective.name={self.objective.name} has none: choose "
+                "classification, or another objective with a head, or set finetune.train"
+            )
+        if finetune.lora is not None:
+            if finetune.train != "all":
+                raise ValueError(
+                    f"finetune.lora freezes the model's own layers, which finetune.train={finetune.train} trains: "
+                    "leave one of them out"
+                )
+            if self.precision == "fp8":
+                raise ValueError("finetune.lora is for fp32, bf16 and fp16: set precision")
+            having = [
+                name
+                for name, path in LORA_TARGETS.items()
+                if model.is_encoder_decoder or not path.startswith("cross_attention.")
+            ]
+            for target in finetune.lora.targets:
+                if target not in having:
+                    raise ValueError(
+                        f"finetune.lora.targets={target} matches no linear layer of this model: use {', '.join(having)}"
+                    )
+        return self.model_copy(update={"model": model.trained_by(finetune)})
 
     @model_validator(mode="after")
     def _targets_have_a_length(self) -> "RunConfig":

@@ -4,6 +4,7 @@ the build stops with an error (`models/placement.py`)."""
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.model import Model
 from pretrain.config.positions import ShawPositions
 from pretrain.config.task_head import TaskHeadShape
@@ -30,7 +31,30 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
                 final = "decoder.final_layernorm." if model.capabilities.first_names else f"{name}final.norm."
                 specs += _at(depth, final, norm(model))
     specs += _at(depth + 1, "", head(model))
+    specs = _with_trained(model, specs)
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
+
+
+def _with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
+    """`specs`, of which those that `finetune` freezes are marked. An alias is frozen where its original is."""
+    finetune, head_depth = model.finetune, sum(model.stacks) + 1
+    if finetune.train == "all" and finetune.lora is None:
+        return specs
+    first_depth = max(1, head_depth - (finetune.layers or 0))
+    trained = {
+        spec.name
+        for spec in specs
+        if (
+            _is_lora(spec) or (model.task_head is not None and spec.depth == head_depth)
+            if finetune.lora is not None
+            else spec.depth >= first_depth
+        )
+    }
+    return [replace(spec, trained=(spec.alias_of or spec.name) in trained) for spec in specs]
+
+
+def _is_lora(spec: ParameterSpec) -> bool:
+    return spec.name.endswith((".lora_a.weight", ".lora_b.weight"))
 
 
 def embeddings(model: Model) -> Iterator[ParameterSpec]:
@@ -54,7 +78,27 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
 
 
 def layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
-    """One transformer layer."""
+    """One transformer layer, with the matrices that LoRA puts beside its linear layers."""
+    linears = list(_layer(model, has_cross_attention))
+    yield from linears
+    if model.finetune.lora is None:
+        return
+    weights = {spec.name: spec for spec in linears}
+    for target in model.finetune.lora.targets:
+        path = LORA_TARGETS[target]
+        if f"{path}.weight" in weights:
+            yield from _under(f"{path}.", lora(weights[f"{path}.weight"], model.finetune.lora.rank))
+
+
+def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
+    """A [rank, inputs] and B [outputs, rank] beside a weight [outputs, inputs], each split like it. B starts at zero,
+    A with the variance of PEFT's A, whose values are uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs)."""
+    (outputs, inputs), (output_axis, input_axis) = weight.shape, weight.axes
+    yield _matrix("lora_a.weight", (rank, inputs), (None, input_axis), Normal(((3 * inputs) ** -0.5,)))
+    yield _matrix("lora_b.weight", (outputs, rank), (output_axis, None), Constant(0.0))
+
+
+def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     scheme, biased = SCHEMES[model.init.name](model), model.bias
     hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
@@ -171,7 +215,7 @@ def _padding(model: Model) -> int:
     return model.padded_vocab_size - model.vocab_size
 
 
-def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Normal) -> ParameterSpec:
+def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Constant | Normal) -> ParameterSpec:
     return ParameterSpec(name=name, shape=shape, axes=axes, init=init, is_matrix=True)
 
 

@@ -42,6 +42,8 @@ class ParameterSpec:
     """number of trailing rows that only round up the vocabulary"""
     alias_of: str | None = None
     """name of the parameter that this one shares its values with, where it is a second use of them"""
+    trained: bool = True
+    """whether the run updates it; a frozen parameter has no gradient and no optimizer state (`finetune`)"""
 
     def __post_init__(self) -> None:
         assert len(self.axes) == len(self.shape), f"{self.name}: an axis, or None, for each dimension"

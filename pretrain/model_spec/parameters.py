@@ -33,10 +33,15 @@ class StageParameter:
 
 
 def num_parameters(model: Model, padded: bool = True) -> int:
-    """Trainable parameters; a tied embedding and shared layers count once. `padded`: including the rows that round up
-    the vocabulary, as built; otherwise without them, as papers count."""
+    """Parameters, trained or frozen; a tied embedding and shared layers count once. `padded`: including the rows that
+    round up the vocabulary, as built; otherwise without them, as papers count."""
     originals = (d for d in parameter_specs(model) if d.alias_of is None)
     return sum(d.size if padded else prod(d.unpadded_shape) for d in originals)
+
+
+def num_trained_parameters(model: Model) -> int:
+    """Parameters that a run updates, as built (`finetune`)."""
+    return sum(d.size for d in parameter_specs(model) if d.alias_of is None and d.trained)
 
 
 def first_layer_matrix_size(model: Model) -> int:
@@ -97,7 +102,9 @@ def chunk_parameters(model: Model, layout: Layout) -> list[list[StageParameter]]
     return parameters_by_chunk(parameter_specs(model), layers, layout.pipeline)
 
 
-def num_rank_parameters(model: Model, layout: Layout, stage: int) -> int:
-    """Number of parameters on a tensor rank of pipeline stage `stage`, without sharding over data ranks."""
-    chunks = chunk_parameters(model, layout)[stage :: layout.pipeline]
-    return sum(prod(held.spec.local_shape({"tensor": layout.tensor})) for chunk in chunks for held in chunk)
+def num_rank_parameters(model: Model, layout: Layout, stage: int, trained: bool = False) -> int:
+    """Number of parameters on a tensor rank of pipeline stage `stage`, without sharding over data ranks. `trained`:
+    only those that the run updates."""
+    held = [held.spec for chunk in chunk_parameters(model, layout)[stage :: layout.pipeline] for held in chunk]
+    counted = (spec for spec in held if spec.trained or not trained)
+    return sum(prod(spec.local_shape({"tensor": layout.tensor})) for spec in counted)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
 from pretrain.models.attentions import CrossAttention, SelfAttention
+from pretrain.models.lora import column_with_lora, row_with_lora
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
@@ -76,12 +77,22 @@ RESIDUALS: dict[str, type[BiasDropoutAdd]] = {
 """Residual connections by `model.norm`."""
 
 
+def linear_of(megatron: MegatronConfig, target: str, direction: Literal["column", "row"]) -> type[nn.Module]:
+    """The linear layer that `finetune.lora.targets` names `target`: with its update, if that is trained."""
+    kernels, lora = megatron.kernels, megatron.lora
+    if lora is None or target not in lora.targets:
+        return kernels.column_linear if direction == "column" else kernels.row_linear
+    return column_with_lora(kernels, lora) if direction == "column" else row_with_lora(kernels, lora)
+
+
 class FeedForward(MLP):
     """megatron-core's, with dropout between its matrices. If gated, gate and value of each feature lie side by side, so
     that tensor ranks share features and not halves."""
 
     def __init__(self, config: MegatronConfig) -> None:
-        linears = MLPSubmodules(linear_fc1=config.kernels.column_linear, linear_fc2=config.kernels.row_linear)
+        linears = MLPSubmodules(
+            linear_fc1=linear_of(config, "fc1", "column"), linear_fc2=linear_of(config, "fc2", "row")
+        )
         super().__init__(config, linears, ffn_hidden_size=config.ffn_hidden_size)
         self.dropout = Dropout(
             config.ffn_dropout, ("context",), ("tensor",), rows_second=True, compute=config.kernels.dropout
@@ -99,7 +110,7 @@ def layer_parts(
 ) -> TransformerLayerSubmodules:
     """The submodules of a layer of `part`: self-attention, cross-attention in a decoder that has an encoder,
     feed-forward; each with its norms."""
-    kernels = megatron.kernels
+    kernels, linear = megatron.kernels, partial(linear_of, megatron)
     core = partial(CoreAttention, model=model, backends=kernels.attention)
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
@@ -108,9 +119,9 @@ def layer_parts(
         module=SelfAttention,
         params={"attn_mask_type": AttnMaskType.causal},  # not read: the part says it
         submodules=SelfAttentionSubmodules(
-            linear_qkv=kernels.column_linear,
+            linear_qkv=linear("qkv", "column"),
             core_attention=partial(core, kind=part),
-            linear_proj=kernels.row_linear,
+            linear_proj=linear("projection", "row"),
             q_layernorm=of_heads,
             k_layernorm=of_heads,
         ),
@@ -128,10 +139,10 @@ def layer_parts(
         parts.cross_attention = ModuleSpec(
             module=CrossAttention,
             submodules=CrossAttentionSubmodules(
-                linear_q=kernels.column_linear,
-                linear_kv=kernels.column_linear,
+                linear_q=linear("cross_q", "column"),
+                linear_kv=linear("cross_kv", "column"),
                 core_attention=partial(core, kind="cross"),
-                linear_proj=kernels.row_linear,
+                linear_proj=linear("cross_projection", "row"),
             ),
         )
         parts.cross_attn_bda = ModuleSpec(residual.module, params={"model": model})  # which is given the config too

@@ -99,6 +99,11 @@ class Layer(TransformerLayer):
         out: Tensor = x
         return out
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has a parameter that is trained."""
+        return any(parameter.requires_grad for parameter in self.parameters())
+
     def others_of(self, parts: Mapping[Part, Tensor]) -> list[Tensor]:
         """The parts of the stream that it reads besides its own."""
         names: list[Part] = ["encoder", "tables"] if self.reads_memory else ["tables"]
@@ -148,6 +153,8 @@ class Layers(nn.Module):
                 continue
             given = parts[layer.part], *layer.others_of(parts)
             if self.recomputes and self.training:
+                if layer.is_trained and not any(x.requires_grad for x in given):  # after frozen parameters alone
+                    given = given[0].detach().requires_grad_(), *given[1:]  # autograd sees no other inputs
                 parts[layer.part] = tensor_parallel.checkpoint(partial(layer.__call__, inputs=inputs), False, *given)
             else:
                 parts[layer.part] = layer(*given, inputs=inputs)

@@ -6,6 +6,7 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
+from pretrain.config.finetune import Lora
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.split import split_layers
 from pretrain.models.kernels import Kernels
@@ -20,6 +21,7 @@ class MegatronConfig(TransformerConfig):
 
     ffn_dropout: float = 0.0
     norm_type: str = "layer"
+    lora: Lora | None = None
     kernels: Kernels = field(kw_only=True)
 
     def make_norm(self, width: int | None = None) -> nn.Module:
@@ -43,6 +45,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         attention_dropout=model.attention_dropout,
         ffn_dropout=model.ffn_dropout,
         norm_type=model.norm_type,
+        lora=model.finetune.lora,
         kernels=kernels,
         activation_func=kernels.activation[model.activation],
         gated_linear_unit=model.gated,

@@ -16,13 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bool = True) -> Tensor:
+def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bool = True) -> Tensor | None:
     """Makes the gradient of a parameter by `add`, which adds it to an fp32 tensor of the parameter's shape. Returns
-    what the backward pass has to return for the parameter.
+    what the backward pass has to return for the parameter. A frozen one has no gradient.
 
     Where megatron-core keeps a buffer `main_grad`, the gradient is added to it, and a placeholder is returned. Then
     megatron-core ignores what other uses of the parameter return, so either all uses add to the buffer or none does:
     `unrounded=False` is for a parameter that is used elsewhere without this function."""
+    if not parameter.requires_grad:
+        return None
     if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
         add(parameter.main_grad)  # type: ignore[attr-defined]
         return _placeholder(parameter)
@@ -31,8 +33,10 @@ def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bo
     return alone.to(parameter.dtype)
 
 
-def hand_over(parameter: Tensor, gradient: Tensor, unrounded: bool = True) -> Tensor:
+def hand_over(parameter: Tensor, gradient: Tensor, unrounded: bool = True) -> Tensor | None:
     """`accumulate` for a gradient that is one fp32 tensor: without a buffer, none is made to add it to."""
+    if not parameter.requires_grad:
+        return None
     if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
         parameter.main_grad.add_(gradient)  # type: ignore[attr-defined]
         return _placeholder(parameter)
@@ -123,7 +127,7 @@ class _LayerNorm(torch.autograd.Function):
         return out.to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, rstd = ctx.saved_tensors
         of_x, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
             gradient.float(), x.float(), weight.shape, mean, rstd, weight.float(), bias.float(), [True, True, True]
@@ -138,7 +142,7 @@ class _BiasAdded(torch.autograd.Function):
         return x + bias
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         total = gradient.flatten(0, -2).sum(0, dtype=torch.float32)
         return gradient, hand_over(ctx.bias, total)
 
@@ -151,7 +155,7 @@ class _Lookup(torch.autograd.Function):
         return F.embedding(ids, table)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         ids, rows = ctx.saved_tensors[0].flatten(), gradient.flatten(0, -2).float()
         # By the kernel of fp32, which adds in the same order every time on a GPU, too.
         total = torch.ops.aten.embedding_dense_backward(rows, ids, _shape(ctx.table)[0], -1, False)

@@ -48,8 +48,23 @@ def build_bytes(layout: Layout, precision: str) -> float:
     return 2 * (4 if precision == "fp32" else 2) + 4 if shares else 0.0
 
 
+def trained_state(parameters: float, trained: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
+    """`state_bytes` where only `trained` of the `parameters` have gradients and optimizer states. The fp32 values of
+    frozen ones beside weights in half precision are in host memory, and not counted."""
+    every, updated = (state_bytes(count, layout, precision, moments) for count in (parameters, trained))
+    return StateBytes(weights=every.weights, gradients=updated.gradients, optimizer=updated.optimizer)
+
+
 def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
-    """Training state of the rank that holds the most: one of the pipeline stage with the most parameters. What
-    `state_bytes` leaves out is left out here too."""
-    parameters = max(num_rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline))
-    return state_bytes(parameters, layout, config.precision, config.optimizer.num_moments)
+    """Training state of the rank that holds the most. What `state_bytes` leaves out is left out here too."""
+    states = [
+        trained_state(
+            num_rank_parameters(config.model, layout, stage),
+            num_rank_parameters(config.model, layout, stage, trained=True),
+            layout,
+            config.precision,
+            config.optimizer.num_moments,
+        )
+        for stage in range(layout.pipeline)
+    ]
+    return max(states, key=lambda state: state.total)

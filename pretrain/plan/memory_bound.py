@@ -4,8 +4,8 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.parameters import num_parameters
-from pretrain.plan.memory import state_bytes
+from pretrain.model_spec.parameters import num_parameters, num_trained_parameters
+from pretrain.plan.memory import trained_state
 
 _LISTED_LAYERS = 16  # of more, parameters are not listed but counted on from the first ones
 _ID_BYTES, _TOKEN_BYTES = 24, 8
@@ -52,10 +52,11 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     width = 4 if config.precision == "fp32" else 2
     if not trains:
         return {"weights": width * parameters, "batches": 0.0}
-    state = state_bytes(parameters, layout, config.precision, config.optimizer.num_moments)
+    trained = count_parameters(model, trained=True) / (layout.tensor * layout.pipeline)
+    state = trained_state(parameters, trained, layout, config.precision, config.optimizer.num_moments)
     positions = batch.micro_sequences * model.sequence_length / layout.context
     slices = layout.tensor if layout.sequence else 1
-    layers = sum(model.stacks) / layout.pipeline
+    layers = _layers_backward(model) / layout.pipeline
     return {
         "weights": state.weights,
         "gradients": state.gradients,
@@ -65,18 +66,28 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     }
 
 
-def count_parameters(model: Model) -> int:
-    """The same as `num_parameters`, at once for any number of layers: all layers of a stack are equally large."""
+def count_parameters(model: Model, trained: bool = False) -> int:
+    """The same as `num_parameters`, or if `trained` as `num_trained_parameters`, at once for any number of layers: all
+    layers of a stack are equally large."""
     few = {name: min(value, _LISTED_LAYERS) for name in ("layers", "encoder_layers") if (value := getattr(model, name))}
     if "encoder_layers" not in few and model.is_encoder_decoder:
         few["encoder_layers"] = few["layers"]
-    count = num_parameters(model.model_copy(update=few))
+    count_listed = num_trained_parameters if trained else num_parameters
+    count = count_listed(model.model_copy(update=few))
+    if trained and model.finetune.train == "top":  # more layers at the bottom are frozen
+        return count
     for name, listed in few.items():
         layers = getattr(model, name) or model.layers
         if layers > listed:
-            less = num_parameters(model.model_copy(update=few | {name: listed - 1}))
-            count += (layers - listed) * (num_parameters(model.model_copy(update=few)) - less)
+            less = count_listed(model.model_copy(update=few | {name: listed - 1}))
+            count += (layers - listed) * (count_listed(model.model_copy(update=few)) - less)
     return count
+
+
+def _layers_backward(model: Model) -> int:
+    """Layers whose parameters are trained, which keep their inputs for that."""
+    trained = model.finetune.layers if model.finetune.train == "top" else None
+    return 0 if model.finetune.train == "head" else trained or sum(model.stacks)
 
 
 def _advice(largest: str, config: RunConfig, factor: float) -> str:

@@ -5,6 +5,7 @@ refuses models of a billion layers at once; the bytes of tensors that a rank hol
 and these with the overhead of libraries and the allocator. A run is refused by the first two, which are certain;
 `pretrain plan` shows only layouts that fit by the third."""
 
+from pretrain.config.finetune import Finetune
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
@@ -27,7 +28,7 @@ def check_memory(
     largest part, and what would fit. `host`: whether this is the memory of a host, which also holds batches and
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
-    if trains and not host:
+    if trains and not host and config.finetune == Finetune():  # activations before frozen parameters are fewer
         _check_held(config, layout, available_bytes)
 
 

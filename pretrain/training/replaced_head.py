@@ -3,20 +3,29 @@
 from pathlib import Path
 
 from pretrain.checkpoint.state import Record, config_of
+from pretrain.config.finetune import Finetune
 from pretrain.config.model import Model
+from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.run_dir.paths import RECORD
 
 
 def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     """(names in the state of an engine of `model` that keep their initial values, names in `checkpoint` that are not
-    read): parameters of the heads, where these differ. A parameter of the same name and shape in both is read."""
+    read): parameters of the heads, where these differ, and those that `finetune.lora` adds. A parameter of the same
+    name and shape in both is read. Raises ConfigError for a checkpoint with another `finetune.lora`."""
     start = config_of(Record.read(checkpoint / RECORD)).model
+    if start.finetune.lora not in (None, model.finetune.lora):
+        raise ConfigError(
+            f"run.start_from={checkpoint} has updates of finetune.lora={start.finetune.lora.model_dump(mode='json')}, "
+            "which this run would not read: set the same finetune.lora, or start from the run that it was trained from"
+        )
+    added = set() if start.finetune.lora is not None else _lora_names(model)
     if model.task_head is None and start.task_head is None:
-        return set(), set()
+        return added, set()
     ours, theirs = _head_shapes(model), _head_shapes(start)
     fresh = {name for name, shape in ours.items() if theirs.get(name) != shape}
-    return fresh, (theirs.keys() - ours.keys()) | (fresh & theirs.keys())
+    return fresh | added, (theirs.keys() - ours.keys()) | (fresh & theirs.keys())
 
 
 def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
@@ -27,3 +36,9 @@ def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         for spec in parameter_specs(model)
         if spec.depth == depth and spec.alias_of is None
     }
+
+
+def _lora_names(model: Model) -> set[str]:
+    """Names in an engine's state of the parameters that `finetune.lora` adds."""
+    plain = {spec.name for spec in parameter_specs(model.trained_by(Finetune()))}
+    return {f"model/{spec.name}" for spec in parameter_specs(model) if spec.name not in plain and not spec.alias_of}

@@ -56,7 +56,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "megatron",
         "make",
     ),
-    "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "partitioned_init stage12 stage3", "select"),
+    "pretrain.engine.zero": (
+        "base deepspeed_setup",
+        "frozen",
+        "megatron deepspeed",
+        "partitioned_init stage12 stage3",
+        "select",
+    ),
     "pretrain.engine.megatron": ("micro_batches state runner", "decoding hidden_states", "engine"),
     "pretrain.objectives": ("base label_logits", "task_heads tokens", "next_sentence", "registry"),
     "pretrain.evaluate": (

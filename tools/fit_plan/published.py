@@ -225,6 +225,8 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
         count=count,
         sharded_parameters=on_stage * matrices[:, None] + tables * table,
         replicated_parameters=np.zeros_like(count),
+        sharded_trained=on_stage * matrices[:, None] + tables * table,
+        replicated_trained=np.zeros_like(count),
         embeds=embeds,
         predicts=predicts,
         position=np.stack([0 * ones, ones, pipeline - 1], axis=1) * (count > 0),

@@ -46,6 +46,8 @@ def export(
     model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory")
+    if config.finetune.lora is not None:
+        raise ConfigError("a checkpoint with finetune.lora has updates beside its weights, which are not exported yet")
     family = hf_family_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     if config.model.task_head is not None:

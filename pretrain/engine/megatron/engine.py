@@ -62,6 +62,8 @@ class MegatronEngine:
         with select.model_init(config, self.groups) if train else nullcontext():
             self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
         self.parameters = self._place_parameters()
+        for parameter in self.parameters:
+            parameter.value.requires_grad_(parameter.spec.trained)
         half = config.precision != "fp32"
         chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
         self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None

@@ -30,6 +30,8 @@ class State:
         if self._sharding is None:
             return self._parts((value, 0, {"model": value.detach().view(-1)}) for value in self._by_value)
         parts = self._parts((o.parameter, o.start, {"model": o.main, **o.moments}) for o in self._sharding.owned())
+        frozen = ((r.parameter, r.start, {"model": r.value}) for r in self._sharding.frozen.ranges())
+        parts |= self._parts(frozen, replicated=False)
         for parameter, factors in self._sharding.factors():  # every rank has them whole
             saves = self._groups.tensor_rank == 0 and self._groups.replica_rank == 0 and not parameter.copy
             for kind, value in factors.items():
@@ -42,9 +44,13 @@ class State:
         """`ranges` of parameters as `kind/...`."""
         return self._parts((r.parameter, r.start, {kind: r.value}) for r in ranges)
 
-    def _parts(self, ranges: Iterable[tuple[nn.Parameter, int, Tensors]]) -> dict[str, GlobalPart]:
-        """`ranges`: parameter, start of this rank's flat range of its local values, and the tensors of that range."""
-        replicated = self._sharding is None or self._sharding.replicated
+    def _parts(
+        self, ranges: Iterable[tuple[nn.Parameter, int, Tensors]], replicated: bool | None = None
+    ) -> dict[str, GlobalPart]:
+        """`ranges`: parameter, start of this rank's flat range of its local values, and the tensors of that range.
+        `replicated`: whether data ranks have the same ranges; default: as the sharding says."""
+        if replicated is None:
+            replicated = self._sharding is None or self._sharding.replicated
         parts: dict[str, GlobalPart] = {}
         for value, start, tensors in ranges:
             parameter = self._by_value[value]

@@ -30,6 +30,13 @@ class ParameterRange:
     value: Tensor
 
 
+class Frozen(Protocol):
+    """The parameters of a rank that no step updates (`zero.frozen`)."""
+
+    def ranges(self) -> Iterator[ParameterRange]:
+        """The ranges that this rank saves and loads, in fp32. No other data rank has them."""
+
+
 class Sharding(Protocol):
     """One way to share a training step's memory between data ranks. All methods but the iterators are collective."""
 
@@ -37,6 +44,10 @@ class Sharding(Protocol):
     """the model chunks, wrapped as the schedule runs them"""
     replicated: bool
     """data ranks own the same ranges"""
+
+    @property
+    def frozen(self) -> Frozen:
+        """The parameters that no step updates."""
 
     def begin(self, keeps_gradients: bool) -> None:
         """Prepares a step, before its first micro-batch. `keeps_gradients`: `gradients` stay readable until the next
@@ -102,7 +113,7 @@ class OptimizerState(ABC):
 
     @abstractmethod
     def _publish(self) -> None:
-        """Copies the fp32 weights into those in use, on every data rank."""
+        """Copies the fp32 weights, frozen ones too, into those in use, on every data rank."""
 
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:

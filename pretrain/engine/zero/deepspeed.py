@@ -26,6 +26,7 @@ from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
+from pretrain.engine.zero.frozen import FrozenParameters
 from pretrain.errors import RunError
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
@@ -56,10 +57,11 @@ class DeepSpeedSharding(OptimizerState):
         device: torch.device,
     ) -> None:  # fmt: skip
         self.config, self.groups, self.chunks, self.device = config, groups, chunks, device
-        self.parameters = parameters
+        self.parameters = [parameter for parameter in parameters if parameter.spec.trained]
+        self.frozen = FrozenParameters(parameters, groups.replica_group)
         self._parameter_of = {parameter.value: parameter for parameter in parameters}
         self._offloads = config.parallel.offload_optimizer
-        self._rule = find_rule(config, parameters, groups, device, self.replicated)
+        self._rule = find_rule(config, self.parameters, groups, device, self.replicated)
         self._keeps = False
         self._kept: list[ParameterRange] = []
 
@@ -115,7 +117,8 @@ class DeepSpeedSharding(OptimizerState):
             # Called at the end of this backward pass, not of those nested in it (recomputed layers run their own).
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
-        register_multi_grad_hook([tensor for tensor in _tensors(output) if tensor.requires_grad], begins, mode="any")
+        if differentiable := [tensor for tensor in _tensors(output) if tensor.requires_grad]:
+            register_multi_grad_hook(differentiable, begins, mode="any")
 
     def reduce(self, token_count: int) -> None:
         self._finish()

@@ -28,6 +28,7 @@ from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
+from pretrain.engine.zero.frozen import FrozenParameters
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.megatron_config import DTYPES
@@ -44,7 +45,9 @@ class MegatronSharding(OptimizerState):
         shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
         self._parameters, self._groups, self._device = parameters, groups, device
-        self._rule = find_rule(config, parameters, groups, device, self.replicated)
+        self.frozen = FrozenParameters(parameters, groups.replica_group)
+        trained = [parameter for parameter in parameters if parameter.spec.trained]
+        self._rule = find_rule(config, trained, groups, device, self.replicated)
         ddp = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
             use_distributed_optimizer=shares,
@@ -99,7 +102,7 @@ class MegatronSharding(OptimizerState):
         # The schedule has summed all, and a tied embedding's on both its stages.
         for chunk in self.chunks if token_count else ():
             chunk.scale_gradients(1.0 / token_count)
-        for parameter in (p for p in self._parameters if p.stages == "all"):
+        for parameter in (p for p in self._parameters if p.stages == "all" and p.spec.trained):
             dist.all_reduce(parameter.value.main_grad, group=self._groups.tied_group("all"))  # type: ignore[attr-defined]
         self.optimizer.prepare_grads()
 
@@ -121,7 +124,7 @@ class MegatronSharding(OptimizerState):
             self.optimizer.step_with_ready_grads()
         else:
             self._rule.update(self.owned(), (_gradient(main) for _, main, _ in self._mains()), learning_rate)
-            self._publish()
+            self._publish_trained()
 
     def discard(self) -> None:
         pass
@@ -145,6 +148,10 @@ class MegatronSharding(OptimizerState):
         return {name: state[name] for name in adam.MOMENTS}
 
     def _publish(self) -> None:
+        self._publish_trained()
+        self.frozen.publish()
+
+    def _publish_trained(self) -> None:
         optimizer = self.optimizer
         if isinstance(optimizer, DistributedOptimizer):
             optimizer._copy_main_params_to_model_params()

@@ -13,7 +13,9 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.zero import deepspeed_setup
 from pretrain.engine.zero.base import Sharding
 from pretrain.engine.zero.megatron import MegatronSharding
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.parameters import num_rank_parameters
 from pretrain.models.placement import Parameter
 
 
@@ -45,6 +47,12 @@ def make_sharding(
             parameters=parameters,
             device=device,
         )
+    for stage in range(layout.pipeline):
+        if not num_rank_parameters(config.model, layout, stage, trained=True):
+            raise ConfigError(
+                f"finetune.train={config.finetune.train} trains nothing on pipeline stage {stage}, where DeepSpeed "
+                "needs a parameter: set parallel.zero_engine=megatron with parallel.zero=1, or parallel.pipeline=1"
+            )
     if config.parallel.zero < 3:
         from pretrain.engine.zero.stage12 import Stage12
 

@@ -53,8 +53,8 @@ class Stage12(DeepSpeedSharding):
         weakref.finalize(self, self.optimizer.destroy).atexit = False
 
     def in_use(self) -> Iterator[ParameterRange]:
-        for parameter in self.parameters:
-            yield ParameterRange(parameter.value, 0, parameter.value.detach().view(-1))
+        for value in (*self.frozen.values, *(parameter.value for parameter in self.parameters)):
+            yield ParameterRange(value, 0, value.detach().view(-1))
 
     def discard(self) -> None:
         optimizer = self.optimizer
@@ -98,3 +98,4 @@ class Stage12(DeepSpeedSharding):
 
     def _publish(self) -> None:
         self.optimizer.update_lp_params()
+        self.frozen.publish()

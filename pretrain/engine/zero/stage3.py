@@ -82,6 +82,7 @@ class Stage3(DeepSpeedSharding):
         for flat in self.flats:
             weights = self.optimizer.fp16_partitioned_groups_flat[flat.group]
             yield ParameterRange(flat.parameter.value, flat.start, weights.narrow(0, flat.position, flat.count))
+        yield from self.frozen.in_use()
 
     def discard(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -125,6 +126,7 @@ class Stage3(DeepSpeedSharding):
     def _publish(self) -> None:
         optimizer = self.optimizer
         optimizer.parameter_offload.partition_all_parameters()
+        self.frozen.publish()
         for group in range(len(optimizer.fp16_groups)):
             optimizer._reassign_or_swap_out_partitioned_parameters(group)
         optimizer.invalidate_secondary_tensor()

@@ -9,7 +9,7 @@ import numpy as np
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.model_spec.split import chunk_layers
@@ -52,6 +52,10 @@ class StageGroups:
     """parameters that tensor ranks split"""
     replicated: Array
     """parameters that every tensor rank holds"""
+    sharded_trained: Array
+    """trained ones of `sharded`"""
+    replicated_trained: Array
+    """trained ones of `replicated`"""
     embeds: Array
     predicts: Array
     position: Array
@@ -66,7 +70,7 @@ class ParametersByDepth:
     def __init__(self, config: RunConfig) -> None:
         self.model = config.model
         depths = sum(self.model.stacks) + 2
-        self.sharded, self.replicated = np.zeros(depths), np.zeros(depths)
+        self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
         self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
         """shared parameters by name: the parameter, and the depths of its uses after the first"""
         specs = parameter_specs(self.model)
@@ -76,14 +80,17 @@ class ParametersByDepth:
                 self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
             else:
                 (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
+                if spec.trained:
+                    (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
 
     def stages(self, pipeline: int, virtual: int) -> StageGroups:
         """Stages of a legal pipeline."""
         ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
         of_stage = np.searchsorted(ends, np.arange(1, ends[-1] + 1)) % pipeline  # stage of each layer
         of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
-        sharded, replicated = (
-            np.bincount(of_depth, values, pipeline).astype(float) for values in (self.sharded, self.replicated)
+        sharded, replicated, sharded_trained, replicated_trained = (
+            np.bincount(of_depth, values, pipeline).astype(float)
+            for values in (self.sharded, self.replicated, self.sharded_trained, self.replicated_trained)
         )
         summed = np.zeros(pipeline)
         for original, depths in self.copies.values():
@@ -91,6 +98,9 @@ class ParametersByDepth:
             elsewhere = np.unique(of_depth[list(depths)])
             elsewhere = elsewhere[elsewhere != first]
             (sharded if any(original.axes) else replicated)[elsewhere] += original.size
+            if not original.trained:
+                continue
+            (sharded_trained if any(original.axes) else replicated_trained)[elsewhere] += original.size
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
         encoder = self.model.stacks[0]
@@ -100,6 +110,8 @@ class ParametersByDepth:
             "layers": layers.astype(float),
             "sharded": sharded,
             "replicated": replicated,
+            "sharded_trained": sharded_trained,
+            "replicated_trained": replicated_trained,
             "embeds": np.eye(pipeline)[0],
             "predicts": np.eye(pipeline)[-1],
             "position": np.arange(pipeline, dtype=np.float64),
@@ -173,6 +185,8 @@ class WorkloadBuilder:
             count=padded("count"),
             sharded_parameters=padded("sharded"),
             replicated_parameters=padded("replicated"),
+            sharded_trained=padded("sharded_trained"),
+            replicated_trained=padded("replicated_trained"),
             embeds=padded("embeds"),
             predicts=padded("predicts"),
             position=padded("position"),
@@ -235,6 +249,8 @@ class WorkloadBuilder:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
         and of each other use of the embedding. Of two in fp32, the sum is there too."""
         model = self.config.model
+        if not next(spec.trained for spec in parameter_specs(model) if spec.name == WORD_EMBEDDINGS):
+            return 0.0
         others = model.is_encoder_decoder + (layout.pipeline == 1 and model.ties_output)
         return 4 + (width if width < 4 else 0) + width * others + (4 if width == 4 and model.is_encoder_decoder else 0)
 

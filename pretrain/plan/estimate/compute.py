@@ -102,7 +102,7 @@ def head(work: StepWorkload, c: Constants) -> Array:
 
 def update(work: StepWorkload, c: Constants) -> Array:
     """Seconds of the optimizer, [n, s]: gradients, moments and weights are read and written once."""
-    updated = work.parameters / np.where(work.layout.zero > 0, work.layout.replicas, 1.0)[:, None]
+    updated = work.trained / np.where(work.layout.zero > 0, work.layout.replicas, 1.0)[:, None]
     return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None]
 
 

@@ -51,8 +51,8 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     replicas, shards_weights = layout.replicas[:, None], (layout.zero == 3)[:, None]
     resident = np.where(shards_weights, parameters / replicas, parameters)
     weights = step.weight_bytes[:, None] * parameters
-    gradients = step.gradient_bytes[:, None] * parameters
-    optimizer = step.optimizer_bytes[:, None] * parameters
+    gradients = step.gradient_bytes[:, None] * work.trained
+    optimizer = step.optimizer_bytes[:, None] * work.trained
     saved, recomputed = _saved_by_layers(work)
     saved_loss, loss = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
     working = np.maximum(recomputed, saved_loss)
@@ -73,7 +73,8 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
     buffers = buffers + library_bytes + (c.fragments * (saved + np.maximum(working, loss)) if overhead else 0.0)
     in_step = weights + gradients + optimizer + saved + first + working + buffers
-    built = np.where(parameters > 0, step.build_bytes[:, None] * parameters + library_bytes, 0.0)
+    frozen = step.weight_bytes[:, None] * (parameters - work.trained)
+    built = np.where(parameters > 0, step.build_bytes[:, None] * work.trained + frozen + library_bytes, 0.0)
     return HeldBytes(
         weights=weights,
         gradients=gradients,

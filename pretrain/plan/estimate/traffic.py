@@ -143,13 +143,13 @@ def replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
     """Bytes between ranks that hold the same weights, [n, s] each: per step, for gradients and updated weights; and per
     micro-batch, for gradients if they are sharded (ZeRO-2), and for weights too (ZeRO-3)."""
     replicas, zero = work.layout.replicas, work.layout.zero[:, None]
-    around = ((replicas - 1) / replicas)[:, None] * work.parameters
+    share = ((replicas - 1) / replicas)[:, None]
     gradients, weights = work.step.exchanged_gradient_bytes[:, None], work.step.activation_bytes[:, None]
     summed = gradients * np.where(work.step.sums_everywhere > 0, 2.0, 1.0)[:, None]
-    gathered = work.step.weight_gathers[:, None] * weights
+    gathered = np.where(zero == 3, work.step.weight_gathers[:, None] * weights, 0.0)
     step = np.select([zero == 3, zero == 2, zero == 1], [0.0, weights, summed + weights], 2 * gradients)
-    micro = np.select([zero == 3, zero == 2], [gathered + gradients, summed], 0.0)
-    return around * step, around * micro
+    micro = np.select([zero == 3, zero == 2], [gradients, summed], 0.0)
+    return share * step * work.trained, share * (micro * work.trained + gathered * work.parameters)
 
 
 def exchange(work: StepWorkload, at: Links) -> tuple[Array, Array]:

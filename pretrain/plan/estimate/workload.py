@@ -113,6 +113,10 @@ class StageShapes(Entries):
     """parameters of one such stage that tensor ranks split"""
     replicated_parameters: Array
     """parameters of one such stage that every tensor rank holds"""
+    sharded_trained: Array
+    """trained ones of `sharded_parameters`"""
+    replicated_trained: Array
+    """trained ones of `replicated_parameters`"""
     embeds: Array
     """1 on stages with the embedding"""
     predicts: Array
@@ -120,8 +124,8 @@ class StageShapes(Entries):
     position: Array
     """index of the stage, from 0"""
     summed_parameters: Array
-    """parameters that tensor ranks split and other stages hold too, such as a tied embedding; each counts 2 (m - 1) / m
-    times where m stages hold it, as in an all-reduce"""
+    """trained parameters that tensor ranks split and other stages hold too, such as a tied embedding; each counts
+    2 (m - 1) / m times where m stages hold it, as in an all-reduce"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +300,11 @@ class StepWorkload(Entries):
     def parameters(self) -> Array:
         """Parameters that one tensor rank of a stage holds, [n, s]."""
         return self.stages.sharded_parameters / self.layout.tensor[:, None] + self.stages.replicated_parameters
+
+    @property
+    def trained(self) -> Array:
+        """Trained parameters among `parameters`: those with gradients and optimizer states."""
+        return self.stages.sharded_trained / self.layout.tensor[:, None] + self.stages.replicated_trained
 
     @property
     def in_flight(self) -> Array:

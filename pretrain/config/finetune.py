@@ -1,0 +1,48 @@
+"""`finetune`: which parameters a run trains; the others keep the values they start with."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pretrain.config.section import Section
+
+LORA_TARGETS = {
+    "qkv": "self_attention.linear_qkv",
+    "projection": "self_attention.linear_proj",
+    "cross_q": "cross_attention.linear_q",
+    "cross_kv": "cross_attention.linear_kv",
+    "cross_projection": "cross_attention.linear_proj",
+    "fc1": "mlp.linear_fc1",
+    "fc2": "mlp.linear_fc2",
+}
+"""`finetune.lora.targets`: names of linear layers, and where these lie in a transformer layer"""
+
+
+class Lora(Section):
+    """Hu et al. 2021, arXiv 2106.09685: alpha / rank * B A beside a linear layer, whose own weight is frozen."""
+
+    rank: int = Field(8, gt=0, description="rank of the update of each weight: rows of A, columns of B")
+    alpha: float = Field(16.0, gt=0, description="the update is multiplied by alpha / rank")
+    targets: list[str] = Field(
+        ["qkv", "projection", "fc1", "fc2"],
+        min_length=1,
+        description=f"linear layers that are updated, by name: {', '.join(LORA_TARGETS)}",
+    )
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+class Finetune(Section):
+    """The trained parameters of a run."""
+
+    train: Literal["all", "head", "top"] = Field(
+        "all",
+        description="parameters that are trained. all: every one, or with finetune.lora its matrices and the task "
+        "head; head: the task head; top: the last finetune.layers layers and what follows them",
+    )
+    layers: int | None = Field(None, gt=0, description="number of layers that finetune.train=top trains")
+    lora: Lora | None = Field(
+        None, description="train low-rank updates of linear layers, and the task head, and freeze all other weights"
+    )

@@ -1,0 +1,169 @@
+"""Runs that train some of their parameters: the same run on any ranks, and frozen parameters as they were."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pretrain.checkpoint import store
+from pretrain.config.run_config import RunConfig
+from pretrain.data.synthetic import SyntheticStream
+from pretrain.errors import ConfigError
+from pretrain.model_spec.modules import parameter_specs
+from tests.helpers.families import family_config, train_family
+from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.tiny import LENGTH, ROWS, build_engine, save, whole_state
+
+CLASSES = {"name": "classification", "labels": ["a", "b", "c"]}
+LORA = {"rank": 4, "alpha": 6}
+SETS: dict[str, dict[str, Any]] = {
+    "head": {"train": "head"},
+    "top": {"train": "top", "layers": 1},
+    "lora": {"lora": LORA},
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2dp2": {"tensor": 2, "zero": 0},
+    "tp2cp2": {"tensor": 2, "sequence": True, "context": 2},
+    "pp2dp2": {"pipeline": 2, "zero": 1},
+    "pp2dp2full": {"pipeline": 2, "zero": 1, "recompute": "full"},
+    "dp4zero1": {"zero": 1, "zero_engine": "deepspeed"},
+    "dp4zero2": {"zero": 2, "zero_engine": "deepspeed"},
+    "dp4zero3": {"zero": 3, "zero_engine": "deepspeed"},
+    "dp4zero3full": {"zero": 3, "zero_engine": "deepspeed", "recompute": "full"},
+}
+
+
+def _config(family: str, sections: dict[str, Any]) -> RunConfig:
+    config = family_config(family, model={"dropout": 0.1}, batch={"micro_sequences": 2})
+    tree = config.model_dump(mode="json")
+    for name, section in sections.items():
+        merges = isinstance(section, dict) and name not in ("objective", "optimizer")
+        tree[name] = {**tree[name], **section} if merges else section
+    tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
+    return RunConfig.model_validate(tree)
+
+
+def _trained(family: str, sections: dict[str, Any], layout: dict[str, Any]) -> tuple[Any, ...]:
+    """(losses and gradient norms of three steps, state before and after them)"""
+    engine = build_engine(_config(family, {**sections, "parallel": layout}))
+    before = whole_state(engine)
+    steps = train_family(engine, range(1, 4))
+    return steps, before, whole_state(engine)
+
+
+def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tolerance: float = 2e-5) -> None:
+    steps, before, after = run_ranks(1, _trained, family, sections, {})[0]
+    specs = [spec for spec in parameter_specs(_config(family, sections).model) if spec.alias_of is None]
+    trained, frozen = ({spec.name for spec in specs if spec.trained is wanted} for wanted in (True, False))
+    assert trained
+    assert frozen
+    for other_steps, other_before, other_after in run_ranks(4, _trained, family, sections, layout):
+        assert np.allclose(other_steps, steps, rtol=tolerance)
+        assert other_after.keys() == after.keys()
+        assert {name.partition("/")[2] for name in other_after if not name.startswith("model/")} <= trained
+        for name in frozen:
+            assert np.array_equal(other_after[f"model/{name}"], before[f"model/{name}"]), name
+            assert np.array_equal(other_before[f"model/{name}"], before[f"model/{name}"]), name
+        for name in trained:
+            assert np.abs(after[f"model/{name}"] - before[f"model/{name}"]).max() > 0, name
+            assert np.allclose(other_after[f"model/{name}"], after[f"model/{name}"], atol=20 * tolerance), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("family", "trained"), [("bert", "head"), ("llama", "top"), ("bart", "top"), ("bert", "lora"), ("bart", "lora")]
+)
+def test_a_set_is_trained_alike_on_any_ranks(family: str, trained: str, layout: str) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS[trained]}
+    _compare(family, sections, LAYOUTS[layout])
+
+
+CAUSAL: dict[str, dict[str, Any]] = {
+    "gemma": {"finetune": {"train": "top", "layers": 2}},  # the output layer is the embedding, which is frozen
+    "llama": {"finetune": {"train": "top", "layers": 1}},
+    "mistral": {
+        "finetune": {"lora": {**LORA, "targets": ["fc2", "qkv"]}},
+        "optimizer": {"name": "lamb", "learning_rate": 1e-3, "eps": 1e-6},
+    },
+    "albert": {"finetune": {"lora": LORA}, "optimizer": {"name": "adafactor", "learning_rate": 1e-3}},
+    "t5": {"finetune": {"lora": {**LORA, "targets": ["cross_q", "cross_kv", "cross_projection"]}}},
+}
+
+
+@pytest.mark.parametrize("layout", ["tp2cp2", "pp2dp2", "dp4zero3full"])
+@pytest.mark.parametrize("family", CAUSAL)
+def test_pretraining_objectives_train_a_set_alike_on_any_ranks(family: str, layout: str) -> None:
+    parallel = LAYOUTS[layout]
+    if family == "albert":
+        parallel = {**parallel, "recompute": "none"}  # docs/zero.md: not full with shared layers
+    _compare(family, CAUSAL[family], parallel)
+
+
+@pytest.mark.parametrize("layout", ["tp2cp2", "pp2dp2", "dp4zero1", "dp4zero2", "dp4zero3"])
+def test_half_precision_keeps_frozen_weights_to_the_bit(layout: str) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS["lora"], "precision": "bf16"}
+    _compare("bert", sections, LAYOUTS[layout], tolerance=2e-2)
+
+
+def _saved_and_resumed(directory: Path, sections: dict[str, Any], layout: dict[str, Any], saves: bool) -> Any:
+    engine = build_engine(_config("bert", {**sections, "parallel": layout}))
+    if saves:
+        train_family(engine, range(1, 3))
+        save(directory, engine, 2)
+    else:
+        store.load(directory / "step-00000002", engine.state())
+        engine.state_loaded(2)
+    return train_family(engine, range(3, 5))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_moves_between_layouts(precision: str, tmp_path: Path) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS["lora"], "precision": precision}
+    steps = run_ranks(4, _saved_and_resumed, tmp_path, sections, LAYOUTS["tp2cp2"], True)[0]
+    tolerance = 2e-5 if precision == "fp32" else 2e-2
+    for layout in ("pp2dp2", "dp4zero1", "dp4zero3"):
+        for resumed in run_ranks(4, _saved_and_resumed, tmp_path, sections, LAYOUTS[layout], False):
+            assert np.allclose(resumed, steps, rtol=tolerance)
+
+
+def _merged(family: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Answers before training, after it, and of the model without LoRA whose weights are W + alpha / rank B A."""
+    sections: dict[str, Any] = {"objective": CLASSES, "finetune": SETS["lora"]}
+    engine = build_engine(_config(family, sections))
+    rows = SyntheticStream(engine.config).batch(100, ROWS, 0, 1)[np.arange(4)]
+    before = engine.score(rows).outputs
+    train_family(engine, range(1, 4))
+    state = whole_state(engine)
+    meet_again()
+    plain = build_engine(_config(family, {"objective": CLASSES}), train=False)
+    for name, part in plain.state().items():
+        weight = state[name]
+        if (a := f"{name.removesuffix('weight')}lora_a.weight") in state:
+            weight = weight + LORA["alpha"] / LORA["rank"] * state[a.replace("lora_a", "lora_b")] @ state[a]
+        for piece in part.pieces:
+            inside = tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.value.shape, strict=True))
+            piece.value.copy_(torch.from_numpy(weight[inside]))
+    return before, engine.score(rows).outputs, plain.score(rows).outputs
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "bart"])
+def test_an_update_is_the_product_of_its_matrices(family: str) -> None:
+    before, trained, merged = run_ranks(1, _merged, family)[0]
+    assert np.abs(trained - before).max() > 1e-2
+    assert np.allclose(trained, merged, atol=2e-5)
+
+
+def _refused(layout: dict[str, Any]) -> str:
+    try:
+        build_engine(_config("bert", {"objective": CLASSES, "finetune": {"train": "head"}, "parallel": layout}))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_deepspeed_refuses_a_stage_without_trained_parameters() -> None:
+    layout = {"pipeline": 2, "zero": 2, "zero_engine": "deepspeed"}
+    for problem in run_ranks(2, _refused, layout):
+        assert "finetune.train=head trains nothing on pipeline stage 0" in problem

@@ -1,0 +1,80 @@
+"""`finetune`: which parameters it trains, and what it refuses."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameters import num_parameters, num_trained_parameters
+from pretrain.plan.memory_bound import count_parameters
+from tests.helpers.families import family_config
+
+CLASSES = {"name": "classification", "labels": ["a", "b", "c"]}
+
+
+def _config(family: str, **sections: Any) -> RunConfig:
+    return RunConfig.model_validate(family_config(family).model_dump(mode="json") | sections)
+
+
+def test_the_head_alone() -> None:
+    model = _config("bert", objective=CLASSES, finetune={"train": "head"}).model
+    trained = {spec.name for spec in parameter_specs(model) if spec.trained}
+    assert trained == {f"head.{part}.{leaf}" for part in ("pooler", "classifier") for leaf in ("weight", "bias")}
+    assert num_trained_parameters(model) == 64 * 64 + 64 + 3 * 64 + 3
+
+
+def test_the_top_layers_and_what_follows() -> None:
+    model = _config("llama", finetune={"train": "top", "layers": 1}).model
+    trained = {spec.name for spec in parameter_specs(model) if spec.trained}
+    assert trained == {
+        spec.name
+        for spec in parameter_specs(model)
+        if spec.name.startswith(("decoder.layers.3.", "decoder.final_layernorm.", "output_layer."))
+    }
+
+
+def test_a_tied_output_layer_is_frozen_with_its_embedding() -> None:
+    specs = {
+        spec.name: spec for spec in parameter_specs(_config("gemma", finetune={"train": "top", "layers": 1}).model)
+    }
+    assert not specs["output_layer.weight"].trained
+    assert not specs["embedding.word_embeddings.weight"].trained
+
+
+def test_lora_adds_two_matrices_to_each_target() -> None:
+    finetune = {"lora": {"rank": 4, "targets": ["qkv", "fc2"]}}
+    model, plain = _config("bert", finetune=finetune).model, _config("bert").model
+    added = {spec.name: spec for spec in parameter_specs(model) if spec.trained}
+    assert len(added) == 4 * 2 * 2
+    assert num_parameters(model) - num_parameters(plain) == num_trained_parameters(model)
+    b = added["encoder.layers.0.self_attention.linear_qkv.lora_b.weight"]
+    assert (b.shape, b.axes) == ((3 * 64, 4), ("tensor", None))
+    a = added["encoder.layers.0.mlp.linear_fc2.lora_a.weight"]
+    assert (a.shape, a.axes) == ((4, 256), (None, "tensor"))
+
+
+@pytest.mark.parametrize("finetune", [{}, {"lora": {}}, {"train": "top", "layers": 3}])
+def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, Any]) -> None:
+    model = _config("llama", finetune=finetune).model.model_copy(update={"layers": 40})
+    assert count_parameters(model, trained=True) == num_trained_parameters(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "sections", "problem"),
+    [
+        ("bert", {"finetune": {"train": "head"}}, "objective.name=masked has none"),
+        ("bert", {"finetune": {"train": "top"}}, "set it"),
+        ("bert", {"finetune": {"layers": 2}}, "leave it out, or set that"),
+        ("bert", {"finetune": {"train": "top", "layers": 5}}, "is more than the 4 layers of the model"),
+        ("albert", {"finetune": {"train": "top", "layers": 2}}, "with model.shared_layers all are one"),
+        ("bert", {"finetune": {"lora": {"targets": ["cross_q"]}}}, "targets=cross_q matches no linear layer"),
+        ("t5", {"finetune": {"lora": {"targets": ["q_proj"]}}}, "use qkv, projection, cross_q"),
+        ("bert", {"finetune": {"train": "top", "layers": 1, "lora": {}}}, "leave one of them out"),
+        ("bert", {"finetune": {"lora": {}}, "precision": "fp8"}, "is for fp32, bf16 and fp16"),
+    ],
+)
+def test_a_set_that_cannot_be_trained_is_refused(family: str, sections: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        _config(family, **sections)
