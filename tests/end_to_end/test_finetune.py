@@ -93,6 +93,45 @@ def test_a_run_that_moves_to_other_ranks_learns_the_same_and_answers_the_same(
     assert (tmp_path / "one/reports/finetune/report.html").read_text().count("<svg") == 1
 
 
+def test_a_finished_run_answers_alike_in_eval_and_in_transformers(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, report, exported = tmp_path / "done", tmp_path / "report", tmp_path / "hf"
+    done = command.run("finetune", uninterrupted, tone("done"), "train.epochs=0.5")
+    assert done.returncode == 0, done.stderr
+    arguments = ["--tasks", "heldout", "--out", report, "parallel.tensor=2", "--nproc", "2"]
+    done = command.run("eval", run, *arguments)
+    assert done.returncode == 0, done.stderr
+    again = json.loads((report / "report.json").read_text())["splits"]["validation"]
+    assert again["figures"] == report_of(run)["splits"]["validation"]["figures"]
+    assert again["loss"] == pytest.approx(report_of(run)["splits"]["validation"]["loss"], rel=1e-5)
+    answers = [json.loads(line) for line in (report / "predictions-validation.jsonl").open()]
+    assert len(answers) == 13
+    assert command.run("export", run, "--to", "hf", exported).returncode == 0
+    for verb, more in (("generate", ["--prompt", "a"]), ("eval", ["--tasks", "arithmetic_2da", "--out", str(report)])):
+        assert main([verb, str(run), *more]) == 2
+        assert "predicts no tokens" in capsys.readouterr().err
+    rows = [json.loads(line) for line in (tmp_path / "rows/validation.jsonl").open()]
+    found = _answers_of_transformers(exported, [row["text"] for row in rows])
+    assert [label for label, _ in found] == [answer["predicted"] for answer in answers]
+    assert [confidence for _, confidence in found] == pytest.approx([a["confidence"] for a in answers], abs=1e-5)
+
+
+def _answers_of_transformers(exported: Path, texts: list[str]) -> list[tuple[str, float]]:
+    """Label and probability of each text, all in one padded batch."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    model = AutoModelForSequenceClassification.from_pretrained(exported).eval()
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    assert (inputs["attention_mask"] == 0).any(), "some rows are padded"
+    with torch.no_grad():
+        probabilities = model(**inputs).logits.softmax(-1).max(-1)
+    labels = [model.config.id2label[number] for number in probabilities.indices.tolist()]
+    return list(zip(labels, probabilities.values.tolist(), strict=True))
+
+
 def test_several_seeds_are_runs_of_their_own_with_a_spread(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
