@@ -18,7 +18,7 @@ _OUTSIDE = "O"
 Outputs = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowAnswer:
     """The answer for one row, or what one window of it says."""
 
@@ -33,7 +33,7 @@ class RowAnswer:
     score: float = 0.0
     """logits of a span, by which windows of a row are compared"""
     no_answer: float = 0.0
-    """logits of the first position, which stands for no answer"""
+    """logits of the first position, which means no answer"""
 
 
 Read = Callable[[int, Rows, Outputs], RowAnswer]
@@ -63,7 +63,7 @@ def by_row(answers: Iterable[RowAnswer]) -> list[RowAnswer]:
         best = max(windows[number], key=lambda one: one.score)
         no_answer = min(one.no_answer for one in windows[number])
         empty = some_have_none and no_answer > best.score
-        chosen.append(RowAnswer(number, "", best.expected) if empty else best)
+        chosen.append(RowAnswer(number=number, predicted="", expected=best.expected) if empty else best)
     return chosen
 
 
@@ -72,13 +72,18 @@ def _class(number: int, row: Rows, outputs: Outputs, labels: Sequence[str | int]
     logits = outputs[place].astype(np.float64)
     chosen = int(logits.argmax())
     probability = float(1 / np.exp(logits - logits[chosen]).sum())
-    return RowAnswer(number, labels[chosen], labels[int(row.labels[0, place])], probability)
+    return RowAnswer(
+        number=number,
+        predicted=labels[chosen],
+        expected=labels[int(row.labels[0, place])],
+        confidence=probability,
+    )
 
 
 def _number(number: int, row: Rows, outputs: Outputs) -> RowAnswer:
     (place,) = np.flatnonzero(row.loss_mask[0] > 0)
     assert row.targets is not None, "a regression has them"
-    return RowAnswer(number, float(outputs[place, 0]), float(row.targets[0, place]))
+    return RowAnswer(number=number, predicted=float(outputs[place, 0]), expected=float(row.targets[0, place]))
 
 
 def _tags(samples: TaggingSamples, number: int, outputs: Outputs, labels: Sequence[str | int]) -> RowAnswer:
@@ -89,7 +94,9 @@ def _tags(samples: TaggingSamples, number: int, outputs: Outputs, labels: Sequen
         labels[int(outputs[place].argmax())] if place >= 0 else unseen
         for place in samples.word_positions(number).tolist()
     ]
-    return RowAnswer(number, predicted, [labels[tag] for tag in samples.tags(number).tolist()])
+    return RowAnswer(
+        number=number, predicted=predicted, expected=[labels[tag] for tag in samples.tags(number).tolist()]
+    )
 
 
 def _span(samples: SpansSamples, number: int, outputs: Outputs) -> RowAnswer:
@@ -99,10 +106,16 @@ def _span(samples: SpansSamples, number: int, outputs: Outputs) -> RowAnswer:
     expected = samples.references(row_number) or [""]
     no_answer = float(outputs[0].sum())
     if not len(places):
-        return RowAnswer(row_number, "", expected, score=-np.inf, no_answer=no_answer)
+        return RowAnswer(number=row_number, predicted="", expected=expected, score=-np.inf, no_answer=no_answer)
     first, last = outputs[places.start : places.stop].T.astype(np.float64)
     size = np.arange(len(places))
     sums = np.where((size >= size[:, None]) & (size < size[:, None] + _LONGEST_ANSWER), first[:, None] + last, -np.inf)
     begin, end = np.unravel_index(int(sums.argmax()), sums.shape)
     text = samples.answer(number, places.start + int(begin), places.start + int(end))
-    return RowAnswer(row_number, text, expected, score=float(sums[begin, end]), no_answer=no_answer)
+    return RowAnswer(
+        number=row_number,
+        predicted=text,
+        expected=expected,
+        score=float(sums[begin, end]),
+        no_answer=no_answer,
+    )

@@ -67,7 +67,7 @@ class TextJudge:
                 (generated,) = next(texts)
                 ended[generated.ended] += 1
                 text = _text(self.dataset.tokenizer(), generated.tokens)
-            answers.append(RowAnswer(number, text, samples.references(number)))
+            answers.append(RowAnswer(number=number, predicted=text, expected=samples.references(number)))
         predicted, expected = [one.predicted for one in answers], [one.expected for one in answers]
         context = MetricContext()
         return AnsweredSplit(
