@@ -104,6 +104,9 @@ class Reference:
         for shard in seen.weights:
             name, rank = shard.name, shard.rank
             old, new = self.weights[seen.step - 1][name], self.weights[seen.step][name]
+            if name not in self.gradients[seen.step]:  # frozen, so no element may change at all
+                updates.append((_different(shard.value, shard.of(old)), name, rank))
+                continue
             whole_clear = self._clear_elements(seen.step, name, bounds["gradient"])
             difference = (shard.value - before[rank, name, shard.offset]) - shard.of(new - old)
             updates.append((self._update(shard, old, new, difference, whole_clear), name, rank))
