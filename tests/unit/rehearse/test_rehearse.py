@@ -146,10 +146,10 @@ def test_large_tensors_are_named_with_the_module_and_line_that_made_them() -> No
 
 
 def test_weights_are_built_in_their_precision_and_their_first_copies_returned() -> None:
-    """The embedding is nearly all of the rank: memory of a copy in fp32, or of one that is kept, would be a fifth."""
-    (rank,) = rehearsed("debug/gpt", "model.vocabulary=1000000", ranks=[0]).ranks
-    assert rank.build_reserved_bytes < 1.05 * rank.build_peak_bytes
-    assert rank.reserved_bytes < 1.05 * rank.peak_bytes
+    """Otherwise the allocator reserves 34% more than lives while this rank is built, or 10% more in its steps."""
+    (rank,) = rehearsed("gpt3/1.3b", "model.layers=4", ranks=[3]).ranks
+    assert rank.build_reserved_bytes < 1.15 * rank.build_peak_bytes
+    assert rank.reserved_bytes < 1.06 * rank.peak_bytes
 
 
 def test_banded_attention_never_waits() -> None:
