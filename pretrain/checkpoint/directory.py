@@ -1,8 +1,10 @@
 """A run's `checkpoints/`: what the names in it mean.
 
 `step-NNNNNNNN` is complete. `step-*.tmp` is not: being written, or being removed. `step-*.damaged` was set aside.
+`best` links to the best one by `checkpoint.best`.
 """
 
+import os
 import secrets
 import shutil
 from contextlib import suppress
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from pretrain.checkpoint.files import MANIFEST
 from pretrain.errors import ConfigError, RunError
-from pretrain.run_dir.paths import RECORD, RunDir, complete_checkpoints, incomplete_checkpoints
+from pretrain.run_dir.paths import BEST, RECORD, RunDir, complete_checkpoints, incomplete_checkpoints
 
 _REPLACED = ".replaced.tmp"
 
@@ -20,7 +22,7 @@ def locate(path: Path) -> list[Path]:
     RunError if the path cannot be read."""
     try:
         if (path / RECORD).exists() or (path / MANIFEST).exists():
-            return [path]
+            return [_linked(path)]
         checkpoints = complete_checkpoints(RunDir(path).checkpoints)
         inside = complete_checkpoints(path) if not checkpoints else []
     except OSError as error:
@@ -35,6 +37,22 @@ def locate(path: Path) -> list[Path]:
     if not checkpoints:
         raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
     return checkpoints[::-1]
+
+
+def link_best(checkpoint: Path) -> None:
+    """Has the link `best` beside a checkpoint lead to it."""
+    link = checkpoint.with_name(BEST)
+    if link.is_symlink() and os.readlink(link) == checkpoint.name:
+        return
+    temporary = link.with_name(f"{BEST}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(checkpoint.name)
+    temporary.replace(link)
+
+
+def _linked(path: Path) -> Path:
+    """The checkpoint that the link `best` leads to now, or another path as it is: the run may move the link."""
+    return path.with_name(os.readlink(path)) if path.name == BEST and path.is_symlink() else path
 
 
 def tidy(directory: Path) -> None:

@@ -10,7 +10,7 @@ process group of its own. A save that fails leaves the earlier checkpoints intac
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +57,13 @@ class _Job:
     snapshot: Snapshot
     started_s: float
     waited_s: float
+    best_first: Sequence[int]
+    """steps as the run's figure ranks them by now: the best of them that is on the disk is not removed"""
 
 
 class Saver:
-    """Saves into `directory` and removes the oldest beyond `keep`. Every rank makes one and calls it at the same steps.
+    """Saves into `directory` and removes the oldest beyond `keep`, but for the best. Every rank makes one and calls it
+    at the same steps.
 
     Up to `in_flight` saves are written while training continues, each with a copy of this rank's part in host
     memory; with 0, training waits for each. `timeout_s` is how long ranks may take to find each other; a slow disk may
@@ -114,26 +117,31 @@ class Saver:
             return Urgency.LAST_TRY
         return self._unsaved.urgency(step, time.monotonic(), idle=self._buffers.qsize() == self._num_buffers)
 
-    def save(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
-        """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. Returns the
-        seconds for which training was blocked."""
+    def save(
+        self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes, best_first: Sequence[int] = ()
+    ) -> float:
+        """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. The first step
+        of `best_first` that has a checkpoint then keeps it. Returns the seconds for which training was blocked."""
         started_s = time.perf_counter()
         pieces = snapshot.pieces_of(state)
         buffer = self._free_buffer(pieces)
         snapshot.copy(pieces, buffer)
         waited_s = time.perf_counter() - started_s
-        self._jobs.put(_Job(Snapshot(record, tokenizer, [part for part, _ in pieces], buffer), started_s, waited_s))
+        copied = Snapshot(record, tokenizer, [part for part, _ in pieces], buffer)
+        self._jobs.put(_Job(copied, started_s, waited_s, best_first))
         if not self._waits:
             return waited_s
         self.drain()
         return time.perf_counter() - started_s
 
-    def save_and_wait(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
+    def save_and_wait(
+        self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes, best_first: Sequence[int] = ()
+    ) -> float:
         """Saves, waits until the checkpoint is valid, and tries again for a minute if it is not. Returns the seconds
         that this took. Raises RunError, the same on every rank, if no try succeeds."""
         started_s = time.perf_counter()
         for delay_s in (*_LAST_TRIES_S, None):
-            self.save(state, record, tokenizer)
+            self.save(state, record, tokenizer, best_first)
             try:
                 self.wait()
                 break
@@ -235,4 +243,4 @@ class Saver:
             seconds = time.perf_counter() - job.started_s
             waited_s = seconds if self._waits else job.waited_s
             self._saved(Saved(record.step, record.tokens, round(waited_s, 3), round(seconds, 3), size_bytes))
-            self._writer.retain(record.step)
+            self._writer.retain(record.step, job.best_first)

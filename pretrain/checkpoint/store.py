@@ -64,7 +64,7 @@ def first_valid(candidates: list[Path], report: Callable[[str], None], group: di
     def passed_over(checkpoint: Path, problem: str) -> None:
         problems.append(problem)
         if checkpoint != candidates[-1]:
-            report(f"{problem}; trying an older checkpoint")
+            report(f"{problem}; trying another checkpoint")
 
     valid = _first_valid(candidates, passed_over, group)
     if valid is None:

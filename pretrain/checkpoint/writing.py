@@ -6,7 +6,7 @@ checkpoint is valid or is not there. Older ones are removed only after that.
 
 import errno
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch.distributed as dist
@@ -19,11 +19,12 @@ from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
-from pretrain.run_dir.paths import RECORD, TOKENIZER, checkpoint_name, complete_checkpoints
+from pretrain.run_dir.paths import BEST, RECORD, TOKENIZER, checkpoint_name, complete_checkpoints
 
 
 class Writer:
-    """Writes into `directory` and keeps the newest `keep`. Every rank makes one; `group` is that of `file_group`.
+    """Writes into `directory` and keeps the newest `keep` and the best. Every rank makes one; `group` is that of
+    `file_group`.
 
     `before` is called on every rank before anything is written, and `warn` gets sentences, on the first rank.
     """
@@ -57,15 +58,26 @@ class Writer:
             raise
         return written_bytes
 
-    def retain(self, step: int) -> None:
-        """Removes the oldest checkpoints; that of `step`, just verified, is never one of them. For the first rank."""
+    def retain(self, step: int, best_first: Sequence[int]) -> None:
+        """Removes the oldest checkpoints; that of `step`, just verified, is never one of them, nor is the first of
+        `best_first` that there is, to which the link `best` leads then. For the first rank."""
         try:
             checkpoints = complete_checkpoints(self._directory)
         except OSError as error:
             self._warn(f"{self._directory} cannot be read ({error.strerror}): no checkpoint was removed")
             return
+        best = next(
+            (path for name in map(checkpoint_name, best_first) for path in checkpoints if path.name == name), None
+        )
+        if best is not None:
+            try:
+                directories.link_best(best)
+            except OSError as error:
+                self._warn(f"{best.with_name(BEST)} cannot be made a link to {best.name} ({error.strerror})")
         removable = [path for path in checkpoints if path.name != checkpoint_name(step)]
         for old in removable[: max(0, len(removable) + 1 - self._keep)]:
+            if old == best:
+                continue
             try:
                 directories.remove(old)
             except OSError as error:

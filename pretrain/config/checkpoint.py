@@ -7,7 +7,12 @@ from pretrain.config.section import Section
 
 class Checkpoint(Section):
     every_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: save only when the run stops or ends")
-    keep: int = Field(2, gt=0, description="number of newest checkpoints to keep")
+    keep: int = Field(2, gt=0, description="number of newest checkpoints to keep, besides the best one")
+    best: str | None = Field(
+        None,
+        description="figure of evaluate.figures, or loss (held-out): save at each evaluation whose figure is the best "
+        "so far, and keep the best checkpoint",
+    )
     in_flight: int = Field(
         1,
         ge=0,

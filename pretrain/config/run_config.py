@@ -236,6 +236,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _best_checkpoint_is_evaluated(self) -> "RunConfig":
+        if self.checkpoint.best is not None and self.evaluate.every_steps == 0:
+            raise ValueError(
+                f"checkpoint.best={self.checkpoint.best} compares evaluations, and evaluate.every_steps=0 evaluates "
+                "only at the end: set evaluate.every_steps"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _loss_scale_is_for_fp16(self) -> "RunConfig":
         if self.precision != "fp16" and self.loss_scale != LossScaling():
             raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")

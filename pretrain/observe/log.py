@@ -166,8 +166,8 @@ class RunLog:
 
     @_on_reporter
     def before_save(self) -> None:
-        """Has the disk hold the steps so far: before a checkpoint that a run would resume from after a power failure.
-        Raises RunError and OSError where run.dir is not this run's any more. For any thread."""
+        """Has the disk hold the steps and events so far: before a checkpoint that a run would resume from after a power
+        failure. Raises RunError and OSError where run.dir is not this run's any more. For any thread."""
         self._files.before_save()
 
     @_on_reporter
@@ -221,6 +221,13 @@ class RunLog:
                 self._tracker.point(step, f"validation_{name}", value)
         shown = (f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in figures.items())
         self.say(f"step {step}: {', '.join(shown)}")
+
+    @_on_reporter
+    def best(self, step: int, figure: str, value: float, final: bool = False) -> None:
+        """Records that the checkpoint after `step` steps is the best by the figure of `checkpoint.best`: so far, or of
+        a run that has ended."""
+        self.event("best", step=step, figure=figure, value=value)
+        self.say(f"step {step:,}: the best {figure}{'' if final else ' so far'}, {value:.4f}")
 
     @_on_reporter
     def data(self, inputs: Sequence[DataInput]) -> None:

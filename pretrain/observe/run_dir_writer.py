@@ -63,8 +63,8 @@ class RunDirWriter:
     def before_save(self) -> None:
         """See `RunLog`."""
         self._regain()
-        if self._metrics is not None:
-            self._metrics.sync()
+        for lines in self._all:
+            lines.sync()
 
     def urgency(self) -> Urgency:
         """See `RunLog`."""

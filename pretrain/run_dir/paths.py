@@ -15,6 +15,9 @@ CONFIG = "config.yaml"
 RECORD, TOKENIZER = "record.json", "tokenizer.model"
 """Files of a checkpoint besides its tensors: see `checkpoint/state.py` and `data_pipeline/tokenizers`."""
 
+BEST = "best"
+"""Link in a run's `checkpoints/` to the best one (`checkpoint.best`)."""
+
 _COMPLETE = re.compile("step-([0-9]+)")
 _FOLDERS = ("checkpoints", "reports", "launch", "hangs")
 

@@ -73,8 +73,8 @@ class MetricsLog(JsonLinesWriter):
 
 
 class EventLog(JsonLinesWriter):
-    """Writer of events.jsonl: started, planned, resumed, changed, saved, save_failed, heldout, warning, stopped,
-    failed, finished."""
+    """Writer of events.jsonl: started, planned, resumed, changed, saved, save_failed, heldout, figures, best, warning,
+    stopped, failed, finished."""
 
     def __init__(
         self,

@@ -40,6 +40,7 @@ from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
 from pretrain.run_dir.paths import TOKENIZER
 from pretrain.run_length.segments import run_length
+from pretrain.training.best import check_best
 
 _MUCH_PADDING = 0.05  # share of padding; documents of mixed lengths pack with far less
 
@@ -119,6 +120,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
     if isinstance(heldout, LabelledDataset):
         judge = None if config.model.task_head is None else make_judge(config, engine, heldout, recipe)
         texts = make_text_judge(config, engine, heldout, recipe)
+    check_best(config.checkpoint.best, judge.figures if judge is not None else ())
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(

@@ -1,14 +1,20 @@
-"""The end of a fine-tuning run: its model answers all rows of the validation and test splits, and a report says how."""
+"""The end of a fine-tuning run: its model, or the best one by `checkpoint.best`, answers all rows of the validation and
+test splits, and a report says how.
+"""
 
 from pathlib import Path
 
 from data_pipeline.dataset.source import LabelledSplit
+from pretrain.checkpoint import store
 from pretrain.checkpoint.state import Record
-from pretrain.engine.collective import run_on_all_ranks
+from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.finetune.eval_rows import figure_lines
 from pretrain.finetune.judge import AnsweredSplit
 from pretrain.finetune.report.write import FinetuneFacts, write_report
-from pretrain.run_dir.paths import RECORD, RunDir, complete_checkpoints
+from pretrain.process import watchdog
+from pretrain.run_dir.paths import RECORD, RunDir, checkpoint_step, complete_checkpoints
+from pretrain.training.best import Evaluations, read_evaluations, saved_best_first
+from pretrain.training.resume import load_state
 from pretrain.training.session import Session
 
 REPORT = "finetune"
@@ -17,7 +23,8 @@ REPORT = "finetune"
 
 def report_answers(session: Session) -> None:
     """Writes the report of a finished run into `reports/finetune`, and says where; of a layout that writes no texts,
-    says so if the rows ask for them. Collective."""
+    says so if the rows ask for them. The engine then has the weights of the best checkpoint, if `checkpoint.best` is
+    set. Raises RunError if no checkpoint is intact. Collective."""
     run, log, config = session.run, session.log, session.run.config
     judge = run.judge or run.texts
     if judge is None:
@@ -26,13 +33,15 @@ def report_answers(session: Session) -> None:
         log.warn(run.texts.obstacle)
         return
     directory = RunDir(config.run.dir).reports / REPORT
+    best = config.checkpoint.best
+    checkpoint = complete_checkpoints(session.checkpoints)[-1] if best is None else _load_best(session, best)
     dataset = judge.dataset
     judged: dict[LabelledSplit, AnsweredSplit] = {split: judge(split) for split in dataset.splits() if split != "train"}
     if len(run.stream.datasets) > 1:
         log.warn(f"only rows of {dataset.name}, the first of {len(run.stream.datasets)} sources, are answered")
     for note in (note for one in judged.values() for note in one.notes):
         log.warn(note)
-    record = Record.read(complete_checkpoints(session.checkpoints)[-1] / RECORD)
+    record = Record.read(checkpoint / RECORD)
     if run.texts is not None:  # a task head's are recorded during training
         log.figures(record.step, record.tokens, judged["validation"].figures)
         run_on_all_ranks("recording the figures", log.settle, session.group)
@@ -42,6 +51,7 @@ def report_answers(session: Session) -> None:
         data=", ".join(source.called for source in config.data.resolved_sources),
         objective=config.objective.name,
         step=record.step,
+        best=best,
         layout=str(run.layout),
         seed=config.run.seed,
     )
@@ -54,3 +64,25 @@ def report_answers(session: Session) -> None:
     for line in figure_lines(judged):
         log.say(line)
     log.say(f"report: {Path(directory) / 'report.html'}")
+
+
+def _load_best(session: Session, figure: str) -> Path:
+    """Loads the best checkpoint by a figure that is on the disk, and records which one it is. Collective."""
+    run, log, group = session.run, session.log, session.group
+
+    def look() -> tuple[Evaluations, list[Path]]:
+        newest = complete_checkpoints(session.checkpoints)[-1]
+        evaluations = read_evaluations(Path(run.config.run.dir), figure, checkpoint_step(newest.name) or 0)
+        return evaluations, saved_best_first(evaluations, session.checkpoints)
+
+    evaluations, candidates = run_on_rank_0("looking for the best checkpoint", look, group)
+    watchdog.kick("verifying the best checkpoint")
+    checkpoint = store.first_valid(candidates, log.warn, group)
+    step = checkpoint_step(checkpoint.name) or 0
+    if step != evaluations.best:
+        log.warn(
+            f"step {evaluations.best} has the best {figure} and no intact checkpoint: {checkpoint.name} is reported"
+        )
+    load_state(session, checkpoint, Record.read(checkpoint / RECORD))
+    log.best(step, figure, evaluations.values[step], final=True)
+    return checkpoint

@@ -1,9 +1,9 @@
 """The only training loop. It knows a run, its state and its log; nothing of ranks or layouts."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.unsaved import Unsaved
 from pretrain.data.ledger import planned_usage, summary
 from pretrain.engine.base import StepResult
-from pretrain.engine.collective import run_on_all_ranks
+from pretrain.engine.collective import gather, run_on_all_ranks
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe import memory
 from pretrain.observe.memory import Peak
@@ -26,7 +26,8 @@ from pretrain.run_dir.paths import checkpoint_step, complete_checkpoints
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import Segment
 from pretrain.training.bad_steps import check_heldout, check_trained, check_updated
-from pretrain.training.resume import RunState, record_of, resume, roll_back
+from pretrain.training.best import LOSS
+from pretrain.training.resume import RunState, is_due, record_of, resume, roll_back
 from pretrain.training.session import Session
 
 
@@ -63,8 +64,8 @@ def train(session: Session) -> int:
             )  # fmt: skip
             stopping = urgency is Urgency.STOP
             must_save = state.is_finished or urgency >= Urgency.STOP
-            save_now = must_save or urgency is Urgency.SAVE or _is_due(state.step, state.config.checkpoint.every_steps)
-            rollback_config = state.bad_steps.judge(state.step, batch, step.result, save_now)
+            save_now = must_save or urgency is Urgency.SAVE or is_due(state.step, state.config.checkpoint.every_steps)
+            rollback_config = state.bad_steps.judge(state.step, batch, step.result, save_now or state.may_be_best)
             if rollback_config is not None:
                 state = roll_back(session, state, saver, rollback_config)
                 stopping, save_seconds = False, 0.0  # a stop is requested again by the next step, which then saves
@@ -73,9 +74,9 @@ def train(session: Session) -> int:
             state = state.updated(step.result)
             if state.is_finished:
                 check_trained(state.step, session.run.engine.updates, state.largest_norm, state.config)
-            if state.is_finished or _is_due(state.step, state.config.evaluate.every_steps):
-                _evaluate(session, state)
-            save_seconds = _save(session, state, saver, must_save) if save_now else 0.0
+            if state.evaluates:
+                state = _evaluate(session, state)
+            save_seconds = _save(session, state, saver, must_save) if save_now or state.is_best else 0.0
             if state.segment is not segment and not stopping:
                 log.changed(state.step)
     if not state.is_finished:
@@ -137,14 +138,16 @@ def _agree(session: Session, saver: Saver, step: int) -> tuple[Urgency, Peak]:
     return Urgency(int(urgency)), Peak.decode(np.array(peak))
 
 
-def _evaluate(session: Session, state: RunState) -> None:
-    """Scores held-out data and the tasks of `evaluate.tasks`. Raises RunError for a loss that is not finite, at the end
-    of the run or with `health.stop_on_nan`. Collective."""
+def _evaluate(session: Session, state: RunState) -> RunState:
+    """Scores held-out data and the tasks of `evaluate.tasks`. Returns the state, which knows the figure of
+    `checkpoint.best` then. Raises RunError for a loss that is not finite, at the end of the run or with
+    `health.stop_on_nan`. Collective."""
     run, log, config = session.run, session.log, state.config
+    figures: Mapping[str, float | None] = {}
     if run.judge is not None:
         judged = run.judge("validation")
-        heldout = judged.heldout
-        log.figures(state.step, state.tokens, judged.figures)
+        heldout, figures = judged.heldout, judged.figures
+        log.figures(state.step, state.tokens, figures)
     else:
         heldout = heldout_loss(run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
     log.heldout(state.step, state.tokens, heldout)
@@ -152,6 +155,14 @@ def _evaluate(session: Session, state: RunState) -> None:
         check_heldout(state.step, heldout.loss)
     if run.tasks is not None:
         log.tasks(state.step, state.tokens, run.tasks())
+    if state.evaluations is None:
+        return state
+    figure = state.evaluations.figure
+    value = gather({LOSS: heldout.loss, **figures}.get(figure))[0]  # the rank that records it
+    state = replace(state, evaluations=state.evaluations.add(state.step, value))
+    if value is not None and state.is_best:
+        log.best(state.step, figure, value)
+    return state
 
 
 def _save(session: Session, state: RunState, saver: Saver, must_save: bool) -> float:
@@ -162,7 +173,8 @@ def _save(session: Session, state: RunState, saver: Saver, must_save: bool) -> f
         run_on_all_ranks("recording the run", session.log.check, session.group)
     watchdog.kick("saving")
     save = saver.save_and_wait if must_save else saver.save
-    seconds = save(session.run.engine.state(), record_of(session.run, state), session.run.tokenizer)
+    best_first = state.evaluations.best_first if state.evaluations is not None else ()
+    seconds = save(session.run.engine.state(), record_of(session.run, state), session.run.tokenizer, best_first)
     if must_save:
         run_on_all_ranks("recording the run", session.log.settle, session.group)
     return seconds
@@ -189,7 +201,3 @@ def _next_start(checkpoints: Path) -> str:
     if not complete:
         return "run the same command again to start over"
     return f"run the same command again to resume from step {checkpoint_step(complete[-1].name):,}"
-
-
-def _is_due(step: int, every_steps: int) -> bool:
-    return every_steps > 0 and step % every_steps == 0

@@ -23,6 +23,7 @@ from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import batch_sequences, tokens_of
 from pretrain.run_length.segments import Segment, segment_after, segments
 from pretrain.training.bad_steps import BadSteps
+from pretrain.training.best import Evaluations, read_evaluations
 from pretrain.training.build import TrainingRun, starting_weights
 from pretrain.training.changes import recorded_changes, resolve_changes
 from pretrain.training.replaced_head import replaced_head
@@ -48,6 +49,8 @@ class RunState:
     cursor: Cursor
     written_on: str
     """the layout that wrote the checkpoint"""
+    evaluations: Evaluations | None = None
+    """the figure of `checkpoint.best` so far; None: no checkpoint is the best one"""
     largest_norm: float | None = None
     """largest gradient norm of an update since this start of the run; None: there was no update"""
 
@@ -61,6 +64,21 @@ class RunState:
         _, end_tokens = self.segments[-1].end
         return self.tokens >= end_tokens
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether the model is evaluated at this step."""
+        return self.is_finished or is_due(self.step, self.config.evaluate.every_steps)
+
+    @property
+    def may_be_best(self) -> bool:
+        """Whether this step may turn out to be the best."""
+        return self.evaluations is not None and self.evaluates
+
+    @property
+    def is_best(self) -> bool:
+        """Whether this step, once evaluated, is the best."""
+        return self.evaluations is not None and self.evaluations.best == self.step
+
     def next_batch(self) -> tuple["RunState", Batch]:
         """The state after the next step, and the global batch of that step."""
         batch = next(self.batches)
@@ -72,6 +90,11 @@ class RunState:
         if result.skipped:
             return self
         return replace(self, largest_norm=max(self.largest_norm or 0.0, result.grad_norm))
+
+
+def is_due(step: int, every_steps: int) -> bool:
+    """Whether something is to be done after `step` that is done every so many steps; 0: never."""
+    return every_steps > 0 and step % every_steps == 0
 
 
 def resume(session: Session) -> RunState:
@@ -97,9 +120,7 @@ def resume(session: Session) -> RunState:
         log.warn(f"the pending change '{replaced.why}' of step {replaced.step} is replaced by the new one")
     config = resolve_skips(resolved.config, record, recorded, log.warn)
     check_same_run(record, config)
-    watchdog.kick("loading the checkpoint")
-    store.load(checkpoint, run.engine.state(), group)
-    run.engine.state_loaded(record.updates, record.loss_scale)
+    load_state(session, checkpoint, record)
     return _state(
         session,
         config,
@@ -109,6 +130,13 @@ def resume(session: Session) -> RunState:
         written_on=record.layout,
         recent=record.recent,
     )
+
+
+def load_state(session: Session, checkpoint: Path, record: Record) -> None:
+    """Loads a verified checkpoint of the run into the engine. Collective."""
+    watchdog.kick("loading the checkpoint")
+    store.load(checkpoint, session.run.engine.state(), session.group)
+    session.run.engine.state_loaded(record.updates, record.loss_scale)
 
 
 def roll_back(session: Session, state: RunState, saver: Saver, config: RunConfig) -> RunState:
@@ -180,6 +208,13 @@ def _state(
         workers=config.data.workers,
         prefetch=config.data.prefetch,
     )
+    best, evaluations = config.checkpoint.best, None
+    if best is not None:
+        evaluations = run_on_rank_0(
+            "reading the run's evaluations",
+            lambda: read_evaluations(session.checkpoints.parent, best, step),
+            session.group,
+        )
     return RunState(
         config=config,
         segments=run_segments,
@@ -190,6 +225,7 @@ def _state(
         tokens=tokens,
         cursor=cursor,
         written_on=written_on,
+        evaluations=evaluations,
     )
 
 

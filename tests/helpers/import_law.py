@@ -96,7 +96,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.finetune": ("answers metrics sets", "fetch judge", "report spread texts", "eval_rows"),
     "pretrain.finetune.sets": ("base", "readers sources", "registry"),
-    "pretrain.training": ("build changes replaced_head skips", "session", "bad_steps finetuned", "resume", "loop"),
+    "pretrain.training": (
+        "best changes replaced_head skips",
+        "build",
+        "session",
+        "bad_steps",
+        "resume",
+        "finetuned loop",
+    ),
     "data_pipeline.recipes": (
         "base bins windows",
         "objective",

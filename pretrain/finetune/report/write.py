@@ -34,6 +34,8 @@ class FinetuneFacts:
     step: int
     layout: str
     seed: int
+    best: str | None = None
+    """figure by which the checkpoint is the best of its run; None: it was not chosen by one"""
 
 
 @dataclass(frozen=True)
