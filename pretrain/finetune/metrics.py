@@ -97,7 +97,7 @@ def check_metric(name: str, objective: str, context: MetricContext | None = None
 
 
 def default_metrics(objective: str, labels: Sequence[Label] = ()) -> tuple[str, ...]:
-    """The figures of an objective whose config names none, the one that chooses the best checkpoint first."""
+    """The figures of an objective whose config names none, the main one first."""
     if objective == "tagging" and _not_an_entity_tag(labels) is not None:
         return ("accuracy", "macro_f1")
     return DEFAULT_METRICS[objective]
@@ -330,5 +330,5 @@ DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "text_to_text": ("exact_match",),
     "instructions": ("rougeL",),
 }
-"""Figures of each objective whose config names none, the one that chooses the best checkpoint first; see
-`default_metrics` for tags that are no entities."""
+"""Figures of each objective whose config names none, the main one first; see `default_metrics` for tags that are no
+entities."""

@@ -132,6 +132,30 @@ def _answers_of_transformers(exported: Path, texts: list[str]) -> list[tuple[str
     return list(zip(labels, probabilities.values.tolist(), strict=True))
 
 
+def test_the_best_checkpoint_answers_for_the_run(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Equal figures follow the best one: the earliest is reported, and is there with the newest."""
+    settings = ["checkpoint.best=accuracy", "checkpoint.keep=1", "checkpoint.every_steps=0", "evaluate.every_steps=2"]
+    done = command.run("finetune", uninterrupted, tone("best"), "train.epochs=4", *settings)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "best"
+    events = read_events(run)
+    accuracies = {event["step"]: event["figures"]["accuracy"] for event in events if event["event"] == "figures"}
+    best = max(accuracies, key=lambda step: (accuracies[step], -step))
+    assert best < max(accuracies), accuracies
+    saved = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert saved == ["best", f"step-{best:08d}", "step-00000032"]
+    assert events[-1].items() >= {"event": "best", "step": best, "figure": "accuracy"}.items()
+    report = report_of(run)
+    assert (report["facts"]["step"], report["facts"]["best"]) == (best, "accuracy")
+    assert report["splits"]["validation"]["figures"] == {"accuracy": accuracies[best]}
+    losses = {event["step"]: event["loss"] for event in events if event["event"] == "heldout"}
+    assert report["splits"]["validation"]["loss"] == losses[best], "the weights are those of the best step"
+    assert losses[best] != losses[32]
+    assert "(the best accuracy of the run)" in (run / "reports/finetune/report.html").read_text()
+
+
 def test_several_seeds_are_runs_of_their_own_with_a_spread(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -150,6 +174,8 @@ def test_several_seeds_are_runs_of_their_own_with_a_spread(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["checkpoint.best=f1"], "checkpoint.best=f1 is not computed by this run: list it in evaluate.figures"),
+        (["checkpoint.best=accuracy", "evaluate.every_steps=0"], "set evaluate.every_steps"),
         (["evaluate.figures=[pearson]"], "pearson does not suit the objective classification"),
         (["objective.labels=[bad, good, odd]"], "has the label 'odd'"),
         (["objective.labels=[bad, fine]"], "rows/train.jsonl, line"),

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from pretrain.checkpoint import directory as directories
+from pretrain.checkpoint.directory import locate
+from pretrain.checkpoint.saver import Saver
 from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.ranks import run_ranks
 from tests.helpers.storage import names_in, newest, save_on_a_disk_that_forgets, save_steps
-from tests.helpers.tiny import build_engine, save, tiny_config
+from tests.helpers.tiny import build_engine, record, save, tiny_config
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -120,3 +123,26 @@ def _backdate(directory: Path, seconds: dict[str, int]) -> None:
 def test_neither_a_jumping_clock_nor_absurd_times_of_files_change_anything(tmp_path: Path) -> None:
     assert run_ranks(1, _save_with_jumping_clock, tmp_path)[0] == ("step-00000003", [])
     assert names_in(tmp_path) == ["step-00000002", "step-00000003"]
+
+
+def test_the_best_is_kept_and_linked_until_a_better_one_is_valid(tmp_path: Path) -> None:
+    """Each save ranks the steps by then; step 4 is the best of them and was never saved."""
+    seen = run_ranks(2, _save_ranked, tmp_path)[0]
+    assert seen == [
+        (["step-00000001"], "step-00000001"),
+        (["step-00000001", "step-00000002"], "step-00000001"),
+        (["step-00000001", "step-00000003"], "step-00000001"),
+        (["step-00000001", "step-00000005"], "step-00000001"),
+        (["step-00000006"], "step-00000006"),
+    ]
+    assert locate(tmp_path / "best") == [tmp_path / "step-00000006"]
+
+
+def _save_ranked(directory: Path) -> list[tuple[list[str], str]]:
+    engine, seen = build_engine(tiny_config()), []
+    for step, best_first in ((1, [1]), (2, [1, 2]), (3, [1]), (5, [4, 1]), (6, [6, 4, 1])):
+        with Saver(directory, keep=1, in_flight=1) as saver:
+            saver.save(engine.state(), record(step), b"tokenizer", best_first)
+        dist.barrier()  # the first rank has removed what it removes
+        seen.append(([path.name for path in complete_checkpoints(directory)], os.readlink(directory / "best")))
+    return seen
