@@ -26,7 +26,7 @@ class Evaluations:
 
     figure: str
     values: Mapping[int, float] = field(default_factory=dict)
-    """by step; without the steps where the figure is undefined or not finite"""
+    """values by step; steps where the figure is undefined or not finite are missing"""
 
     def add(self, step: int, value: float | None) -> "Evaluations":
         """These evaluations and that of `step`, which replaces an earlier one."""
