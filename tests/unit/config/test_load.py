@@ -59,7 +59,7 @@ class TestUnknownKeys:
 
     def test_with_nothing_near_lists_what_is_known(self, config_file: Path) -> None:
         said = message(config_file, "checkpoint.zzz=1")
-        assert "unknown key 'checkpoint.zzz': known here: every_steps, keep, in_flight" in said
+        assert "unknown key 'checkpoint.zzz': known here: every_steps, keep, best, in_flight" in said
 
     @pytest.mark.parametrize(
         ("override", "meant"),
