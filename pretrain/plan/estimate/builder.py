@@ -75,6 +75,7 @@ class ParametersByDepth:
         """shared parameters by name: the parameter, and the depths of its uses after the first"""
         specs = parameter_specs(self.model)
         by_name = {spec.name: spec for spec in specs}
+        self.trains_embedding = by_name[WORD_EMBEDDINGS].trained
         for spec in specs:
             if spec.alias_of is not None:
                 self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
@@ -249,7 +250,7 @@ class WorkloadBuilder:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
         and of each other use of the embedding. Of two in fp32, the sum is there too."""
         model = self.config.model
-        if not next(spec.trained for spec in parameter_specs(model) if spec.name == WORD_EMBEDDINGS):
+        if not self._parameters.trains_embedding:
             return 0.0
         others = model.is_encoder_decoder + (layout.pipeline == 1 and model.ties_output)
         return 4 + (width if width < 4 else 0) + width * others + (4 if width == 4 and model.is_encoder_decoder else 0)
