@@ -57,7 +57,7 @@ def test_the_best_checkpoint_is_kept_with_the_newest(worsening: Path) -> None:
     assert f"step-{best:08d}" in (worsening / "out/report.json").read_text()
 
 
-def _kill_instead_of_saving(step: int) -> None:
+def _kill_instead_of_saving(step: int, unsaved: int) -> None:
     from pretrain.training import loop
 
     save = loop._save
@@ -65,6 +65,8 @@ def _kill_instead_of_saving(step: int) -> None:
     def killed(session: Any, state: Any, saver: Any, must_save: bool) -> float:
         if state.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
+        if state.step == unsaved:  # as if its save had still been in flight
+            return 0.0
         return save(session, state, saver, must_save)
 
     loop._save = killed
@@ -74,9 +76,11 @@ def _kill_instead_of_saving(step: int) -> None:
 def test_a_run_killed_between_an_evaluation_and_its_save_has_the_same_best_checkpoint(
     layout: tuple[str, ...], worsening: Path, config: Path
 ) -> None:
-    """The evaluation of the best step is recorded and its checkpoint is not there: the run resumes from before it."""
-    run, best = config.parent / "run", int(best_of(worsening)["step"])
-    killed = command.Command("train", config, *WORSENS, first=partial(_kill_instead_of_saving, best))
+    """The evaluations of the best step and of the best one before it are recorded, and their checkpoints are not there:
+    the run resumes from before both."""
+    run, found = config.parent / "run", [event["step"] for event in read_events(worsening) if event["event"] == "best"]
+    start, unsaved, best = found[-3:]
+    killed = command.Command("train", config, *WORSENS, first=partial(_kill_instead_of_saving, best, unsaved))
     assert killed.wait(120) == -signal.SIGKILL, killed.printed
     assert best_of(run)["step"] == best
     assert f"step-{best:08d}" not in names(run)
@@ -87,9 +91,8 @@ def test_a_run_killed_between_an_evaluation_and_its_save_has_the_same_best_check
     until = best if layout else 24  # beyond it the rate is so high that rounding grows
     ours, theirs = ({step: loss for step, loss in losses(one).items() if step <= until} for one in (run, worsening))
     assert ours == (pytest.approx(theirs, rel=1e-4) if layout else theirs)
-    resumed = [event["step"] for event in read_events(run) if event["event"] == "resumed"]
-    assert len(resumed) == 1
-    assert 0 < resumed[0] < best
+    events = [(event["event"], event["step"]) for event in read_events(run) if event["event"] in ("resumed", "best")]
+    assert events[events.index(("resumed", start)) + 1 :] == [("best", unsaved), ("best", best)]
 
 
 @pytest.mark.parametrize(
