@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from data_pipeline.batch import Rows
 from pretrain.checkpoint.hf.gate import GATE, hf_logits, pass_gate
 from pretrain.errors import RunError
+from tests.helpers.tiny import tiny_config
 
 ROWS = Rows.of(np.arange(8)[None], np.arange(8)[None])
 
@@ -33,7 +34,7 @@ class Model(nn.Module):
 def _pass(steep: float, difference: float) -> Any:
     theirs = Model(steep)
     (logits,) = hf_logits(theirs, ROWS)
-    return pass_gate("imported", (logits + difference,), theirs, ROWS, 0)
+    return pass_gate("imported", (logits + difference,), theirs, ROWS, tiny_config().model)
 
 
 def test_a_small_difference_passes() -> None:

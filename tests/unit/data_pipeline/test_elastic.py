@@ -82,8 +82,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], SampleStream]
     """Makes the stream of a case anew, as a process that starts does."""
 
     def dataset(path: Path) -> Any:
-        tokenizer = SimpleNamespace(identity="", vocabulary=100)
-        return SimpleNamespace(directory=path, identity=str(path), manifest=SimpleNamespace(tokenizer=tokenizer))
+        return SimpleNamespace(directory=path, identity=str(path), tokenizer_identity="", vocabulary_size=100)
 
     monkeypatch.setattr("data_pipeline.loader.Dataset", dataset)
     return lambda case: SampleStream(

@@ -15,7 +15,9 @@ from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.jobs import fits, plan
 from tests.helpers.breadth import only
 
-CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in ("data", "cluster"))
+CONFIGS = sorted(
+    path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in ("data", "cluster", "finetune")
+)
 CONFIGS = [path for path in CONFIGS if path.stem != "common"]
 
 
