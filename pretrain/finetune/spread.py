@@ -8,9 +8,6 @@ from statistics import mean, median, stdev
 from pretrain.errors import RunError
 from pretrain.run_dir.paths import RunDir
 
-REPORT = Path("finetune") / "report.json"
-"""A run's report, in its `reports/`."""
-
 Spread = Mapping[str, Mapping[str, Sequence[float | None]]]
 """figures of each run, by split and name"""
 
@@ -19,7 +16,7 @@ def read_spread(directories: Sequence[Path]) -> Spread:
     """The figures in the reports of runs. Raises RunError for a run without a report."""
     spread: dict[str, dict[str, list[float | None]]] = {}
     for directory in directories:
-        path = RunDir(directory).reports / REPORT
+        path = RunDir(directory).finetune_report / "report.json"
         try:
             splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
         except (OSError, ValueError, KeyError) as error:

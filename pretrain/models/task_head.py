@@ -29,6 +29,6 @@ class AnswerHead(nn.Module):
         """[L, B, outputs], of all L positions also where tensor ranks share them."""
         x_LBH = hidden_LBH if self.pooler is None else self.activation(self.pooler(hidden_LBH))
         answers_LBK: Tensor = self.classifier(self.dropout(x_LBH))
-        if self.shares_sequence:  # every tensor rank goes on alike, so each takes its own slice's gradient
+        if self.shares_sequence:  # all tensor ranks compute the same loss from it, so each keeps its slice's gradient
             answers_LBK = gather_from_sequence_parallel_region(answers_LBK, tensor_parallel_output_grad=False)
         return answers_LBK

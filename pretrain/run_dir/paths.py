@@ -58,6 +58,11 @@ class RunDir:
         return self.path / "reports"
 
     @property
+    def finetune_report(self) -> Path:
+        """Folder of the report of a fine-tuned model's answers."""
+        return self.reports / "finetune"
+
+    @property
     def launch(self) -> Path:
         """Folder of the records of `pretrain launch`."""
         return self.path / "launch"

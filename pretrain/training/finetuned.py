@@ -17,9 +17,6 @@ from pretrain.training.best import Evaluations, read_evaluations, saved_best_fir
 from pretrain.training.resume import load_state
 from pretrain.training.session import Session
 
-REPORT = "finetune"
-"""Folder of the report, in `reports/`."""
-
 
 def report_answers(session: Session) -> None:
     """Writes the report of a finished run into `reports/finetune`, and says where; of a layout that writes no texts,
@@ -32,7 +29,7 @@ def report_answers(session: Session) -> None:
     if run.texts is not None and run.texts.obstacle is not None:
         log.warn(run.texts.obstacle)
         return
-    directory = RunDir(config.run.dir).reports / REPORT
+    directory = RunDir(config.run.dir).finetune_report
     best = config.checkpoint.best
     checkpoint = complete_checkpoints(session.checkpoints)[-1] if best is None else _load_best(session, best)
     dataset = judge.dataset
@@ -63,7 +60,7 @@ def report_answers(session: Session) -> None:
     run_on_all_ranks(f"writing to {directory}", write, session.group)
     for line in figure_lines(judged):
         log.say(line)
-    log.say(f"report: {Path(directory) / 'report.html'}")
+    log.say(f"report: {directory / 'report.html'}")
 
 
 def _load_best(session: Session, figure: str) -> Path:
