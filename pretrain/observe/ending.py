@@ -21,7 +21,7 @@ def next_commands(config: RunConfig) -> list[str]:
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []
     commands = [*scores, *_texts(config)]
-    if config.finetune.lora is None and _has_a_class_of_hugging_face(config):
+    if _has_a_class_of_hugging_face(config):
         commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
     return commands
 

@@ -46,8 +46,6 @@ def export(
     model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory")
-    if config.finetune.lora is not None:
-        raise ConfigError("a checkpoint with finetune.lora has updates beside its weights, which are not exported yet")
     family = hf_family_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     if config.model.task_head is not None:
@@ -65,7 +63,7 @@ def export(
         write_tokenizer(tokenizer, config.objective, config.model, temporary)
         if (template := chat.of_run(checkpoint)) is not None:
             (temporary / chat.FILE).write_text(template, encoding="utf-8")
-        write_tensors(temporary / WEIGHTS, family.links(config.model), FullTensors(checkpoint, manifest))
+        write_tensors(temporary / WEIGHTS, family.links(config.model), MergedTensors(checkpoint, manifest, config))
         batch = rows_for(config, described)
         logits = our_answers(scorer(), config.model, batch)
         hf_model, missing, unknown = load(family, config.model, temporary)
@@ -118,6 +116,23 @@ class FullTensors:
 
     def __call__(self, name: str) -> np.ndarray:
         return store.read_full_tensor(self._checkpoint, self._manifest, f"model/{name}")
+
+
+class MergedTensors(FullTensors):
+    """Full tensors of a checkpoint whose run of `config` may have low-rank updates: W + alpha / rank * B A in place of
+    each weight W that has one, summed in fp32."""
+
+    def __init__(self, checkpoint: Path, manifest: Manifest, config: RunConfig) -> None:
+        super().__init__(checkpoint, manifest)
+        self._lora = config.finetune.lora
+
+    def __call__(self, name: str) -> np.ndarray:
+        weight = super().__call__(name)
+        a, b = (f"{name.removesuffix('weight')}lora_{matrix}.weight" for matrix in "ab")
+        if self._lora is None or not name.endswith(".weight") or f"model/{a}" not in self._manifest.tensors:
+            return weight
+        merged: np.ndarray = weight + np.float32(self._lora.scale) * (super().__call__(b) @ super().__call__(a))
+        return merged
 
 
 def _little_endian(value: Tensor) -> np.ndarray:

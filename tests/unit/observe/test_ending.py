@@ -72,11 +72,6 @@ def test_what_is_next_for_a_fine_tuned_run_are_commands_that_it_answers() -> Non
             assert command.startswith(f"pretrain {beginning}")
 
 
-def test_an_export_is_not_named_for_low_rank_updates_which_it_refuses() -> None:
-    config = load(RunConfig, "debug/gpt", ["model.vocabulary=9000", "run.dir=r", "finetune.lora={rank: 2}"])
-    assert not any(command.startswith("pretrain export") for command in next_commands(config))
-
-
 def test_text_is_offered_of_models_that_make_text() -> None:
     def asks(name: str) -> bool:
         config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])
