@@ -28,6 +28,7 @@ class Lora(Section):
         min_length=1,
         description=f"linear layers that are updated, by name: {', '.join(LORA_TARGETS)}",
     )
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the input of A, not of the frozen weight's")
 
     @property
     def scale(self) -> float:

@@ -86,6 +86,18 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
             f"with model.ffn_dropout, each tensor rank needs a multiple of 4 features of model.ffn={model.ffn_dim}: "
             f"parallel.tensor={parallel.tensor} is too large"
         )
+    lora = model.finetune.lora
+    if lora is not None and lora.dropout:
+        for target, key, features in (
+            ("projection", "model.heads * model.head_dim", model.heads * model.dim_per_head),
+            ("cross_projection", "model.heads * model.head_dim", model.heads * model.dim_per_head),
+            ("fc2", "model.ffn", model.ffn_dim),
+        ):
+            if target in lora.targets and features // parallel.tensor % 4:
+                raise ConfigError(
+                    f"with finetune.lora.dropout and the target {target}, each tensor rank needs a multiple of 4 "
+                    f"features of {key}={features}: parallel.tensor={parallel.tensor} is too large"
+                )
     # Attention runs on full sequences and a share of each tensor rank's heads: see pretrain/attention/exchange.py.
     _check_divides(
         "parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from pretrain.config.finetune import Lora
 from pretrain.models.kernels import Kernels
+from pretrain.random.dropout import Dropout
 
 
 def column_with_lora(kernels: Kernels, lora: Lora) -> type[nn.Module]:
@@ -21,9 +22,11 @@ def column_with_lora(kernels: Kernels, lora: Lora) -> type[nn.Module]:
             self.lora_b = kernels.column_linear(
                 lora.rank, output_size, config=config, init_method=_as_it_is, bias=False, gather_output=False
             )
+            shared_by = ("context", "tensor") if config.sequence_parallel else ("context",)
+            self.lora_dropout = Dropout(lora.dropout, shared_by, rows_second=True, compute=kernels.dropout)
 
         def update(self, x: Tensor) -> Tensor:
-            out: Tensor = self.lora_b(self.lora_a(x))[0]
+            out: Tensor = self.lora_b(self.lora_a(self.lora_dropout(x)))[0]
             return out
 
     return ColumnWithLora
@@ -48,9 +51,12 @@ def row_with_lora(kernels: Kernels, lora: Lora) -> type[nn.Module]:
                 skip_bias_add=True,
             )
             self.lora_b = _replicated(kernels, lora.rank, output_size, config)
+            self.lora_dropout = Dropout(
+                lora.dropout, ("context",), ("tensor",), rows_second=True, compute=kernels.dropout
+            )
 
         def update(self, x: Tensor) -> Tensor:
-            out: Tensor = self.lora_b(self.lora_a(x)[0])
+            out: Tensor = self.lora_b(self.lora_a(self.lora_dropout(x))[0])
             return out
 
     return RowWithLora

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pretrain.checkpoint.state import Record, config_of
-from pretrain.config.finetune import Finetune
+from pretrain.config.finetune import Finetune, Lora
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import parameter_specs
@@ -15,7 +15,7 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     read): parameters of the heads, where these differ, and those that `finetune.lora` adds. A parameter of the same
     name and shape in both is read. Raises ConfigError for a checkpoint with another `finetune.lora`."""
     start = config_of(Record.read(checkpoint / RECORD)).model
-    if start.finetune.lora not in (None, model.finetune.lora):
+    if start.finetune.lora is not None and not _same_matrices(start.finetune.lora, model.finetune.lora):
         raise ConfigError(
             f"run.start_from={checkpoint} has updates of finetune.lora={start.finetune.lora.model_dump(mode='json')}, "
             "which this run would not read: set the same finetune.lora, or start from the run that it was trained from"
@@ -26,6 +26,10 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     ours, theirs = _head_shapes(model), _head_shapes(start)
     fresh = {name for name, shape in ours.items() if theirs.get(name) != shape}
     return fresh | added, (theirs.keys() - ours.keys()) | (fresh & theirs.keys())
+
+
+def _same_matrices(start: Lora, trained: Lora | None) -> bool:
+    return trained is not None and trained.model_copy(update={"dropout": start.dropout}) == start
 
 
 def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:

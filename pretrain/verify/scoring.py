@@ -43,6 +43,8 @@ def without_noise(config: RunConfig) -> RunConfig:
     tree = config.model_dump(mode="json")
     tree["model"] |= dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout"), 0.0)
     tree["objective"]["label_smoothing"] = 0.0
+    if config.finetune.lora is not None:
+        tree["finetune"]["lora"]["dropout"] = 0.0
     return validate(RunConfig, tree, "the config without dropout")
 
 

@@ -23,6 +23,7 @@ SETS: dict[str, dict[str, Any]] = {
     "head": {"train": "head"},
     "top": {"train": "top", "layers": 1},
     "lora": {"lora": LORA},
+    "lora-dropout": {"lora": {**LORA, "dropout": 0.3}},
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2dp2": {"tensor": 2, "zero": 0},
@@ -79,8 +80,11 @@ _QUICK = [
     ("bert", "lora", "pp2dp2full"),
     ("bert", "lora", "dp4zero2"),
     ("bart", "lora", "dp4zero3full"),
+    ("bert", "lora-dropout", "tp2cp2"),
+    ("bart", "lora-dropout", "pp2dp2full"),
 ]
 _PAIRS = [("bert", "head"), ("llama", "top"), ("bart", "top"), ("bert", "lora"), ("bart", "lora")]
+_PAIRS += [("bert", "lora-dropout"), ("bart", "lora-dropout")]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +175,47 @@ def test_an_update_is_the_product_of_its_matrices(family: str) -> None:
     before, trained, merged = run_ranks(1, _merged, family)[0]
     assert np.abs(trained - before).max() > 1e-2
     assert np.allclose(trained, merged, atol=2e-5)
+
+
+def _dropped(kind: str) -> tuple[Any, ...]:
+    """(share of the input of A that is zero, largest error of the rest, largest error of the output beyond the frozen
+    layer's own, and the same without training) of one linear layer, by the end of its name."""
+    engine = build_engine(_config("bert", {"objective": CLASSES, "finetune": SETS["lora-dropout"]}))
+    chunk = engine.bare[0]
+    linear = next(module for name, module in chunk.named_modules() if name.endswith(kind))
+    torch.nn.init.normal_(linear.lora_b.weight)
+    read: list[torch.Tensor] = []
+    linear.lora_a.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].detach()))
+    x = torch.randn(LENGTH, 4, linear.lora_a.weight.shape[1])
+    found: list[Any] = []
+    with torch.no_grad():
+        for trains in (True, False):
+            linear.train(trains)
+            out, (a, b) = linear(x)[0], (linear.lora_a.weight, linear.lora_b.weight)
+            frozen = x @ linear.weight.T + (linear.bias if linear.bias is not None and linear(x)[1] is None else 0)
+            expected = frozen + LORA["alpha"] / LORA["rank"] * read[0] @ a.T @ b.T
+            zero = read[0] == 0
+            kept = (read[0] - x / (0.7 if trains else 1))[~zero].abs().max()
+            found += [zero.float().mean().item(), kept.item(), (out - expected).abs().max().item()]
+            read.clear()
+    return tuple(found)
+
+
+@pytest.mark.parametrize("kind", ["linear_qkv", "linear_fc2"])
+def test_dropout_is_of_the_input_of_the_update_alone_and_only_in_training(kind: str) -> None:
+    share, kept, error, scored_share, scored_kept, scored_error = run_ranks(1, _dropped, kind)[0]
+    assert abs(share - 0.3) < 0.03
+    assert scored_share == 0
+    assert max(kept, scored_kept, error, scored_error) < 1e-3
+
+
+def test_dropout_of_an_update_changes_training() -> None:
+    plain, dropped = (
+        run_ranks(1, _trained, "bert", {"objective": CLASSES, "finetune": SETS[name]}, {})[0][0]
+        for name in ("lora", "lora-dropout")
+    )
+    assert dropped[0][0] == pytest.approx(plain[0][0], rel=1e-6), "B starts at zero"
+    assert dropped[2][0] != pytest.approx(plain[2][0], rel=1e-5)
 
 
 def _refused(layout: dict[str, Any]) -> str:

@@ -178,6 +178,9 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             angle_bytes=4,
             dropout_bytes=0,
             ffn_dropout_bytes=0,
+            lora_dropout_bytes=0,
+            lora_split_dropout_bytes=0,
+            lora_cross_dropout_bytes=0,
             rounding_bytes=0,
         ),
         device=DeviceSpeeds.repeat(

@@ -132,6 +132,10 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     inputs = positions * width * (outside + (attention + feed_forward) / layout.tensor)
     masks = positions * kernels.dropout_bytes * (2 + crossing) * model.hidden / slices
     masks = masks + positions * kernels.ffn_dropout_bytes * model.ffn / layout.tensor
+    masks = masks + positions * kernels.lora_dropout_bytes / slices
+    masks = masks + positions * kernels.lora_split_dropout_bytes / layout.tensor
+    longer = np.maximum(1.0, stack.encoder_length / stack.length)  # an upper bound: keys and values have the encoder's
+    masks = masks + crossing * positions * kernels.lora_cross_dropout_bytes * longer
     share = np.where(recompute == 2, work.attention.max_score_share, work.attention.score_share)
     # Of grouped queries and keys the copies alone.
     replaced = np.where(model.grouped, positions * width * (queries + 2 * keys) / layout.tensor, 0.0)

@@ -85,6 +85,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         angle_bytes=0 if compiled else 4,
         dropout_bytes=(model.dropout > 0) * mask_bytes,
         ffn_dropout_bytes=(model.ffn_dropout > 0) * mask_bytes,
+        **_lora_dropout_bytes(model, width + mask_bytes),
         # The largest value is found; then all are scaled and rounded, by one kernel or by two.
         rounding_bytes=5 if compiled else 9,
     )
@@ -119,6 +120,21 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         max_score_share=max(shares),
         pair_bytes=pairs + rows,
     )
+
+
+def _lora_dropout_bytes(model: Model, element_bytes: float) -> dict[str, float]:
+    """Bytes per position of the dropped inputs of low-rank updates, by the name of the field."""
+    lora, queries = model.finetune.lora, model.heads * model.dim_per_head
+    targets = [] if lora is None or not lora.dropout else lora.targets
+    features = {
+        "lora_dropout_bytes": {"qkv": model.hidden, "fc1": model.hidden},
+        "lora_split_dropout_bytes": {"projection": queries, "fc2": model.ffn_dim},
+        "lora_cross_dropout_bytes": {"cross_q": model.hidden, "cross_kv": model.hidden, "cross_projection": queries},
+    }
+    return {
+        field: element_bytes * sum(count for target, count in inputs.items() if target in targets)
+        for field, inputs in features.items()
+    }
 
 
 def _mask_bytes(config: RunConfig) -> float:

@@ -250,6 +250,13 @@ class KernelShapes(Entries):
     """bytes of the dropout mask for each element of the hidden states"""
     ffn_dropout_bytes: Array
     """bytes of the dropout mask for each feature between the matrices of a feed-forward layer"""
+    lora_dropout_bytes: Array
+    """bytes of the dropped inputs of low-rank updates and their masks, for each position: inputs that tensor ranks
+    replicate, or split by position"""
+    lora_split_dropout_bytes: Array
+    """the same, of inputs whose features tensor ranks split"""
+    lora_cross_dropout_bytes: Array
+    """the same, of inputs of attention to an encoder"""
     rounding_bytes: Array
     """bytes read and written to round each element to 8 bits; 0 where other work does it in passing"""
 

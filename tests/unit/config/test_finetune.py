@@ -6,8 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_parameters, num_trained_parameters
+from pretrain.plan.device import find_device
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
+from pretrain.plan.estimate.constants import constants
+from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.memory_bound import count_parameters
 from tests.helpers.families import family_config
 
@@ -78,3 +84,29 @@ def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, 
 def test_a_set_that_cannot_be_trained_is_refused(family: str, sections: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         _config(family, **sections)
+
+
+def test_dropout_of_updates_needs_whole_lanes_of_split_inputs() -> None:
+    def check(dropout: float, target: str) -> None:
+        lora = {"dropout": dropout, "targets": [target]}
+        sections = {"model": {"ffn": 72}, "finetune": {"lora": lora}, "parallel": {"tensor": 4}}
+        plan_layout(family_config("bert", **sections), 4)
+
+    with pytest.raises(ConfigError, match=r"each tensor rank needs a multiple of 4 features of model\.ffn=72"):
+        check(0.1, "fc2")
+    check(0.0, "fc2")
+    check(0.1, "fc1")
+
+
+def test_dropped_inputs_of_updates_are_planned() -> None:
+    def saved(dropout: float, family: str, targets: tuple[str, ...]) -> float:
+        config = _config(family, finetune={"lora": {"dropout": dropout, "targets": targets}})
+        choice = LayoutChoice(plan_layout(config, 1), 2, "none")
+        work = WorkloadBuilder(config, find_device("h100"), 8).build([choice])
+        return float(held_bytes(work, constants()).activations.max())
+
+    model = _config("llama").model
+    features, positions = model.hidden + model.ffn_dim, 2 * model.sequence_length
+    more = saved(0.1, "llama", ("qkv", "fc2")) - saved(0.0, "llama", ("qkv", "fc2"))
+    assert more == pytest.approx(model.layers * positions * features * 5), "fp32 and a byte of mask"
+    assert saved(0.1, "bart", ("cross_kv",)) > saved(0.0, "bart", ("cross_kv",))
