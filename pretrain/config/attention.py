@@ -14,8 +14,10 @@ from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
 from pretrain.config.section import Section, named, open_choice
 
-_CHUNK = 128
-"""Least number of queries of a band that share a window of keys."""
+BAND_CHUNK = 128
+"""least number of queries of a band that share a window of keys"""
+ONE_TILE_POSITIONS = 256
+"""positions up to which one kernel under a mask is faster than several without"""
 
 
 class Dense(PatternSettings):
@@ -63,11 +65,24 @@ class Banded(PatternSettings):
         one_side = climb(length, self.reach) / length
         return one_side if causal else 2 * one_side - 1
 
+    def computed_keys(self, length: int, causal: bool) -> float:
+        """Neighbouring queries share a window, unless all pairs are less work (`attention/patterns/registry.py`)."""
+        before, after = self.reach - 1, 0 if causal else self.reach - 1
+        chunk = min(max(BAND_CHUNK, (before + after) // 4), length)
+        bounds = [(begin, min(begin + chunk, length)) for begin in range(0, length, chunk)]
+        windows = [min(length, end + after) - max(0, begin - before) for begin, end in bounds]
+        pairs = sum((end - begin) * keys for (begin, end), keys in zip(bounds, windows, strict=True))
+        if len(bounds) == 1 or length <= ONE_TILE_POSITIONS or pairs >= length**2:
+            return float(length) if self.reach < length else self.mean_keys(length, causal)
+        if causal and chunk <= self.reach:  # the first chunk's mask is a triangle
+            pairs -= chunk * (chunk - 1) // 2
+        return pairs / length
+
     @property
     def key_copies(self) -> float:
-        """Neighbouring queries share a window (`attention/patterns/tiles.py`)."""
+        """Each key is copied into every window that it lies in."""
         before = self.reach - 1
-        return before / max(_CHUNK, before // 4)
+        return before / max(BAND_CHUNK, before // 4)
 
     def chunk_keys(self, length: int) -> int:
         return 2 * self.reach if self.reach < length else length

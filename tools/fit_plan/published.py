@@ -120,7 +120,11 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             embedding_projection=0,
             shared_layers=0,
         ),
-        stacks=(LayerStack(layers=layers, length=length, keys=length / 2, encoder_length=np.zeros(count)),),
+        stacks=(
+            LayerStack(
+                layers=layers, length=length, keys=length / 2, computed_keys=length / 2, encoder_length=np.zeros(count)
+            ),
+        ),
         stages=stages,
         layout=LayoutSizes.repeat(
             count,

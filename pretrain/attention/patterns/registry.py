@@ -15,15 +15,12 @@ from pretrain.attention.patterns.function import function
 from pretrain.attention.patterns.local_global import local_global
 from pretrain.attention.patterns.strided import strided
 from pretrain.attention.patterns.tiles import AttentionTile, causal, dense_tile, everything, total
-from pretrain.config.attention import Banded, Dense
+from pretrain.config.attention import ONE_TILE_POSITIONS, Banded, Dense
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
 from pretrain.config.patterns.base import MaskRule
 from pretrain.config.patterns.blocks import BigBirdHead, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
-
-_SHORT = 256
-"""positions up to which one kernel under a mask is faster than several without"""
 
 
 class MakeTiles(Protocol):
@@ -53,6 +50,6 @@ def tiles_of(rule: MaskRule, length: int, before: bool) -> tuple[AttentionTile, 
     tiles = tuple(make(rule, length, before))
     if isinstance(rule, BigBirdHead) and rule.settings.weighs:
         return tiles  # a mask can't count a key twice
-    if len(tiles) > 1 and (length <= _SHORT or total(tiles) >= length**2):
+    if len(tiles) > 1 and (length <= ONE_TILE_POSITIONS or total(tiles) >= length**2):
         return (dense_tile(rule, length, before),)
     return tiles

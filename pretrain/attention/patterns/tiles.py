@@ -19,10 +19,10 @@ from torch import Tensor
 
 from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.patterns.position_groups import PositionGroups, Positions
+from pretrain.config.attention import BAND_CHUNK
 from pretrain.config.patterns.base import MaskRule
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-_CHUNK = 128  # queries of a band that share a window of keys, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ def band(positions_RN: Positions, before: int, after: int) -> Iterator[Attention
     """Tiles of a band within each class: keys up to `before` indices before the query and `after` indices after it.
     Neighbouring queries share a window of keys."""
     count = positions_RN.shape[1]
-    chunk = min(max(_CHUNK, (before + after) // 4), max(count, 1))
+    chunk = min(max(BAND_CHUNK, (before + after) // 4), max(count, 1))
     alike = defaultdict(list)
     for begin in range(0, count, chunk):
         end = min(begin + chunk, count)

@@ -40,6 +40,11 @@ class PatternSettings(Section):
         """Keys that a query sees, itself included, averaged over `length` positions and all heads; `causal`: none that
         come later."""
 
+    def computed_keys(self, length: int, causal: bool) -> float:
+        """Keys that a fused kernel computes a query's scores of, averaged as `mean_keys`: at the edges of tiles more
+        than the query sees. A pattern that does not say is assumed to compute no more."""
+        return self.mean_keys(length, causal)
+
     @property
     def key_copies(self) -> float:
         """Copies of each key that a fused kernel keeps besides the keys, for estimates of memory: windows that it lies

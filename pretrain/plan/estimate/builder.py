@@ -248,11 +248,11 @@ class WorkloadBuilder:
 
     def _table_bytes(self, layout: Layout, width: float) -> float:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
-        and of each other use of the embedding. Of two in fp32, the sum is there too."""
+        and of what its other uses have added up. Of two lookups in fp32, the new sum is there too."""
         model = self.config.model
         if not self._parameters.trains_embedding:
             return 0.0
-        others = model.is_encoder_decoder + (layout.pipeline == 1 and model.ties_output)
+        others = model.is_encoder_decoder or (layout.pipeline == 1 and model.ties_output)
         return 4 + (width if width < 4 else 0) + width * others + (4 if width == 4 and model.is_encoder_decoder else 0)
 
     def _overlaps(self, layout: Layout) -> bool:

@@ -53,7 +53,7 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     weights = step.weight_bytes[:, None] * parameters
     gradients = step.gradient_bytes[:, None] * work.trained
     optimizer = step.optimizer_bytes[:, None] * work.trained
-    saved, recomputed = _saved_by_layers(work)
+    saved, recomputed, with_gradients = _saved_by_layers(work)
     saved_loss, loss = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
     working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
@@ -67,7 +67,9 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     # Under DeepSpeed, a bucket is copied while layers are on their way back. At the end, only the embedding is left.
     table = (step.table_copies * work.model.vocabulary / layout.tensor * work.model.embedding_dim)[:, None]
     at_end = table * work.stages.embeds - saved - first - gathered
-    in_layers = recomputed + step.bucket_copy_bytes[:, None] + _shared_gradients(work)[:, None]
+    # No bucket is full when the first layer begins its backward pass.
+    in_layers = np.maximum(with_gradients, recomputed + step.bucket_copy_bytes[:, None])
+    in_layers = in_layers + _shared_gradients(work)[:, None]
     copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss]) - working, 0.0)
     buffers = gathered + messages + step.bucket_bytes[:, None] + copies
     library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
@@ -86,12 +88,13 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     )
 
 
-def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array]:
+def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
     """Bytes that layers save for all micro-batches in flight, and bytes beside them while one layer is recomputed,
-    whose input is among those saved; what later stacks saved of the micro-batch is free by then. [n, s] each."""
+    whose input is among those saved, without gradients and with those of its feed-forward layer; what later stacks
+    saved of the micro-batch is free by then. [n, s] each."""
     model, stages, recompute = work.model, work.stages, work.step.recompute
     full, selective = (recompute == 2)[:, None], (recompute == 1)[:, None]
-    saved, recomputed, behind = (np.zeros_like(stages.count) for _ in range(3))
+    saved, recomputed, with_gradients, behind = (np.zeros_like(stages.count) for _ in range(4))
     for stack in reversed(work.stacks):
         last = stack is work.stacks[-1]
         inputs, of_layer = (part[:, None] for part in (_hidden(work, stack.length), layer_bytes(work, stack)))
@@ -106,9 +109,21 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array]:
             of_stack = of_stack + np.where(full, 0.0, norm)
         saved = saved + of_stack * work.in_flight
         core = core_bytes(work, stack, work.attention.max_score_share) - _freed_before_core(work, stack)
-        of_one = np.select([full, selective], [of_layer - inputs + norm, core[:, None]], 0.0) - freed
+        gradients = _feed_forward_gradients(work, stack)[:, None]
+        again = np.where(full, of_layer - inputs + norm, 0.0)
+        of_one = np.where(selective, core[:, None], again) - freed
         recomputed = np.maximum(recomputed, np.where(stack.layers > 0, of_one, 0.0))
-    return saved, recomputed
+        in_backward = np.maximum(of_one, again + gradients - freed)
+        with_gradients = np.maximum(with_gradients, np.where(stack.layers > 0, in_backward, 0.0))
+    return saved, recomputed, with_gradients
+
+
+def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes, [n], that the backward pass of a feed-forward layer, the first of a layer, has beside all that the layer
+    keeps: the gradients of its output and of what lies between its matrices."""
+    positions = work.step.micro_sequences * stack.length / work.layout.context
+    between = work.model.ffn * np.where(work.model.gated, 2, 1) / work.layout.tensor
+    return _hidden(work, stack.length) + positions * work.step.activation_bytes * between
 
 
 def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:

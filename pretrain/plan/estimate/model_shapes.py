@@ -49,10 +49,13 @@ def layer_stacks(model: Model, layers: Array) -> tuple[LayerStack, ...]:
     for is_decoder, depth in enumerate(model.stacks):
         if depth:
             length = model.label_length if is_decoder else model.sequence_length
-            keys = [model.attention.of_layer(layer).mean_keys(length, bool(is_decoder)) for layer in range(depth)]
+            patterns = [model.attention.of_layer(layer) for layer in range(depth)]
             shapes = {
                 "length": length,
-                "keys": float(np.mean(keys)),
+                "keys": np.mean([pattern.mean_keys(length, bool(is_decoder)) for pattern in patterns]).item(),
+                "computed_keys": np.mean(
+                    [pattern.computed_keys(length, bool(is_decoder)) for pattern in patterns]
+                ).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
             }
             repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}

@@ -99,6 +99,8 @@ class LayerStack(Entries):
     """positions of a sequence, [n]"""
     keys: Array
     """keys that a query sees, averaged over positions and layers, [n]"""
+    computed_keys: Array
+    """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
     encoder_length: Array
     """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
 

@@ -326,3 +326,14 @@ def test_a_rank_s_heads_are_those_of_the_whole_layer() -> None:
     last_two = replace(all_heads, heads=range(4, 6))
     masks = [heads.mask(24, 24, torch.device("cpu")) for heads in (last_two, all_heads)]
     assert torch.equal(masks[0], masks[1][4:])
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize(
+    ("window", "length"), [(4096, 8192), (300, 1000), (16, 64), (64, 256), (64, 257), (900, 1000), (1000, 1000)]
+)
+def test_the_planner_counts_the_keys_that_a_bands_tiles_hold(window: int, length: int, causal: bool) -> None:
+    pattern = Banded(window=window)
+    tiles = tiles_of(pattern, length, causal)
+    computed = sum(tile.pairs * (0.5 + 0.5 / tile.keys.shape[1] if tile.causal else 1.0) for tile in tiles)
+    assert pattern.computed_keys(length, causal) == pytest.approx(computed / length)
