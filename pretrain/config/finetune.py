@@ -44,6 +44,20 @@ class Finetune(Section):
         "head; head: the task head; top: the last finetune.layers layers and what follows them",
     )
     layers: int | None = Field(None, gt=0, description="number of layers that finetune.train=top trains")
+    rate_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="factor of the learning rate from each layer to the one below, as in ELECTRA: the head has the "
+        "learning rate itself, layer l of L that times rate_decay^(L + 2 - l), embeddings times rate_decay^(L + 2); 1: "
+        "one learning rate",
+    )
+    unfreeze_steps: int = Field(
+        0,
+        ge=0,
+        description="gradual unfreezing: the head is trained first, and after each number of steps the next layer from "
+        "the top joins, embeddings last; 0: all are trained from the start",
+    )
     lora: Lora | None = Field(
         None, description="train low-rank updates of linear layers, and the task head, and freeze all other weights"
     )

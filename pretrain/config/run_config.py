@@ -124,6 +124,16 @@ class RunConfig(Section):
                 f"finetune.train=head trains a task head, and objective.name={self.objective.name} has none: choose "
                 "classification, or another objective with a head, or set finetune.train"
             )
+        if finetune.rate_decay != 1 and model.shared_layers:
+            raise ValueError(
+                "finetune.rate_decay gives each layer a learning rate, and with model.shared_layers all are one: leave "
+                "it out"
+            )
+        if finetune.unfreeze_steps and finetune.train == "head":
+            raise ValueError(
+                "finetune.unfreeze_steps lets the layers below the head join, which finetune.train=head freezes: leave "
+                "one of them out"
+            )
         if finetune.lora is not None:
             if finetune.train != "all":
                 raise ValueError(

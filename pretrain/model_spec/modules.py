@@ -28,10 +28,9 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             specs += of_layer
             if number == layers - 1 and model.norm_first:
-                final = "decoder.final_layernorm." if model.capabilities.first_names else f"{name}final.norm."
-                specs += _at(depth, final, norm(model))
+                specs += _at(depth, _final_norm(model, name), norm(model))
     specs += _at(depth + 1, "", head(model))
-    specs = _with_trained(model, specs)
+    specs = _with_rates(model, _with_trained(model, specs))
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
 
 
@@ -51,6 +50,40 @@ def _with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpe
         )
     }
     return [replace(spec, trained=(spec.alias_of or spec.name) in trained) for spec in specs]
+
+
+def _with_rates(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
+    """`specs` with the learning rates of `finetune.rate_decay` and the order of `finetune.unfreeze_steps`. ELECTRA
+    counts the head as two above the last layer (google-research/electra, model/optimization.py, `_get_layer_lrs`)."""
+    finetune = model.finetune
+    if finetune.rate_decay == 1 and not finetune.unfreeze_steps:
+        return specs
+    below = {spec.name: _layers_below_head(model, spec) for spec in specs if spec.alias_of is None}
+    order = sorted({below[spec.name] for spec in specs if spec.alias_of is None and spec.trained})
+    return [
+        replace(
+            spec,
+            lr_mult=finetune.rate_decay ** (depth + 1) if depth else 1.0,
+            frozen_updates=finetune.unfreeze_steps * order.index(depth) if spec.trained else 0,
+        )
+        for spec in specs
+        for depth in [below[spec.alias_of or spec.name]]
+    ]
+
+
+def _layers_below_head(model: Model, spec: ParameterSpec) -> int:
+    """0 for the head and for the norm that follows the last layer, 1 for that layer, one more than the number of layers
+    for embeddings. Encoder layers are below decoder layers."""
+    layers = sum(model.stacks)
+    stack = max(stack for stack, count in enumerate(model.stacks) if count)
+    last = f"{STACK_NAMES[stack]}.layers.{model.stacks[stack] - 1}."
+    follows = model.norm_first and spec.depth == layers and spec.name.startswith(_final_norm(model, last))
+    return 0 if follows else layers + 1 - spec.depth
+
+
+def _final_norm(model: Model, layer_name: str) -> str:
+    """Where the norm lies that follows the last layer of a pre-norm stack."""
+    return "decoder.final_layernorm." if model.capabilities.first_names else f"{layer_name}final.norm."
 
 
 def _is_lora(spec: ParameterSpec) -> bool:

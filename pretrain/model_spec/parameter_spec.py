@@ -44,6 +44,10 @@ class ParameterSpec:
     """name of the parameter that this one shares its values with, where it is a second use of them"""
     trained: bool = True
     """whether the run updates it; a frozen parameter has no gradient and no optimizer state (`finetune`)"""
+    lr_mult: float = 1.0
+    """multiplier of the learning rate, and so of decoupled weight decay"""
+    frozen_updates: int = 0
+    """number of updates of the run before the first one of this parameter; until then its gradient is zero"""
 
     def __post_init__(self) -> None:
         assert len(self.axes) == len(self.shape), f"{self.name}: an axis, or None, for each dimension"

@@ -15,7 +15,7 @@ from pretrain.model_spec.modules import parameter_specs
 from tests.helpers.breadth import only
 from tests.helpers.families import family_config, train_family
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import LENGTH, ROWS, build_engine, save, whole_state
+from tests.helpers.tiny import LENGTH, ROWS, build_engine, save, whole, whole_state
 
 CLASSES = {"name": "classification", "labels": ["a", "b", "c"]}
 LORA = {"rank": 4, "alpha": 6}
@@ -24,7 +24,10 @@ SETS: dict[str, dict[str, Any]] = {
     "top": {"train": "top", "layers": 1},
     "lora": {"lora": LORA},
     "lora-dropout": {"lora": {**LORA, "dropout": 0.3}},
+    "rates": {"rate_decay": 0.7},
+    "unfrozen": {"unfreeze_steps": 1, "rate_decay": 0.7},
 }
+STEPS = 3
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2dp2": {"tensor": 2, "zero": 0},
     "tp2cp2": {"tensor": 2, "sequence": True, "context": 2},
@@ -48,19 +51,20 @@ def _config(family: str, sections: dict[str, Any]) -> RunConfig:
 
 
 def _trained(family: str, sections: dict[str, Any], layout: dict[str, Any]) -> tuple[Any, ...]:
-    """(losses and gradient norms of three steps, state before and after them)"""
+    """(losses and gradient norms of some steps, state before and after them)"""
     engine = build_engine(_config(family, {**sections, "parallel": layout}))
     before = whole_state(engine)
-    steps = train_family(engine, range(1, 4))
+    steps = train_family(engine, range(1, STEPS + 1))
     return steps, before, whole_state(engine)
 
 
 def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tolerance: float = 2e-5) -> None:
     steps, before, after = run_ranks(1, _trained, family, sections, {})[0]
     specs = [spec for spec in parameter_specs(_config(family, sections).model) if spec.alias_of is None]
-    trained, frozen = ({spec.name for spec in specs if spec.trained is wanted} for wanted in (True, False))
-    assert trained
-    assert frozen
+    trained = {spec.name for spec in specs if spec.trained}
+    updated = {spec.name for spec in specs if spec.trained and spec.frozen_updates < STEPS}
+    frozen = {spec.name for spec in specs} - updated
+    assert updated
     for other_steps, other_before, other_after in run_ranks(4, _trained, family, sections, layout):
         assert np.allclose(other_steps, steps, rtol=tolerance)
         assert other_after.keys() == after.keys()
@@ -68,7 +72,10 @@ def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tole
         for name in frozen:
             assert np.array_equal(other_after[f"model/{name}"], before[f"model/{name}"]), name
             assert np.array_equal(other_before[f"model/{name}"], before[f"model/{name}"]), name
-        for name in trained:
+        for name in other_after:
+            kind, _, parameter = name.partition("/")
+            assert kind == "model" or parameter in updated or not np.any(other_after[name]), name
+        for name in updated:
             assert np.abs(after[f"model/{name}"] - before[f"model/{name}"]).max() > 0, name
             assert np.allclose(other_after[f"model/{name}"], after[f"model/{name}"], atol=20 * tolerance), name
 
@@ -82,9 +89,22 @@ _QUICK = [
     ("bart", "lora", "dp4zero3full"),
     ("bert", "lora-dropout", "tp2cp2"),
     ("bart", "lora-dropout", "pp2dp2full"),
+    ("llama", "rates", "tp2cp2"),
+    ("bart", "unfrozen", "pp2dp2"),
+    ("llama", "unfrozen", "dp4zero3"),
 ]
-_PAIRS = [("bert", "head"), ("llama", "top"), ("bart", "top"), ("bert", "lora"), ("bart", "lora")]
-_PAIRS += [("bert", "lora-dropout"), ("bart", "lora-dropout")]
+_PAIRS = [
+    ("bert", "head"),
+    ("llama", "top"),
+    ("bart", "top"),
+    ("bert", "lora"),
+    ("bart", "lora"),
+    ("bert", "lora-dropout"),
+    ("bart", "lora-dropout"),
+    ("llama", "rates"),
+    ("llama", "unfrozen"),
+    ("bart", "unfrozen"),
+]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +123,10 @@ CAUSAL: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "lamb", "learning_rate": 1e-3, "eps": 1e-6},
     },
     "albert": {"finetune": {"lora": LORA}, "optimizer": {"name": "adafactor", "learning_rate": 1e-3}},
+    "roformer": {"finetune": SETS["unfrozen"], "optimizer": {"name": "adafactor", "learning_rate": 1e-3}},
+    "qwen2": {"finetune": SETS["unfrozen"], "optimizer": {"name": "lamb", "learning_rate": 1e-3, "eps": 1e-6}},
+    "qwen3": {"finetune": SETS["unfrozen"], "optimizer": {"name": "adagrad", "learning_rate": 1e-3}},
+    "gemma2": {"finetune": SETS["unfrozen"], "optimizer": {"name": "adam", "learning_rate": 1e-3, "eps": 1e-6}},
     "t5": {"finetune": {"lora": {**LORA, "targets": ["cross_q", "cross_kv", "cross_projection"]}}},
 }
 
@@ -110,7 +134,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("family", "layout"),
     only(
-        [("gemma", "pp2dp2"), ("mistral", "tp2cp2"), ("albert", "dp4zero3full")],
+        [("gemma", "pp2dp2"), ("mistral", "tp2cp2"), ("albert", "dp4zero3full"), ("roformer", "pp2dp2")],
         [(family, layout) for family in CAUSAL for layout in ("tp2cp2", "pp2dp2", "dp4zero3full")],
     ),
 )
@@ -148,6 +172,82 @@ def test_a_run_moves_between_layouts(precision: str, tmp_path: Path) -> None:
     for layout in ("pp2dp2", "dp4zero1", "dp4zero3"):
         for resumed in run_ranks(4, _saved_and_resumed, tmp_path, sections, LAYOUTS[layout], False):
             assert np.allclose(resumed, steps, rtol=tolerance)
+
+
+def _moved(family: str, sections: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What one update takes from each weight."""
+    engine = build_engine(_config(family, sections))
+    before = whole_state(engine)
+    train_family(engine, range(1, 2))
+    after = whole_state(engine)
+    return {name.partition("/")[2]: before[name] - after[name] for name in before if name.partition("/")[0] == "model"}
+
+
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"name": "adamw", "weight_decay": 0.1},
+    {"name": "lamb", "weight_decay": 0.1},
+    {"name": "adafactor", "weight_decay": 0.1},
+    {"name": "adagrad", "weight_decay": 0.1},
+    {"name": "adam", "weight_decay": 0.0},
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer["name"])
+def test_an_update_is_as_large_as_the_rate_of_its_layer(optimizer: dict[str, Any]) -> None:
+    """As in ELECTRA: 1 for the head, rate_decay^(L + 2 - l) for layer l of L, rate_decay^(L + 2) for embeddings."""
+    sections: dict[str, Any] = {"objective": CLASSES, "optimizer": {**optimizer, "learning_rate": 1e-2, "clip_norm": 0}}
+    plain = run_ranks(1, _moved, "bert", sections)[0]
+    decayed = run_ranks(1, _moved, "bert", {**sections, "finetune": {"rate_decay": 0.5}})[0]
+    exponents = {"head.": 0, "embedding.": 6, **{f"encoder.layers.{layer}.": 5 - layer for layer in range(4)}}
+    for name in plain:
+        exponent = next(value for prefix, value in exponents.items() if name.startswith(prefix))
+        scale = np.abs(plain[name]).max()
+        assert scale > 0, name
+        assert np.allclose(decayed[name], plain[name] * 0.5**exponent, atol=1.5e-7 + 2e-2 * scale * 0.5**exponent), name
+
+
+def _unfrozen_beside_torch(rates: dict[str, float], joins: dict[str, int]) -> float:
+    """The largest difference of any weight from that of torch's AdamW, which is given the same gradients of those that
+    have joined, and none of the others."""
+    sections = {"objective": CLASSES, "finetune": {"unfreeze_steps": 2, "rate_decay": 0.7}}
+    engine = build_engine(_config("bert", {**sections, "model": {"dropout": 0.0}}))
+    engine.keeps_gradients = True
+    settings, start = engine.config.optimizer, whole_state(engine)
+    weights = {name: torch.nn.Parameter(torch.tensor(start[f"model/{name}"])) for name in rates}
+    by_prefix = [
+        {
+            "params": [weight],
+            "lr": settings.learning_rate * rates[name],
+            "weight_decay": getattr(settings, "weight_decay") if weight.dim() > 1 else 0.0,  # noqa: B009
+        }
+        for name, weight in weights.items()
+    ]
+    betas = getattr(settings, "beta1"), getattr(settings, "beta2")  # noqa: B009
+    adam = torch.optim.AdamW(by_prefix, betas=betas, eps=getattr(settings, "eps"))  # noqa: B009
+    for step in range(1, 15):
+        ((_, norm),) = train_family(engine, range(step, step + 1))
+        gradients = whole(engine.gradients())
+        for name, weight in weights.items():
+            gradient = torch.tensor(gradients[f"gradient/{name}"])
+            assert (step <= joins[name]) == (not gradient.any()), (name, step)
+            weight.grad = gradient if step > joins[name] else None
+        squares = sum(float(np.square(value.astype(np.float64)).sum()) for value in gradients.values())
+        assert np.isclose(min(norm, settings.clip_norm), squares**0.5, rtol=1e-5)
+        adam.step()
+    found = whole_state(engine)
+    return max(
+        float(np.abs(found[f"model/{name}"] - weight.detach().numpy()).max()) for name, weight in weights.items()
+    )
+
+
+def test_layers_join_as_new_parameters_of_torch() -> None:
+    sections = {"objective": CLASSES, "finetune": {"unfreeze_steps": 2, "rate_decay": 0.7}}
+    names = [spec.name for spec in parameter_specs(_config("bert", sections).model) if spec.alias_of is None]
+    below = {"head.": 0, "embedding.": 5, **{f"encoder.layers.{layer}.": 4 - layer for layer in range(4)}}
+    of = {name: next(value for prefix, value in below.items() if name.startswith(prefix)) for name in names}
+    rates = {name: 0.7 ** (depth + 1) if depth else 1.0 for name, depth in of.items()}
+    joins = {name: 2 * depth for name, depth in of.items()}
+    assert run_ranks(1, _unfrozen_beside_torch, rates, joins)[0] < 1e-6
 
 
 def _merged(family: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -59,28 +59,27 @@ class Adafactor(Rule):
         means = (MEAN,) if self.settings.beta1 else ()
         return means if parameter.spec.is_matrix else (*means, SQUARE)
 
-    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[UpdateRange]) -> None:
         self._accumulate(ranges)
-        scales = {parameter.name: self._scales(parameter) for parameter in self._factored()}
+        scales = {parameter.name: self._scales(parameter) for parameter in self._updated()}
         squares = self._squares(ranges, lambda span: self._normalised(span, scales))
         for span in ranges:
             size = prod(span.parameter.spec.unpadded_shape)
             weights, updates = (sqrt(x / size) for x in squares[span.parameter.name])
-            rate = learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.scale_parameter else 1.0)
+            rate = span.learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.scale_parameter else 1.0)
             step = self._normalised(span, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
             if self.settings.beta1:
                 step = span.moments[MEAN].lerp_(step, 1 - self.settings.beta1)
             if span.parameter.spec.decays:
-                span.main.mul_(1 - learning_rate * self.settings.weight_decay)
+                span.main.mul_(1 - span.learning_rate * self.settings.weight_decay)
             span.main.sub_(step)
 
     def _accumulate(self, ranges: Sequence[UpdateRange]) -> None:
         """Second moments: of vectors by value, of matrices by row and column."""
-        share = self.updates**-_DECAY_POWER
         totals = self.replica_groups.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.spec.is_matrix else 0)
         for span in ranges:
             if not span.parameter.spec.is_matrix:
-                span.moments[SQUARE].lerp_(span.gradient.square().add_(_SQUARE_EPS), share)
+                span.moments[SQUARE].lerp_(span.gradient.square().add_(_SQUARE_EPS), span.update**-_DECAY_POWER)
                 continue
             rows, columns = self._by_row_and_column(totals, span.parameter)
             counted = self.replica_groups.counted(span.parameter, span.start, span.gradient)
@@ -89,7 +88,8 @@ class Adafactor(Rule):
                 rows[of_rows] += by_row
                 columns[of_columns] += by_column
         totals.sum()
-        for parameter in self._factored():
+        for parameter in self._updated():
+            share = self.update_of(parameter) ** -_DECAY_POWER
             height, width = parameter.spec.unpadded_shape[-2:]
             factors = self._factors[parameter.name].values()
             sums = self._by_row_and_column(totals, parameter)
@@ -119,6 +119,10 @@ class Adafactor(Rule):
         shapes = _factor_shapes(parameter)
         flat = totals.of(parameter).split([prod(shape) for shape in shapes])
         return [part.view(shape) for part, shape in zip(flat, shapes, strict=True)]
+
+    def _updated(self) -> list[Parameter]:
+        """Factored parameters that this step updates, whether or not this rank owns a range of them."""
+        return [parameter for parameter in self._factored() if self.update_of(parameter) > 0]
 
     def _factored(self) -> list[Parameter]:
         return [parameter for parameter in self.replica_groups.parameters.values() if parameter.spec.is_matrix]

@@ -24,10 +24,10 @@ class Adagrad(Rule):
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return (SUM,)
 
-    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[UpdateRange]) -> None:
         for span in ranges:
             sums = span.moments[SUM].addcmul_(span.gradient, span.gradient)
             root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(self.settings.eps)
             if span.parameter.spec.decays:
-                span.main.mul_(1 - learning_rate * self.settings.weight_decay)
-            span.main.addcdiv_(span.gradient, root, value=-learning_rate)
+                span.main.mul_(1 - span.learning_rate * self.settings.weight_decay)
+            span.main.addcdiv_(span.gradient, root, value=-span.learning_rate)

@@ -4,13 +4,14 @@
 an L2 penalty, part of the gradient.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer, Optimizer
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -21,12 +22,32 @@ def adam(settings: AdamOptimizer | AdamWOptimizer, groups: list[dict[str, Any]])
     return kind(groups, settings.learning_rate, (settings.beta1, settings.beta2), settings.eps, fused=True)
 
 
-def parameter_groups(settings: Optimizer, parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Weight decay of those that are declared to decay."""
-    decayed = [p.value for p in parameters if p.spec.decays]
-    plain = [p.value for p in parameters if not p.spec.decays]
-    decays = ((decayed, settings.weight_decay), (plain, 0.0))
-    return [{"params": values, "weight_decay": decay} for values, decay in decays if values]
+def parameter_groups(parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
+    """Groups of parameters with the same `group_settings`."""
+    groups: dict[tuple[float, ...], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(tuple(group_settings(parameter.spec).values()), []).append(parameter.value)
+    names = DEFAULT_GROUP.keys()
+    return [{"params": groups[key], **dict(zip(names, key, strict=True))} for key in sorted(groups, reverse=True)]
+
+
+DEFAULT_GROUP = {"wd_mult": 1.0, "lr_mult": 1.0, "frozen_updates": 0.0}
+"""multipliers of weight decay and learning rate, as megatron-core names them, and the updates before the first one"""
+
+
+def group_settings(spec: ParameterSpec) -> dict[str, float]:
+    """Settings of the group of a parameter, under the keys of `DEFAULT_GROUP`."""
+    values = float(spec.decays), spec.lr_mult, float(spec.frozen_updates)
+    return dict(zip(DEFAULT_GROUP, values, strict=True))
+
+
+def set_rates(settings: Optimizer, groups: Iterable[dict[str, Any]], learning_rate: float, updates: int) -> None:
+    """Sets learning rate and weight decay of each group for the update after `updates` others: zero for groups that
+    are still frozen, whose weights then stay as they are."""
+    for group in groups:
+        joined = updates >= group["frozen_updates"]
+        group["lr"] = learning_rate * group["lr_mult"] * joined
+        group["weight_decay"] = settings.weight_decay * group["wd_mult"] * joined
 
 
 def adam_state(main: Tensor) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ class Owned:
     """what the optimizer keeps of each weight, by its name in checkpoints"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UpdateRange:
     """A range of a parameter to update now: fp32 live views, flat."""
 
@@ -39,6 +39,10 @@ class UpdateRange:
     main: Tensor
     gradient: Tensor
     moments: dict[str, Tensor]
+    learning_rate: float
+    """the step's, times the parameter's own multiplier"""
+    update: int
+    """number of this update among those of the parameter, from 1"""
 
 
 class Rule(ABC):
@@ -67,15 +71,23 @@ class Rule(ABC):
         self.updates += 1
         ranges = [
             UpdateRange(
-                self.replica_groups.parameters[o.parameter],
-                o.start,
-                o.main.view(-1),
-                gradient.view(-1),
-                {name: moment.view(-1) for name, moment in o.moments.items()},
+                parameter=parameter,
+                start=o.start,
+                main=o.main.view(-1),
+                gradient=gradient.view(-1),
+                moments={name: moment.view(-1) for name, moment in o.moments.items()},
+                learning_rate=learning_rate * parameter.spec.lr_mult,
+                update=self.update_of(parameter),
             )
             for o, gradient in zip(owned, gradients, strict=True)
+            for parameter in [self.replica_groups.parameters[o.parameter]]
+            if self.update_of(parameter) > 0
         ]
-        self.apply(ranges, learning_rate)
+        self.apply(ranges)
+
+    def update_of(self, parameter: Parameter) -> int:
+        """Number of this update among those of `parameter`, from 1; less while it is still frozen."""
+        return self.updates - parameter.spec.frozen_updates
 
     def _squares(
         self, ranges: Sequence[UpdateRange], update: Callable[[UpdateRange], Tensor]
@@ -97,4 +109,5 @@ class Rule(ABC):
         """Names in checkpoints of the moments that each weight of `parameter` has."""
 
     @abstractmethod
-    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None: ...
+    def apply(self, ranges: Sequence[UpdateRange]) -> None:
+        """Updates weights and moments of `ranges`: those that this rank owns and that are not frozen. Collective."""

@@ -26,7 +26,7 @@ class Lamb(Rule):
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")
 
-    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[UpdateRange]) -> None:
         beta1, beta2 = self.settings.beta1, self.settings.beta2
         for span in ranges:
             span.moments["exp_avg"].mul_(beta1).add_(span.gradient, alpha=1 - beta1)
@@ -34,10 +34,10 @@ class Lamb(Rule):
         squares = self._squares(ranges, self._direction)
         for span in ranges:
             ratio = _ratio(*squares[span.parameter.name]) if span.parameter.spec.is_matrix else 1.0
-            span.main.sub_(self._direction(span), alpha=learning_rate * ratio)
+            span.main.sub_(self._direction(span), alpha=span.learning_rate * ratio)
 
     def _direction(self, span: UpdateRange) -> Tensor:
-        settings, step = self.settings, self.updates
+        settings, step = self.settings, span.update
         mean = span.moments["exp_avg"] / (1 - settings.beta1**step)
         root = (span.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
         direction = mean.div_(root.add_(settings.eps))

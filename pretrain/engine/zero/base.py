@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.optimizer.base import Owned, Rule
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
 
 _BLOCK = 1024
@@ -58,7 +59,7 @@ class Sharding(Protocol):
 
     def reduce(self, token_count: int) -> None:
         """Reduces gradients after the last micro-batch: those of the owned ranges become the sum over all ranks divided
-        by `token_count`. A loss scale is still in them."""
+        by `token_count`, and those of parameters that are still frozen zero. A loss scale is still in them."""
 
     def norm(self) -> Tensor:
         """[1] float64: the norm of the full model's gradient, each value counted once; the same on all ranks."""
@@ -90,12 +91,14 @@ class Sharding(Protocol):
 
 
 class OptimizerState(ABC):
-    """The optimizer state of a sharding: that of torch's Adam inside `optimizer`, or that of a rule."""
+    """The optimizer of a sharding: torch's Adam inside `optimizer`, or a rule."""
 
     optimizer: Any
     """megatron-core's or DeepSpeed's, around the optimizer of torch that is its `optimizer`"""
     _rule: Rule | None
     """None: torch's Adam makes the step"""
+    _updates = 0
+    """updates that led to the weights"""
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
         """See `Sharding.factors`."""
@@ -104,12 +107,29 @@ class OptimizerState(ABC):
 
     def loaded(self, updates: int) -> None:
         """See `Sharding.loaded`."""
+        self._updates = updates
         if self._rule is not None:
             self._rule.updates = updates
         else:
-            for state in self.optimizer.optimizer.state.values():
-                state["step"].fill_(float(updates))
+            for spec, state in self._adam_states():
+                state["step"].fill_(float(max(0, updates - spec.frozen_updates)))
         self._publish()
+
+    def _count_update(self) -> None:
+        """Counts an update. torch's Adam has counted it for every parameter, and corrects its bias by that."""
+        if self._rule is None:
+            for spec, state in self._adam_states():
+                if self._is_still_frozen(spec):
+                    state["step"].zero_()
+        self._updates += 1
+
+    def _is_still_frozen(self, spec: ParameterSpec) -> bool:
+        """Whether a parameter that is trained later is frozen in this step (`finetune.unfreeze_steps`)."""
+        return self._updates < spec.frozen_updates
+
+    @abstractmethod
+    def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
+        """Adam's states, each with one of the parameters that it is of."""
 
     @abstractmethod
     def _publish(self) -> None:

@@ -28,6 +28,7 @@ from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.engine.zero.frozen import FrozenParameters
 from pretrain.errors import RunError
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
 
@@ -69,10 +70,10 @@ class DeepSpeedSharding(OptimizerState):
         """The optimizer that DeepSpeed wraps. Parameters that several pipeline stages hold, each among other ones, get
         groups of their own, so that each of these stages cuts them at the same positions."""
         settings = self.config.optimizer
-        groups = adam.parameter_groups(settings, [p for p in self.parameters if not p.tied])
+        groups = adam.parameter_groups([p for p in self.parameters if not p.tied])
         for stages in ("ends", "all"):
             alike = sorted((p for p in self.parameters if p.stages == stages), key=lambda p: p.name)
-            groups += adam.parameter_groups(settings, alike)
+            groups += adam.parameter_groups(alike)
         if isinstance(settings, AdamOptimizer | AdamWOptimizer):
             return adam.adam(settings, groups)
         return NullOptimizer(groups, settings.learning_rate)
@@ -131,6 +132,9 @@ class DeepSpeedSharding(OptimizerState):
         for flat in sorted(tied, key=lambda flat: (flat.parameter.stages, flat.parameter.name)):  # alike on all stages
             self._sum(self._gradient(flat), self.groups.tied_group(flat.parameter.stages))
         self.scale(self._to_sum / max(1, token_count))  # without tokens it is zero
+        for flat in self.flats:
+            if self._is_still_frozen(flat.parameter.spec):
+                self._gradient(flat).zero_()
 
     def norm(self) -> Tensor:
         primary = [self._gradient(flat) for flat in self.flats if flat.parameter.primary]
@@ -141,8 +145,7 @@ class DeepSpeedSharding(OptimizerState):
         scale([self._gradient(flat) for flat in self.flats], factor)
 
     def update(self, learning_rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        adam.set_rates(self.config.optimizer, self.optimizer.param_groups, learning_rate, self._updates)
         if self._keeps:  # DeepSpeed frees them once they are applied
             self._kept = [ParameterRange(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
         if self._rule is not None:
@@ -150,6 +153,7 @@ class DeepSpeedSharding(OptimizerState):
         self.optimizer.step()
         if self.optimizer.overflow:
             raise RunError("DeepSpeed skipped an update because of an overflow, although the gradient is finite")
+        self._count_update()
 
     def gradients(self) -> Iterator[ParameterRange]:
         yield from self._kept
@@ -159,6 +163,10 @@ class DeepSpeedSharding(OptimizerState):
             yield Owned(
                 flat.parameter.value, flat.start, self._range(flat, self._mains[flat.group]), self._moments(flat)
             )
+
+    def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
+        for index, spec in {flat.group: flat.parameter.spec for flat in self.flats}.items():
+            yield spec, self.optimizer.optimizer.state[self._mains[index]]
 
     def _range(self, flat: Flat, group: Tensor) -> Tensor:
         return group.detach().narrow(0, flat.position, flat.count)

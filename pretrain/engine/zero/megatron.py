@@ -30,6 +30,7 @@ from pretrain.engine.optimizer.rules import find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.engine.zero.frozen import FrozenParameters
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
@@ -45,6 +46,7 @@ class MegatronSharding(OptimizerState):
         shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
         self._parameters, self._groups, self._device = parameters, groups, device
+        self._specs = {parameter.value: parameter.spec for parameter in parameters}
         self.frozen = FrozenParameters(parameters, groups.replica_group)
         trained = [parameter for parameter in parameters if parameter.spec.trained]
         self._rule = find_rule(config, trained, groups, device, self.replicated)
@@ -61,7 +63,7 @@ class MegatronSharding(OptimizerState):
         if ddp.overlap_grad_reduce:  # but for the last micro-batch
             waits = [chunk.no_sync for chunk in self.chunks]
             megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
-        settings = config.optimizer
+        self._settings = settings = config.optimizer
         moments = {}
         if isinstance(settings, AdamOptimizer | AdamWOptimizer):  # under a rule megatron-core's Adam never makes a step
             moments = {"adam_beta1": settings.beta1, "adam_beta2": settings.beta2, "adam_eps": settings.eps}
@@ -77,14 +79,11 @@ class MegatronSharding(OptimizerState):
             params_dtype=DTYPES[config.precision],
             use_distributed_optimizer=shares,
         )
-        plain = {p.value for p in parameters if not p.spec.decays}
-        undecayed = ParamKey(predicate=ParamPredicate("undecayed", plain.__contains__))
-        overrides = {undecayed: ParamGroupOverride(wd_mult=0.0)}
+        overrides = _overrides(parameters)
         chained = get_megatron_optimizer(optimizer_config, self.chunks, overrides, use_gloo_process_groups=False)
         (self.optimizer,) = chained.chained_optimizers
         for group in self.optimizer.param_groups:
-            # megatron-core leaves this to its scheduler, which we replace.
-            group["weight_decay"] = settings.weight_decay * group["wd_mult"]
+            group.setdefault("frozen_updates", 0.0)
             group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
         inner = self.optimizer.optimizer  # which never makes a step if there is a rule
         for main in (main for group in inner.param_groups for main in group["params"] if self._rule is None):
@@ -105,6 +104,9 @@ class MegatronSharding(OptimizerState):
         for parameter in (p for p in self._parameters if p.stages == "all" and p.spec.trained):
             dist.all_reduce(parameter.value.main_grad, group=self._groups.tied_group("all"))  # type: ignore[attr-defined]
         self.optimizer.prepare_grads()
+        for value, main, _ in self._mains():
+            if self._is_still_frozen(self._specs[value]):
+                _gradient(main).zero_()
 
     def norm(self) -> Tensor:
         group = self.optimizer.get_grad_stats_parallel_group()
@@ -118,13 +120,13 @@ class MegatronSharding(OptimizerState):
         scale([main.grad for main in self.optimizer.get_parameters()], factor)
 
     def update(self, learning_rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
         if self._rule is None:
+            adam.set_rates(self._settings, self.optimizer.param_groups, learning_rate, self._updates)
             self.optimizer.step_with_ready_grads()
         else:
             self._rule.update(self.owned(), (_gradient(main) for _, main, _ in self._mains()), learning_rate)
             self._publish_trained()
+        self._count_update()
 
     def discard(self) -> None:
         pass
@@ -146,6 +148,10 @@ class MegatronSharding(OptimizerState):
             return self._rule.moments(self._rule.replica_groups.parameters[parameter], main)
         state = self.optimizer.optimizer.state[main]
         return {name: state[name] for name in adam.MOMENTS}
+
+    def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
+        for parameter, main, _ in self._mains():
+            yield self._specs[parameter], self.optimizer.optimizer.state[main]
 
     def _publish(self) -> None:
         self._publish_trained()
@@ -180,6 +186,19 @@ class MegatronSharding(OptimizerState):
             ):
                 for parameter, main in _pairs(models, mains):
                     yield parameter, main, 0
+
+
+def _overrides(parameters: Sequence[Parameter]) -> dict[ParamKey, ParamGroupOverride]:
+    """megatron-core's description of the parameter groups: what differs from its default one."""
+    groups: dict[tuple[tuple[str, float], ...], set[nn.Parameter]] = {}
+    for parameter in parameters:
+        settings = adam.group_settings(parameter.spec).items()
+        groups.setdefault(tuple(sorted(settings - adam.DEFAULT_GROUP.items())), set()).add(parameter.value)
+    return {
+        ParamKey(predicate=ParamPredicate(str(different), values.__contains__)): ParamGroupOverride(**dict(different))
+        for different, values in groups.items()
+        if different
+    }
 
 
 def _sum_gradients(chunks: list[Any], num_tokens: Tensor, **more: Any) -> None:

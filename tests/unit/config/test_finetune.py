@@ -61,6 +61,37 @@ def test_lora_adds_two_matrices_to_each_target() -> None:
     assert (a.shape, a.axes) == ((4, 256), (None, "tensor"))
 
 
+def _of_parts(family: str, finetune: dict[str, Any], names: list[str]) -> list[tuple[float, int]]:
+    specs = {spec.name: spec for spec in parameter_specs(_config(family, finetune=finetune).model)}
+    return [(specs[name].lr_mult, specs[name].frozen_updates) for name in names]
+
+
+def test_layers_are_counted_from_the_head_down() -> None:
+    last, first = "decoder.layers.3.mlp.linear_fc2.weight", "decoder.layers.0.mlp.linear_fc2.weight"
+    names = [
+        "output_layer.weight",
+        "decoder.layers.3.final.norm.weight",
+        last,
+        first,
+        "embedding.word_embeddings.weight",
+    ]
+    found = _of_parts("llama", {"rate_decay": 0.5, "unfreeze_steps": 10}, names)
+    assert found == [(1, 0), (1, 0), (0.5**2, 10), (0.5**5, 40), (0.5**6, 50)]
+
+
+def test_an_encoder_is_below_its_decoder() -> None:
+    layers = [f"{stack}.layers.{layer}.mlp.linear_fc2.weight" for stack in ("decoder", "encoder") for layer in (1, 0)]
+    names = [*layers, "encoder.layers.1.final.norm.weight", "embedding.word_embeddings.weight"]
+    depths = [1, 2, 3, 4, 3, 5]
+    found = _of_parts("t5", {"rate_decay": 0.5, "unfreeze_steps": 1}, ["decoder.layers.1.final.norm.weight", *names])
+    assert found == [(1, 0), *((0.5 ** (depth + 1), depth) for depth in depths)]
+
+
+def test_what_joins_first_is_the_first_that_is_trained() -> None:
+    names = [f"decoder.layers.{layer}.mlp.linear_fc2.lora_b.weight" for layer in (3, 2)]
+    assert _of_parts("llama", {"unfreeze_steps": 5, "lora": {}}, names) == [(1, 0), (1, 5)]
+
+
 @pytest.mark.parametrize("finetune", [{}, {"lora": {}}, {"train": "top", "layers": 3}])
 def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, Any]) -> None:
     model = _config("llama", finetune=finetune).model.model_copy(update={"layers": 40})
@@ -79,6 +110,14 @@ def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, 
         ("t5", {"finetune": {"lora": {"targets": ["q_proj"]}}}, "use qkv, projection, cross_q"),
         ("bert", {"finetune": {"train": "top", "layers": 1, "lora": {}}}, "leave one of them out"),
         ("bert", {"finetune": {"lora": {}}, "precision": "fp8"}, "is for fp32, bf16 and fp16"),
+        ("albert", {"finetune": {"rate_decay": 0.9}}, "with model.shared_layers all are one: leave it out"),
+        ("bert", {"finetune": {"rate_decay": 1.1}}, "rate_decay"),
+        ("bert", {"finetune": {"unfreeze_steps": -1}}, "unfreeze_steps"),
+        (
+            "bert",
+            {"objective": CLASSES, "finetune": {"train": "head", "unfreeze_steps": 5}},
+            "which finetune.train=head freezes: leave one of them out",
+        ),
     ],
 )
 def test_a_set_that_cannot_be_trained_is_refused(family: str, sections: dict[str, Any], problem: str) -> None:

@@ -13,9 +13,9 @@ class Sgd(Rule):
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return ("momentum",)
 
-    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[UpdateRange]) -> None:
         for span in ranges:
             momentum = span.moments["momentum"].mul_(self.settings.momentum).add_(span.gradient)
             if span.parameter.spec.decays:
-                span.main.mul_(1 - learning_rate * self.settings.weight_decay)
-            span.main.add_(momentum, alpha=-learning_rate)
+                span.main.mul_(1 - span.learning_rate * self.settings.weight_decay)
+            span.main.add_(momentum, alpha=-span.learning_rate)
