@@ -14,7 +14,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import CONFIG, RunDir
 
-_MULTI_NODE = ("train", "eval", "translate", "generate")
+_MULTI_NODE = ("train", "finetune", "eval", "features", "translate", "generate")
 """Verbs that ranks on several nodes run together."""
 
 
@@ -83,9 +83,13 @@ def _one_node_jobs(train: BatchJob, when: str, commands: Sequence[Sequence[str]]
             config=None,
             site=site,
             nodes=1,
-            ranks_join=words[0] in _MULTI_NODE and "--nproc" not in words,
+            ranks_join=_is_multi_node(words) and "--nproc" not in words,
             shrinks=False,
         )
+
+
+def _is_multi_node(words: Sequence[str]) -> bool:
+    return words[0] in _MULTI_NODE and list(words[:2]) != ["finetune", "fetch"]
 
 
 def array_job(
@@ -93,7 +97,7 @@ def array_job(
 ) -> BatchJob:
     """Job array of the commands that the file `source` lists. Raises ConfigError if some of them need ranks on all
     nodes and others a single process."""
-    multi_node = {task.command[0] in _MULTI_NODE for task in tasks}
+    multi_node = {_is_multi_node(task.command) for task in tasks}
     if len(multi_node) > 1:
         raise ConfigError(
             f"{source}: commands that ranks run together ({', '.join(_MULTI_NODE)}) and others "

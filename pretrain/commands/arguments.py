@@ -108,6 +108,9 @@ class Parser(argparse.ArgumentParser):
             near = close_matches(typed, self._option_string_actions)
             hint = did_you_mean(near, f"see `{self.prog} --help`")
             raise ConfigError(f"{self._verb} knows no {typed}: {hint}")
+        config = getattr(options, "config", None)
+        if config is not None and "=" in config and not os.path.exists(config):
+            self.error(f"CONFIG is missing: {config} is an override, and follows it")
         return options
 
     def error(self, message: str) -> NoReturn:

@@ -1,12 +1,19 @@
 """`pretrain finetune CHECKPOINT_OR_RUN CONFIG [key=value ...] [--nproc N] [--seeds N,N,...]`, and `finetune fetch`"""
 
+from __future__ import annotations
+
 import json
+from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pretrain.commands.arguments import Parser, numbers
 from pretrain.commands.finetune_fetch import main as fetch
 from pretrain.process.signals import StopRequest
 from pretrain.process.streams import print_a_log
+
+if TYPE_CHECKING:
+    from pretrain.config.run_config import RunConfig
 
 
 def main(argv: list[str]) -> int:
@@ -14,12 +21,33 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["fetch"]:
         return fetch(argv[1:])
     stop = StopRequest()  # before the slow imports
+    options = finetune_parser().parse(argv)
+    print_a_log()
+    from pretrain.checkpoint.check_run_dir import check_run_dir
+    from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
+    from pretrain.data.resolve import resolve
+
+    config = config_of(options)
+    if options.seeds:
+        return _seeds(options.seeds, Path(config.run.dir), options.nproc, argv, stop)
+    check_run_dir(Path(config.run.dir))
+    config = resolve(config)
+    if needs_local_ranks(config, options.nproc, trains=True):
+        return start_local_ranks(options.nproc, ["finetune", *argv], stop)
+    from pretrain.training.finetuned import train_and_report
+    from pretrain.training.session import open_session
+
+    with open_session(config, stop) as session:
+        return train_and_report(session)
+
+
+def finetune_parser() -> Parser:
+    """Parser of the command."""
     parser = Parser(
         "finetune",
         "Trains a checkpoint further on labelled rows, and reports how it answers those that it has not seen. CONFIG "
-        "is that of a run, without the model, which is the checkpoint's. Resumes as `pretrain train` does, and is "
-        "`pretrain train CONFIG run.start_from=CHECKPOINT` with a report at its end. `pretrain finetune fetch` writes "
-        "published data sets.",
+        "is that of a run, without the model, which is the checkpoint's. It is `pretrain train CONFIG "
+        "run.start_from=CHECKPOINT`, and resumes as that does. `pretrain finetune fetch` writes published data sets.",
         (
             "runs/bert finetune/classification data.path=data/sst2 'objective.labels=[0, 1]' run.dir=runs/sst2",
             "runs/bert finetune/classification data.path=data/sst2 'objective.labels=[0, 1]' run.dir=runs/sst2 \\\n"
@@ -35,32 +63,16 @@ def main(argv: list[str]) -> int:
         type=numbers,
         help="Seeds of several runs, one after the other, in run.dir/seed-N each; prints median and spread.",
     )
-    options = parser.parse(argv)
-    print_a_log()
-    from pretrain.checkpoint.check_run_dir import check_run_dir
-    from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
+    return parser
+
+
+def config_of(options: Namespace) -> RunConfig:
+    """Config of the run that options of `finetune_parser` ask for. Raises ConfigError."""
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
-    from pretrain.data.resolve import resolve
 
     overrides = [*options.overrides, f"run.start_from={json.dumps(str(options.checkpoint))}"]
-    config = load(RunConfig, options.config, overrides)
-    if options.seeds:
-        return _seeds(options.seeds, Path(config.run.dir), options.nproc, argv, stop)
-    check_run_dir(Path(config.run.dir))
-    config = resolve(config)
-    if needs_local_ranks(config, options.nproc, trains=True):
-        return start_local_ranks(options.nproc, ["finetune", *argv], stop)
-    from data_pipeline.errors import ExitStatus
-    from pretrain.training.finetuned import report_answers
-    from pretrain.training.loop import train
-    from pretrain.training.session import open_session
-
-    with open_session(config, stop) as session:
-        status = train(session)
-        if status == ExitStatus.DONE:
-            report_answers(session)
-        return status
+    return load(RunConfig, options.config, overrides)
 
 
 def _seeds(seeds: list[int], run_dir: Path, nproc: int | None, argv: list[str], stop: StopRequest) -> int:

@@ -10,6 +10,7 @@ from launch.slurm.jobs import Submission, array_job, run_jobs, with_preflight
 from launch.slurm.script import BatchJob, dry
 from launch.tasks import ArrayTask
 from pretrain.commands.arguments import Parser, at_least_zero, count
+from pretrain.commands.finetune import config_of, finetune_parser
 from pretrain.commands.launch_rehearsal import rehearse_before_launch
 from pretrain.commands.output import print_lines
 from pretrain.commands.site_options import add_site_options, site_of
@@ -142,10 +143,16 @@ def _task(words: list[str], source: Path, submission: Submission) -> ArrayTask:
     """Task of an array. Raises ConfigError for an unknown command, and for a run that cannot start on the nodes."""
     if (problem := unknown(words[0])) is not None:
         raise ConfigError(f"{source}: {problem}")
-    if words[0] != "train":
+    if words[0] not in ("train", "finetune") or words[:2] == ["finetune", "fetch"]:
         return ArrayTask(tuple(words), None)
-    overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
-    config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
+    if words[0] == "finetune":
+        finetuning = finetune_parser().parse(words[1:])
+        if finetuning.seeds:
+            raise ConfigError(f"{source}: --seeds starts runs one after the other: write a line for each seed instead")
+        config = config_of(finetuning)
+    else:
+        overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
+        config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
     submission.check_run(resolve(config))
     return ArrayTask(tuple(words), str(Path(config.run.dir).absolute()))
 

@@ -35,8 +35,8 @@ def main(argv: list[str]) -> int:
     config = resolve(config)
     if needs_local_ranks(config, options.nproc, trains=True):
         return start_local_ranks(options.nproc, ["train", *argv], stop)
-    from pretrain.training.loop import train
+    from pretrain.training.finetuned import train_and_report
     from pretrain.training.session import open_session
 
     with open_session(config, stop) as session:
-        return train(session)
+        return train_and_report(session)

@@ -1,4 +1,4 @@
-"""`finetune`: which parameters a run trains; the others keep the values they start with."""
+"""`finetune`: which parameters a run trains, and what they start with; the others keep those values."""
 
 from typing import Literal
 
@@ -38,6 +38,11 @@ class Lora(Section):
 class Finetune(Section):
     """The trained parameters of a run."""
 
+    weights: Literal["checkpoint", "random"] = Field(
+        "checkpoint",
+        description="initial weights. checkpoint: those of run.start_from; random: all are drawn from run.seed, and "
+        "run.start_from gives the model and the tokenizer alone, to compare with",
+    )
     train: Literal["all", "head", "top"] = Field(
         "all",
         description="parameters that are trained. all: every one, or with finetune.lora its matrices and the task "

@@ -12,7 +12,7 @@ from pretrain.engine.collective import file_group, run_on_all_ranks
 from pretrain.errors import ConfigError
 from pretrain.evaluate.opening import build_scorer
 from pretrain.finetune.judge import AnsweredSplit, make_judge
-from pretrain.finetune.report.write import FinetuneFacts, write_report
+from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
 from pretrain.run_dir.paths import RECORD, TOKENIZER
 
 
@@ -30,7 +30,7 @@ def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]
     judged: dict[LabelledSplit, AnsweredSplit] = {split: judge(split) for split in dataset.splits() if split != "train"}
     facts = FinetuneFacts(
         name=config.run.name,
-        start=config.run.start_from or "random weights",
+        start=start_of(config),
         data=", ".join(source.called for source in config.data.resolved_sources),
         objective=config.objective.name,
         step=Record.read(checkpoint / RECORD).step,

@@ -214,9 +214,10 @@ def _ineffective_settings(config: RunConfig) -> tuple[str, ...]:
 
 
 def starting_weights(config: RunConfig, dataset: DataSource) -> Path | None:
-    """Finds the checkpoint of `run.start_from`; None if it is not set. Raises ConfigError if there is none or if it was
-    trained with another tokenizer than `dataset`, RunError if all of its checkpoints are damaged. Collective."""
-    if config.run.start_from is None:
+    """Finds the checkpoint whose weights the run starts with; None if they are drawn. Raises ConfigError if there is
+    none or if it was trained with another tokenizer than `dataset`, RunError if all of its checkpoints are damaged.
+    Collective."""
+    if config.run.start_from is None or config.finetune.weights == "random":
         return None
     group = file_group(config.health.timeout_s)
     checkpoint = store.first_valid(locate(Path(config.run.start_from)), _warn, group)

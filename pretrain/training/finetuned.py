@@ -1,21 +1,31 @@
-"""The end of a fine-tuning run: its model, or the best one by `checkpoint.best`, answers all rows of the validation and
-test splits, and a report says how.
+"""A run on labelled rows to its end, where its model, or the best one by `checkpoint.best`, answers all rows of the
+validation and test splits, and a report says how.
 """
 
 from pathlib import Path
 
 from data_pipeline.dataset.source import LabelledSplit
+from data_pipeline.errors import ExitStatus
 from pretrain.checkpoint import store
 from pretrain.checkpoint.state import Record
 from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.finetune.eval_rows import figure_lines
 from pretrain.finetune.judge import AnsweredSplit
-from pretrain.finetune.report.write import FinetuneFacts, write_report
+from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
 from pretrain.process import watchdog
 from pretrain.run_dir.paths import RECORD, RunDir, checkpoint_step, complete_checkpoints
 from pretrain.training.best import Evaluations, read_evaluations, saved_best_first
+from pretrain.training.loop import train
 from pretrain.training.resume import load_state
 from pretrain.training.session import Session
+
+
+def train_and_report(session: Session) -> int:
+    """Trains, and at the end of a run on labelled rows writes their report. Returns the exit status. Collective."""
+    status = train(session)
+    if status == ExitStatus.DONE:
+        report_answers(session)
+    return status
 
 
 def report_answers(session: Session) -> None:
@@ -44,7 +54,7 @@ def report_answers(session: Session) -> None:
         run_on_all_ranks("recording the figures", log.settle, session.group)
     facts = FinetuneFacts(
         name=config.run.name,
-        start=config.run.start_from or "random weights",
+        start=start_of(config),
         data=", ".join(source.called for source in config.data.resolved_sources),
         objective=config.objective.name,
         step=record.step,

@@ -156,6 +156,32 @@ def test_the_best_checkpoint_answers_for_the_run(
     assert "(the best accuracy of the run)" in (run / "reports/finetune/report.html").read_text()
 
 
+def test_random_weights_are_those_that_the_same_model_is_trained_from(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`finetune.weights=random` takes the model and the tokenizer from the checkpoint, and no weight. `pretrain train`
+    writes the same report."""
+    settings = ["train.epochs=0.5", "finetune.weights=random"]
+    done = command.run("finetune", uninterrupted, tone("random"), *settings)
+    assert done.returncode == 0, done.stderr
+    assert "started_from" not in [event["event"] for event in read_events(tmp_path / "random")]
+    config = load(RunConfig, uninterrupted / "config.yaml")
+    model = config.model.model_dump(mode="json", exclude={"task_head"})
+    tokenizer = next((uninterrupted / "checkpoints").glob("step-*/tokenizer.model"))
+    alone = [f"model={json.dumps(model)}", f"data.tokenizer={tokenizer}", "train.epochs=0.5"]
+    done = command.run("train", tone("alone"), *alone)
+    assert done.returncode == 0, done.stderr
+    done = command.run("finetune", uninterrupted, tone("trained"), "train.epochs=0.5")
+    assert done.returncode == 0, done.stderr
+    losses = {name: [line["loss"] for line in read_metrics(tmp_path / name)] for name in ("random", "alone", "trained")}
+    assert losses["random"] == losses["alone"] != losses["trained"]
+    reports = {name: report_of(tmp_path / name) for name in losses}
+    assert reports["random"]["splits"] == reports["alone"]["splits"] != reports["trained"]["splits"]
+    starts = {name: report["facts"]["start"] for name, report in reports.items()}
+    weights = {"random": f"random weights in place of those of {uninterrupted}", "alone": "random weights"}
+    assert starts == {**weights, "trained": str(uninterrupted)}
+
+
 def test_several_seeds_are_runs_of_their_own_with_a_spread(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:

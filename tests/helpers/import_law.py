@@ -102,7 +102,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "session",
         "bad_steps",
         "resume",
-        "finetuned loop",
+        "loop",
+        "finetuned",
     ),
     "data_pipeline.recipes": (
         "base bins windows",

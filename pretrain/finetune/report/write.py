@@ -28,7 +28,7 @@ class FinetuneFacts:
 
     name: str
     start: str
-    """checkpoint that the weights came from"""
+    """see `start_of`"""
     data: str
     objective: str
     step: int
@@ -36,6 +36,14 @@ class FinetuneFacts:
     seed: int
     best: str | None = None
     """figure by which the checkpoint is the best of its run; None: it was not chosen by one"""
+
+
+def start_of(config: RunConfig) -> str:
+    """Where the weights of a run came from, as its report says it."""
+    start = config.run.start_from
+    if start is None:
+        return "random weights"
+    return f"random weights in place of those of {start}" if config.finetune.weights == "random" else start
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
         (["a.yaml", "--like", "c"], "try: --like: invalid choice: 'c' (choose from 'a', 'b')"),
         (["a.yaml", "--out"], "try: --out: expected one argument"),
         ([], "try: the following arguments are required: CONFIG; see `pretrain try --help`"),
+        (["a.b=c"], "try: CONFIG is missing: a.b=c is an override, and follows it; see `pretrain try --help`"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(argv: list[str], said: str) -> None:

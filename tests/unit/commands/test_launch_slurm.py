@@ -219,9 +219,27 @@ def test_an_array_has_the_commands_of_a_file(given: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "joins"),
+    [
+        ("finetune runs/big finetune/classification run.dir=runs/tone", True),
+        ("finetune runs/big finetune/classification run.dir=runs/tone --nproc 2", False),
+        ("finetune fetch sst2 data/sst2", False),
+        ("features runs/big texts.jsonl --out features.parquet", True),
+    ],
+)
+def test_ranks_of_a_node_run_one_command_together_where_they_can(given: list[str], command: str, joins: bool) -> None:
+    assert launch(*given, "--after", command) == 0
+    script = Path("runs/big/launch/debug-gpt-after.sbatch").read_text()
+    assert ("srun --nodes=1 " in script) == joins
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "has 0 commands"),
+        ("finetune nowhere finetune/classification", "nowhere is neither a checkpoint nor a run that has one"),
+        ("finetune", "the following arguments are required: CHECKPOINT_OR_RUN, CONFIG"),
+        ("finetune a b --seeds 1,2", "--seeds starts runs one after the other"),
         ("train 'a", "line 1: No closing quotation"),
         ("train nowhere", "nowhere: no such config file"),
         ("evil foo", "unknown command 'evil'"),
