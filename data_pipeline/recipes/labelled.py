@@ -52,11 +52,21 @@ class LabelledObjective(Objective):
         gt=0,
         description="positions of a row, and of its target, at most model.sequence_length; default: as many",
     )
+    padding: Literal["longest", "max_length"] = Field(
+        default="longest",
+        description="positions that the model computes of each row of a micro-batch; longest: those of its longest "
+        "row, rounded up to a multiple of 8; max_length: all; changes losses by rounding alone",
+    )
 
     @property
     def row_length(self) -> int | None:
         """See `Objective`."""
         return self.sequence_length
+
+    @property
+    def pads_to_longest(self) -> bool:
+        """See `Objective`."""
+        return self.padding == "longest"
 
 
 class FormatObjective(LabelledObjective):

@@ -24,7 +24,7 @@ ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 NoiseDensity = Annotated[float, Field(gt=0, lt=1, description="fraction of the tokens to corrupt")]
 
 
-_OF_THE_LOSS = frozenset({"label_smoothing", "z_loss"})
+_NOT_OF_SAMPLES = frozenset({"label_smoothing", "z_loss", "padding"})
 """Settings that samples do not depend on."""
 
 
@@ -79,6 +79,11 @@ class Objective(StrictSettings):
         return None
 
     @property
+    def pads_to_longest(self) -> bool:
+        """Whether a model computes no more positions of a micro-batch than its longest row has."""
+        return False
+
+    @property
     def task_head(self) -> TaskHead | None:
         """The head that a model needs for its labels; None: the language-model head."""
         return None
@@ -104,7 +109,7 @@ class Objective(StrictSettings):
 
     def settings(self) -> dict[str, Any]:
         """Settings that samples depend on, as plain values: part of the fingerprint of an order of samples."""
-        plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", *_OF_THE_LOSS})
+        plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", *_NOT_OF_SAMPLES})
         return {"name": self.name, **plain}
 
     def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:

@@ -43,6 +43,8 @@ class Result(StepNumbers, Protocol):
     def loss_scale(self) -> float | None: ...
     @property
     def terms(self) -> Mapping[str, tuple[float, int]]: ...
+    @property
+    def computed(self) -> float: ...
 
 
 class HeldOutLoss(Protocol):
@@ -151,7 +153,7 @@ class RunLog:
             data_hash=batch.data_hash,
             step_seconds=seconds,
             tokens_per_second=tokens_per_second,
-            mfu=tokens_per_second * per_speed[batch.tokens.shape[1]] if per_speed is not None else None,
+            mfu=tokens_per_second * result.computed * per_speed[batch.tokens.shape[1]] if per_speed else None,
             save_seconds=save_seconds,
             loss_scale=result.loss_scale,
             device_peak_bytes=peak.device,

@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "partitioned_init stage12 stage3",
         "select",
     ),
-    "pretrain.engine.megatron": ("micro_batches state runner", "decoding hidden_states", "engine"),
+    "pretrain.engine.megatron": ("micro_batches padding state runner", "decoding hidden_states", "engine"),
     "pretrain.objectives": ("base label_logits", "task_heads tokens", "next_sentence", "registry"),
     "pretrain.evaluate": (
         "average_draws bleu feature_files feature_request heldout opening outcomes progress ranks run_data",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.micro_batches import Cutter
+from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
 from pretrain.engine.zero import select
@@ -84,6 +86,7 @@ class MegatronEngine:
         self.chunks = chunks
         self._state = State(self.parameters, self.groups, self.sharding)
         self._cutter = Cutter(self.groups, self.device, config.model)
+        self._trimmer = PaddingTrimmer(config, layout)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self._decoder = Decoder(
             config=config,
@@ -121,8 +124,10 @@ class MegatronEngine:
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         group = self.layout.pipeline if self.layout.virtual > 1 else 1
         micro = micro_sequences(self.config.batch, len(batch.tokens), group)
-        micro_batches = self._cutter.cut(batch, micro, first_row)
-        counts = self.sum_over_data(np.array(self.objective.counts(batch))).tolist()
+        micro_batches = self._cut(batch, micro, first_row)
+        positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
+        of_rank = np.array([*self.objective.counts(batch), positions, batch.tokens.size])
+        *counts, computed, all_positions = self.sum_over_data(of_rank).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         loss = partial(self._train_loss, scales(self.objective.weights, counts))
         results = self._runner.train(micro_batches, self.objective.forward_train, loss, self.sharding.forwarded)
@@ -157,6 +162,7 @@ class MegatronEngine:
             lowered_scale=lowered,
             loss_scale=loss_scale,
             terms=terms,
+            computed=computed / all_positions,
         )
 
     def score(self, batch: Rows) -> Scores:
@@ -177,19 +183,22 @@ class MegatronEngine:
         for positions in (length, batch.tokens.shape[1]):
             if positions % slices:
                 raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
+        batch = self._trimmer.trim(batch)
+        trimmed = batch.labels.shape[1]
         with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
             results = self._runner.evaluate(
                 self._cutter.cut(batch, micro), self.objective.forward_score, self._score_loss
             )
         _, *names = self.objective.weights
         answers = 0 if model.task_head is None else model.task_head.outputs
-        scores = torch.zeros(2 + answers, padded, length // self.layout.context, device=self.device)
+        scores = torch.zeros(2 + answers, padded, trimmed // self.layout.context, device=self.device)
         for index, judged in enumerate(results):
             of_micro = torch.stack([judged.log_probability.float(), judged.greedy.float()])
             if judged.outputs is not None:
                 of_micro = torch.cat([of_micro, judged.outputs.movedim(-1, 0)])
             scores[:, index * micro : (index + 1) * micro] = of_micro
         scores = self.groups.gather_over_context(self.groups.broadcast_over_pipeline(scores))
+        scores = F.pad(scores, (0, length - trimmed))  # no label counts there
         log_probability, greedy, *of_head = scores[:, :rows].cpu().numpy()
         outputs = np.stack(of_head, axis=-1) if of_head else None
         if not names:
@@ -286,6 +295,14 @@ class MegatronEngine:
         mark_split(placed)
         mark_shared(placed)
         return placed
+
+    def _cut(self, batch: Batch, micro: int, first_row: int) -> list[MicroBatch]:
+        """Micro-batches without padding that no row needs: each cut to its longest row, or in a pipeline, whose stages
+        exchange tensors of one shape, all to the longest row of this data rank."""
+        if self.layout.pipeline > 1 or not self._trimmer.enabled:
+            return self._cutter.cut(self._trimmer.trim(batch), micro, first_row)
+        rows = [self._trimmer.trim(batch[slice(n, n + micro)]) for n in range(0, len(batch.tokens), micro)]
+        return self._cutter.cut_each(rows, first_row)
 
     def _train_loss(
         self, factors: dict[str, float], batch: MicroBatch, outputs: Any

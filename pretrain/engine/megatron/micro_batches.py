@@ -1,6 +1,8 @@
 """A rank's rows -> micro-batches on its device, of each row the positions that are this context rank's. What depends on
 the rows' values is computed before they are moved, so that the host never waits for the device to read them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -50,6 +52,14 @@ class Cutter:
                 )
             )
         return micro_batches
+
+    def cut_each(self, micro_batches: Sequence[Rows], first_row: int) -> list[MicroBatch]:
+        """One micro-batch of each of these rows, of any lengths, which dropout numbers from `first_row`."""
+        cut, first = list[MicroBatch](), first_row
+        for rows in micro_batches:
+            cut += self.cut(rows, len(rows.tokens), first)
+            first += len(rows.tokens)
+        return cut
 
     def segments(
         self, shown_BS: np.ndarray | None, documents_BS: np.ndarray | None = None

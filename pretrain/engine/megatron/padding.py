@@ -1,0 +1,64 @@
+"""Rows without the padding that all of them end in: what a model need not compute."""
+
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.batch import Axis, Rows
+from pretrain.config.attention import Banded, Dense
+from pretrain.config.run_config import RunConfig
+from pretrain.layout.layout import Layout
+
+MULTIPLE = 8
+"""Positions of trimmed rows are a multiple of this."""
+
+
+def trims_padding(config: RunConfig) -> bool:
+    """Whether the losses of a run are the same, but for rounding, without the padding that rows end in: fp8 scales
+    tensors by all of their values, and a sparse attention pattern may count from the end of a row."""
+    dense = all(isinstance(kind, Dense | Banded) for kind in config.model.attention.kinds)
+    return config.objective.pads_to_longest and dense and config.precision != "fp8"
+
+
+class PaddingTrimmer:
+    """Cuts rows to the longest of them. All ranks of a model's replica read the same rows, so that they cut alike."""
+
+    def __init__(self, config: RunConfig, layout: Layout) -> None:
+        self._model, self._spans = config.model, config.objective.loss == "spans"
+        self.enabled = trims_padding(config)
+        self._multiple = lcm(MULTIPLE, layout.context * (layout.tensor if layout.sequence else 1))
+
+    def trim(self, rows: Rows) -> Rows:
+        """These rows with fewer positions: as many as the longest one has, rounded up."""
+        if not self.enabled or rows.label_positions is not None:
+            return rows
+        inputs, labels = self._lengths(rows)
+        kept: dict[Axis, slice] = {"rows": slice(None), "inputs": slice(inputs), "labels": slice(labels)}
+        columns = {name: values[tuple(kept[axis] for axis in one.axes)] for name, one, values in rows.columns()}
+        return Rows(**columns)
+
+    def _lengths(self, rows: Rows) -> tuple[int, int]:
+        """Positions (of inputs, of labels) that have an effect on what counts."""
+        width, label_width = rows.tokens.shape[1], rows.labels.shape[1]
+        shown = rows.attention_mask
+        counted = max(
+            _end(values != column.masked)
+            for _, column, values in rows.columns()
+            if column.masked is not None and "labels" in column.axes
+        )
+        visible = width if shown is None else _end(shown)
+        if self._model.is_encoder_decoder and self._model.task_head is None:
+            return self._rounded(visible, width), self._rounded(counted, label_width)
+        # A decoder is not affected by what follows the last label, unless positions compete for a span.
+        needed = counted if shown is None and self._model.is_causal and not self._spans else max(counted, visible)
+        return self._rounded(needed, width), self._rounded(needed, label_width)
+
+    def _rounded(self, length: int, width: int) -> int:
+        return min(-(-max(length, 1) // self._multiple) * self._multiple, width)
+
+
+def _end(marked: NDArray[np.bool_]) -> int:
+    """Positions up to the last one that is marked in any of the rows."""
+    (positions,) = np.nonzero(marked.any(axis=0))
+    return int(positions[-1]) + 1 if len(positions) else 0
