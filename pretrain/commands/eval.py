@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     unblock()
     options = _parser().parse(argv)
     decoding = _decoding(options)
-    from pretrain.evaluate.tasks.registry import check_names
+    from pretrain.evaluate.tasks.registry import HELD_OUT, check_names
 
     check_names(options.tasks)
     check_directory("--out", options.out)
@@ -37,6 +37,8 @@ def main(argv: list[str]) -> int:
     if needs_local_ranks(expected, options.nproc, trains=False):
         return start_local_ranks(options.nproc, ["eval", *argv], None)
     if expected.model.task_head is not None:
+        _check_rows_only(options)
+    if expected.objective.labelled and options.tasks == [HELD_OUT] and not options.all_checkpoints:
         return _answer_rows(options, candidates, one_rank)
     from pretrain.evaluate.checkpoints import EvalRequest, evaluate_checkpoints
     from pretrain.evaluate.opening import open_checkpoint
@@ -71,18 +73,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _answer_rows(options: argparse.Namespace, candidates: list[Path], one_rank: bool) -> int:
-    """Scores a fine-tuned model that has a task head on the rows that it has not seen."""
+def _check_rows_only(options: argparse.Namespace) -> None:
+    """Raises ConfigError for tasks that a model with a task head can't be scored on."""
     from pretrain.errors import ConfigError
-    from pretrain.evaluate.opening import open_checkpoint
     from pretrain.evaluate.tasks.registry import HELD_OUT
-    from pretrain.finetune.eval_rows import eval_rows
 
     if options.tasks != [HELD_OUT] or options.all_checkpoints:
         raise ConfigError(
             f"{options.checkpoint} was fine-tuned for labelled rows, and its model predicts no tokens: use --tasks "
             f"{HELD_OUT}, which scores its validation and test rows, of one checkpoint"
         )
+
+
+def _answer_rows(options: argparse.Namespace, candidates: list[Path], one_rank: bool) -> int:
+    """Scores a fine-tuned model on the labelled rows that it has not seen."""
+    from pretrain.evaluate.opening import open_checkpoint
+    from pretrain.finetune.eval_rows import eval_rows
+
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, {"--out": str(options.out)})
     for line in eval_rows(config, checkpoint, options.out):
         print(line)

@@ -1,33 +1,35 @@
-"""A checkpoint of a fine-tuned run -> answers for its validation and test rows -> a report: what `pretrain eval` does
-with a model that has a task head."""
+"""A checkpoint of a fine-tuned run -> answers for its validation and test rows -> a report: what `pretrain eval --tasks
+heldout` does with a run of labelled rows."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.dataset.source import LabelledSplit
-from data_pipeline.labelled.dataset import LabelledDataset
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.engine.collective import file_group, run_on_all_ranks
 from pretrain.errors import ConfigError
 from pretrain.evaluate.opening import build_scorer
-from pretrain.finetune.judge import AnsweredSplit, make_judge
 from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
+from pretrain.finetune.sources import JudgedSplit, make_judges
 from pretrain.run_dir.paths import RECORD, TOKENIZER
 
 
 def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]:
     """Writes the report into `directory`. Returns lines for a terminal, none but on one rank. `config` comes from
-    `open_checkpoint`. Raises ConfigError where the run's rows are gone. Collective."""
+    `open_checkpoint`. Raises ConfigError where the run's rows are gone, and on a layout that writes no texts if the
+    rows ask for them. Collective."""
     data = config.data.model_copy(update={"tokenizer": str(checkpoint / TOKENIZER)})
     datasets = open_datasets(config.model_copy(update={"data": data}))
     if not datasets:
         raise ConfigError(f"{checkpoint} names no labelled rows: give them with data.path=DIRECTORY")
-    dataset = datasets[0]
-    assert isinstance(dataset, LabelledDataset), "the objective reads labelled rows"
     engine = build_scorer(config, checkpoint)
-    judge = make_judge(config, engine, dataset, recipe_of(config, dataset.tokenizer()))
-    judged: dict[LabelledSplit, AnsweredSplit] = {split: judge(split) for split in dataset.splits() if split != "train"}
+    judges = make_judges(config, engine, datasets, recipe_of(config, datasets[0].tokenizer()))
+    assert judges is not None, "the objective reads labelled rows"
+    if judges.obstacle is not None:
+        raise ConfigError(judges.obstacle)
+    judged = {split: judges(split) for split in judges.splits}
     facts = FinetuneFacts(
         name=config.run.name,
         start=start_of(config),
@@ -40,18 +42,27 @@ def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]
 
     def write() -> None:
         if engine.is_reporter:
-            write_report(directory, config, facts, dataset, judged)
+            write_report(directory, config, facts, judges.datasets, judged)
 
     run_on_all_ranks(f"writing to {directory}", write, file_group(config.health.timeout_s))
     if not engine.is_reporter:
         return []
-    return [*figure_lines(judged), f"report: {directory / 'report.html'}"]
+    notes = [f"note: {note}" for one in judged.values() for note in one.notes]
+    return [*notes, *figure_lines(judged), f"report: {directory / 'report.html'}"]
 
 
-def figure_lines(judged: dict[LabelledSplit, AnsweredSplit]) -> list[str]:
-    """The figures of each split, a line each."""
-    return [
-        f"{split} ({len(one.predictions):,} rows): "
-        + ", ".join(f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in one.figures.items())
-        for split, one in judged.items()
-    ]
+def figure_lines(judged: Mapping[LabelledSplit, JudgedSplit]) -> Sequence[str]:
+    """The figures of each split, a line each; of several sources, a line for each of them and one for the means."""
+    lines = []
+    for split, one in judged.items():
+        for source, answered in one.by_source.items():
+            prefix = f"{source}, " if one.several else ""
+            lines.append(f"{prefix}{split} ({len(answered.predictions):,} rows): {_shown(answered.figures)}")
+        if len(one.by_source) > 1:
+            names = next(iter(one.by_source.values())).figures
+            lines.append(f"mean of {len(one.by_source)} sources, {split}: {_shown({n: one.figures[n] for n in names})}")
+    return lines
+
+
+def _shown(figures: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in figures.items())

@@ -86,11 +86,9 @@ class TextJudge:
         return DecodeRequest(reads.tolist(), start, longest, str(number)) if longest > 0 else None
 
 
-def make_text_judge(config: RunConfig, engine: Engine, dataset: LabelledDataset, recipe: Recipe) -> TextJudge | None:
-    """The judge of a run whose rows are answered by texts; None for other objectives. Raises ConfigError for figures
-    that do not suit its objective."""
-    if config.objective.task_head is not None:
-        return None
+def make_text_judge(config: RunConfig, engine: Engine, dataset: LabelledDataset, recipe: Recipe) -> TextJudge:
+    """The judge of a run whose rows are answered by texts. Raises ConfigError for figures that do not suit its
+    objective."""
     objective = config.objective.name
     figures = config.evaluate.figures or default_metrics(objective)
     for name in figures:

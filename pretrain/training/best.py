@@ -42,7 +42,7 @@ class Evaluations:
     @property
     def best_first(self) -> Sequence[int]:
         """Steps, the one with the best figure first; of equal figures, the earliest."""
-        higher = self.figure != LOSS and METRICS[self.figure].higher_is_better
+        higher = self.figure != LOSS and METRICS[metric_of(self.figure)].higher_is_better
         return sorted(self.values, key=lambda step: (-self.values[step] if higher else self.values[step], step))
 
     @property
@@ -51,12 +51,17 @@ class Evaluations:
         return next(iter(self.best_first), None)
 
 
+def metric_of(figure: str) -> str:
+    """The metric that a figure is computed by: its name without that of the source before it."""
+    return figure.rpartition("/")[2]
+
+
 def check_best(figure: str | None, figures: Sequence[str]) -> None:
     """Raises ConfigError if `checkpoint.best` is neither the loss nor one of the `figures` that the run computes."""
     known = (LOSS, *figures)
     if figure is None or figure in known:
         return
-    if figure in METRICS:
+    if metric_of(figure) == figure and figure in METRICS:
         why = (
             "list it in evaluate.figures" if figures else "figures are those of models with a task head: set it to loss"
         )

@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
-from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
@@ -30,8 +29,7 @@ from pretrain.engine.make import make_engine
 from pretrain.engine.memory import check_memory_on_all_ranks
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import check_data_dir
-from pretrain.finetune.judge import Judge, make_judge
-from pretrain.finetune.texts import TextJudge, make_text_judge
+from pretrain.finetune.sources import SourceJudges, make_judges
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
@@ -63,10 +61,8 @@ class TrainingRun:
     """tokenizer file of the data, copied into every checkpoint"""
     tasks: Callable[[], TaskResults] | None
     """scores the tasks of `evaluate.tasks` (collective); None: there are none"""
-    judge: Judge | None
-    """answers all rows of a split (collective); None: the model has no task head"""
-    texts: TextJudge | None
-    """answers all rows of a split with a text each (collective); None: the rows ask for none"""
+    judges: SourceJudges | None
+    """answer all rows of a split of each source (collective); None: the rows are not labelled"""
     stragglers: Stragglers
     """comparison of the speed of ranks"""
     notes: tuple[str, ...]
@@ -116,11 +112,8 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
 
         with watchdog.allow_slow_io():
             tasks = live_tasks(config, engine, heldout)
-    judge, texts = None, None
-    if isinstance(heldout, LabelledDataset):
-        judge = None if config.model.task_head is None else make_judge(config, engine, heldout, recipe)
-        texts = make_text_judge(config, engine, heldout, recipe)
-    check_best(config.checkpoint.best, judge.figures if judge is not None else ())
+    judges = make_judges(config, engine, stream.datasets, recipe)
+    check_best(config.checkpoint.best, () if judges is None or judges.writes_texts else judges.figures)
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(
@@ -135,8 +128,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         recipe=recipe,
         tokenizer=tokenizer,
         tasks=tasks,
-        judge=judge,
-        texts=texts,
+        judges=judges,
         stragglers=stragglers,
         notes=notes,
     )

@@ -4,13 +4,11 @@ validation and test splits, and a report says how.
 
 from pathlib import Path
 
-from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.errors import ExitStatus
 from pretrain.checkpoint import store
 from pretrain.checkpoint.state import Record
 from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.finetune.eval_rows import figure_lines
-from pretrain.finetune.judge import AnsweredSplit
 from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
 from pretrain.process import watchdog
 from pretrain.run_dir.paths import RECORD, RunDir, checkpoint_step, complete_checkpoints
@@ -33,23 +31,20 @@ def report_answers(session: Session) -> None:
     says so if the rows ask for them. The engine then has the weights of the best checkpoint, if `checkpoint.best` is
     set. Raises RunError if no checkpoint is intact. Collective."""
     run, log, config = session.run, session.log, session.run.config
-    judge = run.judge or run.texts
-    if judge is None:
+    judges = run.judges
+    if judges is None:
         return
-    if run.texts is not None and run.texts.obstacle is not None:
-        log.warn(run.texts.obstacle)
+    if judges.obstacle is not None:
+        log.warn(judges.obstacle)
         return
     directory = RunDir(config.run.dir).finetune_report
     best = config.checkpoint.best
     checkpoint = complete_checkpoints(session.checkpoints)[-1] if best is None else _load_best(session, best)
-    dataset = judge.dataset
-    judged: dict[LabelledSplit, AnsweredSplit] = {split: judge(split) for split in dataset.splits() if split != "train"}
-    if len(run.stream.datasets) > 1:
-        log.warn(f"only rows of {dataset.name}, the first of {len(run.stream.datasets)} sources, are answered")
+    judged = {split: judges(split) for split in judges.splits}
     for note in (note for one in judged.values() for note in one.notes):
         log.warn(note)
     record = Record.read(checkpoint / RECORD)
-    if run.texts is not None:  # a task head's are recorded during training
+    if judges.writes_texts:  # a task head's are recorded during training
         log.figures(record.step, record.tokens, judged["validation"].figures)
         run_on_all_ranks("recording the figures", log.settle, session.group)
     facts = FinetuneFacts(
@@ -65,7 +60,7 @@ def report_answers(session: Session) -> None:
 
     def write() -> None:
         if run.engine.is_reporter:
-            write_report(directory, config, facts, dataset, judged)
+            write_report(directory, config, facts, judges.datasets, judged)
 
     run_on_all_ranks(f"writing to {directory}", write, session.group)
     for line in figure_lines(judged):

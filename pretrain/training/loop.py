@@ -144,8 +144,8 @@ def _evaluate(session: Session, state: RunState) -> RunState:
     `health.stop_on_nan`. Collective."""
     run, log, config = session.run, session.log, state.config
     figures: Mapping[str, float | None] = {}
-    if run.judge is not None:
-        judged = run.judge("validation")
+    if run.judges is not None and not run.judges.writes_texts:
+        judged = run.judges("validation")
         heldout, figures = judged.heldout, judged.figures
         log.figures(state.step, state.tokens, figures)
     else:

@@ -182,6 +182,45 @@ def test_random_weights_are_those_that_the_same_model_is_trained_from(
     assert starts == {**weights, "trained": str(uninterrupted)}
 
 
+def test_each_source_is_judged_apart(uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path) -> None:
+    """Also where one has test rows and the other none, and the best checkpoint is that of one source."""
+    write_rows(tmp_path / "more", train=24, validation=5)
+    (tmp_path / "more/test.jsonl").write_text((tmp_path / "more/train.jsonl").read_text())
+    rows = ", ".join(f"{{path: {tmp_path / name}}}" for name in ("rows", "more"))
+    settings = [f"data={{sources: [{rows}], mixing: proportional}}", "checkpoint.best=more/accuracy"]
+    done = command.run(
+        "finetune", uninterrupted, tone("several"), *settings, "train.epochs=2", "evaluate.every_steps=4"
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "several"
+    report, folder = report_of(run), run / "reports/finetune"
+    right = {}
+    for source, rows_of_split in {"rows": {"validation": 13}, "more": {"validation": 5, "test": 24}}.items():
+        assert {split: one["rows"] for split, one in report["sources"][source].items()} == rows_of_split
+        for split, count in rows_of_split.items():
+            lines = [json.loads(line) for line in (folder / f"predictions-{source}-{split}.jsonl").open()]
+            expected = [json.loads(line)["label"] for line in (tmp_path / source / f"{split}.jsonl").open()]
+            assert [line["expected"] for line in lines] == expected
+            right[source, split] = sum(line["predicted"] == line["expected"] for line in lines) / count
+            assert report["sources"][source][split]["figures"]["accuracy"] == pytest.approx(right[source, split])
+    figures = report["splits"]["validation"]["figures"]
+    mean = (right["rows", "validation"] + right["more", "validation"]) / 2
+    assert figures == {
+        "accuracy": pytest.approx(mean),
+        "rows/accuracy": pytest.approx(right["rows", "validation"]),
+        "more/accuracy": pytest.approx(right["more", "validation"]),
+    }
+    events = read_events(run)
+    values = {event["step"]: event["figures"]["more/accuracy"] for event in events if event["event"] == "figures"}
+    best = max(values, key=lambda step: (values[step], -step))
+    assert (report["facts"]["step"], report["facts"]["best"]) == (best, "more/accuracy")
+    assert figures["more/accuracy"] == values[best]
+    html = (folder / "report.html").read_text()
+    assert "Confusion of rows" in html
+    assert "Confusion of more" in html
+    assert [f'mean</td><td class="left">{split}' in html for split in ("validation", "test")] == [True, True]
+
+
 def test_several_seeds_are_runs_of_their_own_with_a_spread(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -279,3 +318,14 @@ def test_texts_are_judged_by_a_layout_that_writes_them_also_after_the_end(uninte
     assert html.count('<mark class="wrong">') == len(wrong) > 0
     assert '<mark class="right"> what it is</mark>' in html
     assert "Confusion" not in html
+    out = tmp_path / "again"
+    done = command.run("eval", run, "--tasks", "heldout", "--out", out, "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "report.json").read_text())["splits"] == report["splits"]
+    for split in ("validation", "test"):
+        assert (out / f"predictions-{split}.jsonl").read_text() == (folder / f"predictions-{split}.jsonl").read_text()
+    done = command.run(
+        "eval", run, "--tasks", "heldout", "--out", tmp_path / "no", "parallel.context=2", "--nproc", "2"
+    )
+    assert done.returncode == 2
+    assert "the answers of the model are not judged" in done.stderr

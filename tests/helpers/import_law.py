@@ -94,7 +94,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "curves sections",
         "combine write",
     ),
-    "pretrain.finetune": ("answers metrics sets", "fetch judge", "report spread texts", "eval_rows"),
+    "pretrain.finetune": ("answers metrics sets", "fetch judge", "texts", "sources", "report spread", "eval_rows"),
     "pretrain.finetune.sets": ("base", "readers sources", "registry"),
     "pretrain.training": (
         "best changes replaced_head skips",

@@ -70,9 +70,7 @@ def _judge(config: RunConfig, checkpoint: Path | None = None) -> tuple[TextJudge
         engine.state_loaded(0)
     (dataset,) = stream.datasets
     assert isinstance(dataset, LabelledDataset)
-    judge = make_text_judge(config, engine, dataset, recipe)
-    assert judge is not None
-    return judge, stream
+    return make_text_judge(config, engine, dataset, recipe), stream
 
 
 def _learned(folder: Path, family: str) -> tuple[Judged, Judged]:

@@ -43,10 +43,14 @@ class PaddingTrimmer:
         width, label_width = rows.tokens.shape[1], rows.labels.shape[1]
         shown = rows.attention_mask
         counted = max(
-            _end(values != column.masked)
+            _end(values if column.masked is None else values != column.masked)
             for _, column, values in rows.columns()
-            if column.masked is not None and "labels" in column.axes
+            if "labels" in column.axes and (column.masked is not None or values.dtype == bool)
         )
+        if self._model.task_head is not None:  # whose answers may compete
+            counted = max(counted, _end(rows.labels != 0))
+        if rows.documents is not None:
+            counted = max(counted, _end(rows.documents >= 0))
         visible = width if shown is None else _end(shown)
         if self._model.is_encoder_decoder and self._model.task_head is None:
             return self._rounded(visible, width), self._rounded(counted, label_width)

@@ -12,12 +12,12 @@ from pretrain.pages.charts import BLUE, INK, ORANGE, STYLE, svg
 _INCHES = (10.3, 3.4)
 
 
-def curve(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Training and validation loss by step, and beside them the figure `name` on the validation rows."""
+def curve(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Training and validation loss by step, and beside them the first of the figures `names` on the validation rows,
+    with the others as thinner lines: those of sources of which it is the mean."""
     losses = [(line["step"], line["loss"]) for line in metrics if line["loss"] is not None]
     heldout = {event["step"]: event["loss"] for event in events if event["event"] == "heldout"}
-    figures = {event["step"]: event["figures"].get(name) for event in events if event["event"] == "figures"}
-    points = [(step, value) for step, value in sorted(figures.items()) if value is not None]
+    figures = {event["step"]: event["figures"] for event in events if event["event"] == "figures"}
     with rc_context(STYLE):
         figure = Figure(figsize=_INCHES, layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -25,9 +25,15 @@ def curve(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, An
         left.plot(*zip(*sorted(heldout.items()), strict=True), "o-", color=ORANGE, markersize=4, label="validation")
         left.set_title("loss")
         left.legend()
-        if points:
-            right.plot(*zip(*points, strict=True), "o-", color=ORANGE, markersize=4)
-        right.set_title(f"{name}, validation")
+        for name in reversed(names):
+            points = [(step, one[name]) for step, one in sorted(figures.items()) if one.get(name) is not None]
+            if points:
+                is_first = name == names[0]
+                shape = {"color": ORANGE, "markersize": 4} if is_first else {"markersize": 2, "linewidth": 1}
+                right.plot(*zip(*points, strict=True), "o-", label="mean" if is_first else name, **shape)
+        if len(names) > 1:
+            right.legend()
+        right.set_title(f"{names[0]}, validation")
         for axes in (left, right):
             axes.set_xlabel("step")
             axes.set_xlim(left=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset
@@ -15,6 +16,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.finetune.answers import RowAnswer
 from pretrain.finetune.judge import AnsweredSplit
 from pretrain.finetune.report.charts import curve, scatter
+from pretrain.finetune.sources import JudgedSplit, figure_of_source
 from pretrain.pages.page import page, write_text
 from pretrain.run_dir.paths import RunDir
 from pretrain.run_dir.records import read_events, read_metrics
@@ -61,44 +63,73 @@ def write_report(
     directory: Path,
     config: RunConfig,
     facts: FinetuneFacts,
-    dataset: LabelledDataset,
-    judged: Mapping[LabelledSplit, AnsweredSplit],
+    datasets: Mapping[str, LabelledDataset],
+    judged: Mapping[LabelledSplit, JudgedSplit],
 ) -> None:
-    """Writes the files into `directory`. The curve comes from metrics.jsonl and events.jsonl of the run. Call on one
-    rank."""
+    """Writes the files into `directory`. `datasets` has the rows of each source. The curve comes from metrics.jsonl and
+    events.jsonl of the run. Call on one rank."""
     directory.mkdir(parents=True, exist_ok=True)
     for split, one in judged.items():
-        lines = (_line(dataset, split, prediction) for prediction in one.predictions)
-        write_text(directory / f"predictions-{split}.jsonl", "".join(f"{line}\n" for line in lines))
+        for source, answered in one.by_source.items():
+            lines = (_line(datasets[source], split, prediction) for prediction in answered.predictions)
+            file = predictions_file(split, source if one.several else None)
+            write_text(directory / file, "".join(f"{line}\n" for line in lines))
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    record = {
-        "facts": {**vars(facts), "date": date},
-        "splits": {
-            split: {
-                "rows": len(one.predictions),
-                "loss": one.heldout.loss,
-                "figures": dict(one.figures),
-            }
-            for split, one in judged.items()
-        },
+    sources = {
+        source: {split: _record(one.by_source[source]) for split, one in judged.items() if source in one.by_source}
+        for source in datasets
     }
+    splits = {
+        split: {
+            "rows": sum(len(answered.predictions) for answered in one.by_source.values()),
+            "loss": one.heldout.loss,
+            "figures": dict(one.figures),
+        }
+        for split, one in judged.items()
+    }
+    record = {"facts": {**vars(facts), "date": date}, "splits": splits, "sources": sources}
     write_text(directory / "report.json", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     validation = judged["validation"]
+    names = list(next(iter(validation.by_source.values())).figures)
+    curves = [names[0], *(figure_of_source(source, names[0]) for source in datasets if validation.several)]
     run = RunDir(config.run.dir)
     html = page(
         Path(__file__).parent,
         "report.html.jinja",
         facts=facts,
         date=date,
-        splits=record["splits"],
-        names=list(validation.figures),
-        curve=curve(read_metrics(run.path), read_events(run.path), next(iter(validation.figures))),
-        confusion=_confusion(validation.predictions, getattr(config.objective, "labels", ())),
-        scatter=scatter(validation.predictions) if config.objective.loss == "regression" else None,
-        samples=_wrong(dataset, validation.predictions),
-        wrong=sum(map(_is_wrong, validation.predictions)),
+        splits=splits,
+        sources=sources,
+        names=names,
+        several=validation.several,
+        curve=curve(read_metrics(run.path), read_events(run.path), curves),
+        sections=[
+            _section(source, config, datasets[source], answered) for source, answered in validation.by_source.items()
+        ],
     )
     write_text(directory / "report.html", html)
+
+
+def predictions_file(split: LabelledSplit, source: str | None) -> str:
+    """Name of the file with the predictions of a split; None: of the only source."""
+    return f"predictions-{split}.jsonl" if source is None else f"predictions-{quote(source, safe='')}-{split}.jsonl"
+
+
+def _record(answered: AnsweredSplit) -> dict[str, Any]:
+    """What report.json says of a split of a source."""
+    return {"rows": len(answered.predictions), "loss": answered.heldout.loss, "figures": dict(answered.figures)}
+
+
+def _section(source: str, config: RunConfig, dataset: LabelledDataset, validation: AnsweredSplit) -> dict[str, Any]:
+    """What the page shows of the validation rows of a source."""
+    answers = validation.predictions
+    return {
+        "source": source,
+        "confusion": _confusion(answers, getattr(config.objective, "labels", ())),
+        "scatter": scatter(answers) if config.objective.loss == "regression" else None,
+        "samples": _wrong(dataset, answers),
+        "wrong": sum(map(_is_wrong, answers)),
+    }
 
 
 def _line(dataset: LabelledDataset, split: LabelledSplit, prediction: RowAnswer) -> str:

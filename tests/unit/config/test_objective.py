@@ -81,8 +81,8 @@ def test_a_setting_that_no_chosen_noise_reads_is_refused(noise: str, override: s
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str) -> None:
-    """Checks settings that distinguish one order of samples from another: all but those that only the loss reads, and
-    the path of a file that counts by its content."""
+    """Checks settings that distinguish one order of samples from another: all but those that only the loss reads, the
+    padding that is computed, and the path of a file that counts by its content."""
     kind = OBJECTIVES[name]
     other = {
         "packing": "best_fit", "noise_density": 0.4, "whole_words": True, "next_sentence": True, "mean_span": 2.0,
@@ -93,7 +93,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "max_question": 7, "input": "i", "target": "t", "prefix": {"wiki": "sum: "}, "prompt": "p", "response": "r",
         "messages": "m", "sequence_length": 8,
     }  # fmt: skip
-    for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss", "chat_template"}:
+    for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss", "padding", "chat_template"}:
         needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})
         needed |= {"codes": {"wiki": "Wiki"}} if name == "control" else {}
         needed |= (

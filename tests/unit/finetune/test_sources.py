@@ -1,0 +1,49 @@
+"""A fine-tuned model on several sources: figures of each, and their means."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from pretrain.evaluate.heldout import HeldOut
+from pretrain.finetune.answers import RowAnswer
+from pretrain.finetune.eval_rows import figure_lines
+from pretrain.finetune.judge import AnsweredSplit
+from pretrain.finetune.sources import JudgedSplit
+
+
+def _answered(figures: Mapping[str, float | None], loss_sum: float, rows: int, *notes: str) -> AnsweredSplit:
+    return AnsweredSplit(
+        heldout=HeldOut(loss_sum=loss_sum, token_count=rows, words=None, text_bytes=None),
+        figures=figures,
+        predictions=[RowAnswer(number=n, predicted="a", expected="a") for n in range(rows)],
+        notes=notes,
+    )
+
+
+def test_several_sources_have_figures_each_and_their_means() -> None:
+    cola = _answered({"accuracy": 0.5, "matthews": None}, 6.0, 2, "some are cut")
+    sst2 = _answered({"accuracy": 1.0, "matthews": 0.5}, 3.0, 4)
+    judged = JudgedSplit(by_source={"cola": cola, "sst2": sst2}, several=True)
+    assert judged.figures == {
+        "accuracy": 0.75,
+        "matthews": None,
+        "cola/accuracy": 0.5,
+        "cola/matthews": None,
+        "sst2/accuracy": 1.0,
+        "sst2/matthews": 0.5,
+    }
+    assert judged.heldout.loss == pytest.approx(9 / 6), "each row counts once"
+    assert judged.heldout.by_source == [(6.0, 2), (3.0, 4)]
+    assert judged.notes == ["cola: some are cut"]
+    assert figure_lines({"validation": judged}) == [
+        "cola, validation (2 rows): accuracy 0.5000, matthews undefined",
+        "sst2, validation (4 rows): accuracy 1.0000, matthews 0.5000",
+        "mean of 2 sources, validation: accuracy 0.7500, matthews undefined",
+    ]
+
+
+def test_the_only_source_has_its_figures_under_their_own_names() -> None:
+    judged = JudgedSplit(by_source={"cola": _answered({"accuracy": 0.5}, 6.0, 2, "some are cut")}, several=False)
+    assert judged.figures == {"accuracy": 0.5}
+    assert judged.notes == ["some are cut"]
+    assert figure_lines({"test": judged}) == ["test (2 rows): accuracy 0.5000"]
