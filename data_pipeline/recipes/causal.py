@@ -17,17 +17,15 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Recipe, check_dataset, one_span_per_sample
 from data_pipeline.recipes.best_fit import BestFitRecipe
-from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.recipes.objective import ModelShape, NextTokenObjective
 from data_pipeline.recipes.windows import inputs_and_labels, num_windows
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
-class Causal(Objective):
+class Causal(NextTokenObjective):
     """The next token (GPT)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"decoder", "prefix_decoder"})
-    predicts_next: ClassVar[bool] = True
 
     name: Literal["causal"] = "causal"
     packing: Literal["windows", "best_fit"] = Field(
@@ -35,16 +33,6 @@ class Causal(Objective):
         description="windows of the text, documents end to end and each cut where a window ends (GPT-3); or best_fit: "
         "rows of whole documents with a little padding, each document seen by itself alone",
     )
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """Packed rows say which document each token is of."""
-        return frozenset({"documents"} if self.packing == "best_fit" else ())
-
-    @property
-    def needs(self) -> SpecialTokenNeeds:
-        """None beyond the tokenizer's own; texts end as documents do."""
-        return SpecialTokenNeeds(roles=(), end="end_of_text")
 
     def settings(self) -> dict[str, Any]:
         """Without the name: the orders of runs of version 0.1.0, where it was every objective's default, stay."""

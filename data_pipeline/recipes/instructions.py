@@ -6,20 +6,12 @@ the turns. Packed, rows hold several conversations, each of which attends to its
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import jinja2
 import numpy as np
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -30,19 +22,16 @@ from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.best_fit import Packing
-from data_pipeline.recipes.labelled import LabelledObjective, LabelledRecipe
-from data_pipeline.recipes.objective import ModelShape
+from data_pipeline.recipes.chat_template import ChatTemplate, TurnPart
+from data_pipeline.recipes.labelled import TOKENIZED_TOGETHER, LabelledObjective, LabelledRecipe
+from data_pipeline.recipes.objective import ModelShape, NextTokenObjective
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import SpecialTokenNeeds
-
-_TOKENIZED_TOGETHER = 2**12  # rows
 
 
-class Instructions(LabelledObjective):
+class Instructions(LabelledObjective, NextTokenObjective):
     """The next token of responses to prompts (instruction tuning)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"decoder"})
-    predicts_next: ClassVar[bool] = True
 
     name: Literal["instructions"] = "instructions"
     prompt: str = Field(default="prompt", description="field that holds the prompt, where rows have no messages")
@@ -67,16 +56,6 @@ class Instructions(LabelledObjective):
         """See `Objective`."""
         return self.model_copy(update={"packing": self.packing or ("best_fit" if packing else "rows")})
 
-    @property
-    def columns(self) -> frozenset[str]:
-        """Packed rows say which conversation each token is of."""
-        return frozenset({"documents"} if self.packing == "best_fit" else ())
-
-    @property
-    def needs(self) -> SpecialTokenNeeds:
-        """None beyond the tokenizer's own; texts end as documents do."""
-        return SpecialTokenNeeds(roles=(), end="end_of_text")
-
     def settings(self) -> dict[str, Any]:
         """Without the path of the template, of which the recipe has the digest: machines may keep it elsewhere."""
         return {key: value for key, value in super().settings().items() if key != "chat_template"}
@@ -95,26 +74,6 @@ class Instructions(LabelledObjective):
         )
 
 
-class _Generation(Extension):
-    """The tag that marks responses in some templates, which changes nothing that they render."""
-
-    tags = {"generation"}  # noqa: RUF012 (as the base class has it)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The nodes between the tag and its end."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-@dataclass(frozen=True)
-class TurnPart:
-    """A part of a conversation."""
-
-    text: str
-    counts: bool
-    """Whether the loss of its tokens counts."""
-
-
 @dataclass(frozen=True)
 class Conversation:
     """The tokens of a conversation."""
@@ -122,68 +81,6 @@ class Conversation:
     ids: Ids
     counts: NDArray[np.bool_]
     """[tokens] whether the loss of each counts."""
-
-
-class ChatTemplate:
-    """A Jinja template that renders a conversation."""
-
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
-        """Raises DataError if the file can't be read, or is no template."""
-        self._path = path
-        try:
-            source = path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise DataError(f"The chat template {path} can't be read ({error}); give a text file.") from error
-        self.digest = hashlib.sha256(source.encode()).hexdigest()
-        self._special = tokenizer.special_pieces()
-        by_length = sorted(self._special, key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
-        names = {index: piece for piece, index in self._special.items()}
-        self._names = {
-            "bos_token": "" if tokenizer.begin_of_text is None else names.get(tokenizer.begin_of_text, ""),
-            "eos_token": names.get(tokenizer.end_of_text, ""),
-        }
-        # As transformers renders it, but for the time of day, which samples must not depend on.
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise DataError(f"The chat template {path} is no Jinja template ({error}); repair it.") from error
-
-    def special_piece_in(self, text: str) -> str | None:
-        """A special piece that a text spells, and that would be taken for one that the template wrote; None: none."""
-        match = self._split.search(text) if self._split else None
-        return match[0] if match else None
-
-    def pieces(self, messages: Sequence[dict[str, Any]]) -> list[TurnPart]:
-        """A conversation up to its last response. Raises ValueError with the reason why it can't be rendered."""
-        done, pieces = "", []
-        for number, message in enumerate(messages):
-            if message["role"] == "assistant":
-                before, after = self._render(messages[:number], True), self._render(messages[: number + 1], False)
-                if not (before.startswith(done) and after.startswith(before)):
-                    raise ValueError(
-                        f"the chat template {self._path} changes what it renders of the turns before the turn {number} "
-                        "when that is added, so that it is unknown which part is the response"
-                    )
-                pieces += [TurnPart(before[len(done) :], False), TurnPart(after[len(before) :], True)]
-                done = after
-        return pieces
-
-    def split(self, text: str) -> list[str | int]:
-        """A rendered text as plain texts and the ids of the special pieces between them."""
-        parts = self._split.split(text) if self._split else [text]
-        return [self._special[part] if number % 2 else part for number, part in enumerate(parts) if part]
-
-    def _render(self, messages: Sequence[dict[str, Any]], generation: bool) -> str:
-        try:
-            return self._template.render(messages=list(messages), add_generation_prompt=generation, **self._names)
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            raise ValueError(f"the chat template {self._path} can't render the conversation ({error})") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,12 +109,13 @@ class InstructionsRecipe(LabelledRecipe):
     def make_samples(self, dataset: LabelledDataset, split: LabelledSplit) -> InstructionsSamples:
         """Raises DataError with file and line for a row without prompt or response, or that the template can't render;
         and if no response fits. Tokenizes each row once, to know its length."""
-        lengths, waiting = list[int](), list[list[TurnPart]]()
+        lengths, cut, waiting = list[int](), list[bool](), list[list[TurnPart]]()
 
         def measure() -> None:
             for conversation in self._tokenize(waiting, threads=None):
                 pairs = min(len(conversation.ids) - 1, self.sequence_length)
                 lengths.append(pairs if conversation.counts[1 : pairs + 1].any() else 0)
+                cut.append(pairs < len(conversation.ids) - 1)
             waiting.clear()
 
         for number, row in enumerate(dataset.rows(split)):
@@ -226,7 +124,7 @@ class InstructionsRecipe(LabelledRecipe):
                 waiting.append(self.pieces(row))
             except ValueError as error:
                 raise dataset.error(split, number, f"{error}.") from error
-            if len(waiting) == _TOKENIZED_TOGETHER:
+            if len(waiting) == TOKENIZED_TOGETHER:
                 measure()
         measure()
         sizes = np.array(lengths, np.int64)
@@ -241,7 +139,13 @@ class InstructionsRecipe(LabelledRecipe):
         if self.objective.packing == "best_fit":
             packing = Packing(fitting, sizes[fitting], self.sequence_length)
         return InstructionsSamples(
-            dataset=dataset, split=split, recipe=self, fitting=fitting, packing=packing, num_skipped=num_skipped
+            dataset=dataset,
+            split=split,
+            recipe=self,
+            fitting=fitting,
+            packing=packing,
+            num_skipped=num_skipped,
+            num_cut=int(np.array(cut)[fitting].sum()),
         )
 
     def conversations(self, rows: Sequence[Row]) -> list[Conversation]:
@@ -331,6 +235,8 @@ class InstructionsSamples:
     packing: Packing | None = field(repr=False)
     num_skipped: int
     """Rows whose response does not fit."""
+    num_cut: int
+    """Other rows that are cut off at their end."""
 
     @property
     def count(self) -> int:
@@ -391,12 +297,3 @@ class InstructionsSamples:
             return np.arange(len(ids)), self.fitting[ids[:, 2]]
         samples, _, rows = self.packing.pieces(seed, ids)
         return samples, rows
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as transformers writes it, without the escapes for HTML of Jinja's own filter."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)

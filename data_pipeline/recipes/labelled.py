@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -40,12 +41,16 @@ _FORMATS: dict[ModelShape, tuple[FormatName, ...]] = {
 }
 """Formats of each shape of model, the default first."""
 _SHOWN_LABELS = 10
+TOKENIZED_TOGETHER = 2**12
+"""Rows."""
 
 
 class LabelledObjective(Objective):
     """Settings of all objectives of labelled rows."""
 
     labelled: ClassVar[bool] = True
+    cut_by: ClassVar[str] = "objective.sequence_length"
+    """The setting that says how many tokens of a row are kept."""
 
     sequence_length: int | None = Field(
         default=None,
@@ -249,6 +254,10 @@ def truncated(first: int, second: int, free: int) -> list[int]:
 class LabelledSamples(Samples, Protocol):
     """Samples of a split of labelled rows."""
 
+    @property
+    def num_cut(self) -> int:
+        """Rows of the split that lose tokens because they are too long."""
+
     def row_number(self, number: int) -> int:
         """The row, counted from 0 in its split, that the sample `number` is made of."""
 
@@ -270,7 +279,7 @@ class TextSamples(LabelledSamples, Protocol):
 
 
 @dataclass(frozen=True)
-class RowSamples:
+class RowSamples(ABC):
     """Base of samples that are made of one row each."""
 
     dataset: LabelledDataset
@@ -281,6 +290,19 @@ class RowSamples:
     def count(self) -> int:
         """Rows of the split."""
         return self.dataset.num_rows(self.split)
+
+    @cached_property
+    def num_cut(self) -> int:
+        """See `LabelledSamples`. Tokenizes all rows."""
+        chunks = [
+            range(first, min(first + TOKENIZED_TOGETHER, self.count))
+            for first in range(0, self.count, TOKENIZED_TOGETHER)
+        ]
+        return sum(int(self.are_cut([self.dataset.row(self.split, n) for n in chunk]).sum()) for chunk in chunks)
+
+    @abstractmethod
+    def are_cut(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """[rows] whether each of these rows loses tokens because it is too long."""
 
     def row_number(self, number: int) -> int:
         """See `LabelledSamples`."""
@@ -298,6 +320,7 @@ class RowSamples:
 class LabelledRecipe(ABC):
     """Base of recipes of labelled rows."""
 
+    objective: LabelledObjective
     tokenizer: Tokenizer = field(repr=False)
     _made: dict[tuple[LabelledDataset, LabelledSplit], Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -311,6 +334,10 @@ class LabelledRecipe(ABC):
     @abstractmethod
     def make_samples(self, dataset: LabelledDataset, split: LabelledSplit) -> LabelledSamples:
         """Checks all rows of a split. Raises DataError with file and line."""
+
+    def sizes(self, texts: Sequence[str]) -> Ids:
+        """[texts] tokens of each text, counted on all cores."""
+        return np.array([len(ids) for ids in self.tokenizer.encode_batch(list(texts), threads=None)], np.int64)
 
     def encode(self, texts: Sequence[str], threads: int | None = 1) -> list[Ids]:
         """Token ids of each text, on `threads` (None: one per core)."""

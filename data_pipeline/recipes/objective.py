@@ -148,3 +148,21 @@ class Objective(StrictSettings):
         if text_tokens < 2:
             raise DataError(f"{sequence_length} positions are too few for a sample of {self.name}; use longer ones.")
         return text_tokens
+
+
+class NextTokenObjective(Objective):
+    """Settings of objectives whose labels are the next tokens of texts that end as documents do."""
+
+    predicts_next: ClassVar[bool] = True
+
+    packing: str | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`: packed rows say which document each token is of."""
+        return frozenset({"documents"} if self.packing == "best_fit" else ())
+
+    @property
+    def needs(self) -> SpecialTokenNeeds:
+        """See `Objective`: none beyond the tokenizer's own."""
+        return SpecialTokenNeeds(roles=(), end="end_of_text")

@@ -8,7 +8,7 @@ the answer, both positions are the first of the row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from data_pipeline.tokenizers.base import Tokenizer
 
 class Spans(PairObjective):
     """The span of a context that answers a question."""
+
+    cut_by: ClassVar[str] = "objective.max_question"
 
     name: Literal["spans"] = "spans"
     question: str = Field(default="question", description="field that holds the question")
@@ -96,10 +98,11 @@ class SpansRecipe(FormatRecipe):
             context = dataset.text(split, number, row, objective.context)
             self._check_answers(dataset, split, number, row, context)
             context_of_row[number] = contexts.setdefault(context, len(contexts))
-        sizes = self._sizes(list(contexts))[context_of_row]
-        free = self.inputs.max_text_tokens(2) - np.minimum(self._sizes(questions), objective.max_question)
+        sizes, asked = self.sizes(list(contexts))[context_of_row], self.sizes(questions)
+        free = self.inputs.max_text_tokens(2) - np.minimum(asked, objective.max_question)
         more = -(-np.maximum(sizes - free, 0) // (free - objective.stride))
-        return SpansSamples(dataset, split, self, np.cumsum(1 + more))
+        num_cut = int((asked > objective.max_question).sum())
+        return SpansSamples(dataset, split, self, np.cumsum(1 + more), num_cut)
 
     def window(self, row: Row, number: int) -> Window:
         """The window `number` of a row, from 0."""
@@ -126,9 +129,6 @@ class SpansRecipe(FormatRecipe):
         if not len(inside) or context[begin : starts[inside[0]]].strip() or context[ends[inside[-1]] : end].strip():
             return 0, 0
         return window.first + int(inside[0]), window.first + int(inside[-1])
-
-    def _sizes(self, texts: list[str]) -> NDArray[np.int64]:
-        return np.array([len(ids) for ids in self.tokenizer.encode_batch(texts)], np.int64)
 
     def _check_answers(
         self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row, context: str
@@ -163,6 +163,8 @@ class SpansSamples:
     recipe: SpansRecipe
     ends: NDArray[np.int64]
     """[rows] the number of windows up to the end of each row."""
+    num_cut: int
+    """Rows whose question is cut off; contexts become windows."""
     num_skipped: int = 0
 
     @property

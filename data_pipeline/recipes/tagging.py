@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, StrictStr
 
 from data_pipeline.batch import Rows
@@ -90,12 +91,17 @@ class TaggingRecipe(FormatRecipe):
     def join_words(self, words: Sequence[str]) -> tuple[JoinedTexts, Ids]:
         """(the input of a text, [words] the position of the first token of each word; -1 where it has none: where the
         tokenizer makes no token of a word, or the text is cut off before it)."""
-        pieces = self.encode([word if number == 0 else f" {word}" for number, word in enumerate(words)])
+        pieces = self.encode(spaced(words))
         sizes = np.array([len(piece) for piece in pieces], np.int64)
         joined = self.inputs.join([np.concatenate(pieces)])
         positions = joined.starts[0] + np.cumsum(sizes) - sizes
         kept = joined.starts[0] + self.inputs.max_text_tokens(1)
         return joined, np.where((sizes > 0) & (positions < kept), positions, _NO_POSITION)
+
+
+def spaced(words: Sequence[str]) -> list[str]:
+    """Words as the text has them: all but the first with a space before it."""
+    return [word if number == 0 else f" {word}" for number, word in enumerate(words)]
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,15 @@ class TaggingSamples(RowSamples):
     recipe: TaggingRecipe
     present: Ids
     """Class ids of the tags that occur, ascending."""
+
+    def are_cut(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """See `RowSamples`."""
+        recipe = self.recipe
+        texts = [spaced(row[recipe.objective.words]) for row in rows]
+        sizes = recipe.sizes([word for words in texts for word in words])
+        row_sizes = np.add.reduceat(sizes, np.cumsum([0, *map(len, texts[:-1])]))
+        cut: NDArray[np.bool_] = row_sizes > recipe.inputs.max_text_tokens(1)
+        return cut
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """See `Samples`: nothing about them is drawn."""

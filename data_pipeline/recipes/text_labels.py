@@ -152,6 +152,13 @@ class TextLabelSamples(RowSamples):
     labels: NDArray[Any]
     """[rows] class ids, or numbers."""
 
+    def are_cut(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """See `RowSamples`."""
+        fields = self.recipe.objective.text_fields
+        sizes = self.recipe.sizes([row[name] for row in rows for name in fields]).reshape(-1, len(fields))
+        cut: NDArray[np.bool_] = sizes.sum(axis=1) > self.recipe.inputs.max_text_tokens(len(fields))
+        return cut
+
     def rows(self, seed: int, ids: Ids) -> Rows:
         """See `Samples`: nothing about them is drawn."""
         recipe, inputs, fields = self.recipe, self.recipe.inputs, self.recipe.objective.text_fields

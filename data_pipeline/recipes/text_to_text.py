@@ -3,10 +3,12 @@ target to write out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
@@ -92,14 +94,19 @@ class TextToTextRecipe(FormatRecipe):
     def sample(self, source: Ids, target: Ids) -> Sample:
         """(input, target) with the special ids of the format, cut to their rows."""
         begin = [] if self.inputs.begin is None else [self.inputs.begin]
-        of_input, of_target = self.free
-        if self.shape.decoder_only:
-            of_target = max(of_input // 2, of_input - len(source))
-            of_input -= min(len(target), of_target)
+        of_input, of_target = self.kept(len(source), len(target))
         return (
             np.array([*begin, *source[:of_input], self.inputs.end], np.int64),
             np.array([*begin, *target[:of_target], self.inputs.end], np.int64),
         )
+
+    def kept(self, source: int, target: int) -> tuple[int, int]:
+        """How many of so many ids of an input and of its target are not cut off."""
+        of_input, of_target = self.free
+        if self.shape.decoder_only:
+            of_target = max(of_input // 2, of_input - source)
+            of_input -= min(target, of_target)
+        return min(source, of_input), min(target, of_target)
 
 
 @dataclass(frozen=True)
@@ -130,9 +137,17 @@ class TextToTextSamples(RowSamples):
         target: Any = self.dataset.row(self.split, row_number)[self.recipe.objective.target]
         return target if isinstance(target, list) else [target]
 
+    def are_cut(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
+        """See `RowSamples`: in the input or in the target."""
+        sizes = self.recipe.sizes([text for row in rows for text in self._texts(row)]).reshape(-1, 2).tolist()
+        return np.array([self.recipe.kept(source, target) != (source, target) for source, target in sizes], np.bool_)
+
     def _sample(self, row: Row) -> Sample:
+        source, written = self.recipe.encode(self._texts(row))
+        return self.recipe.sample(source, written)
+
+    def _texts(self, row: Row) -> tuple[str, str]:
+        """The input with its prefix, and the target to train on."""
         objective = self.recipe.objective
         target = row[objective.target]
-        first = target[0] if isinstance(target, list) else target
-        source, written = self.recipe.encode([f"{self.prefix}{row[objective.input]}", first])
-        return self.recipe.sample(source, written)
+        return f"{self.prefix}{row[objective.input]}", target[0] if isinstance(target, list) else target

@@ -42,7 +42,7 @@ def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]
 
     def write() -> None:
         if engine.is_reporter:
-            write_report(directory, config, facts, judges.datasets, judged)
+            write_report(directory, config, facts, judges.datasets, judged, judges.num_cut(judges.splits))
 
     run_on_all_ranks(f"writing to {directory}", write, file_group(config.health.timeout_s))
     if not engine.is_reporter:

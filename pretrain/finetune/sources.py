@@ -7,6 +7,7 @@ from statistics import mean
 from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.labelled import LabelledSamples
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
@@ -102,6 +103,13 @@ class SourceJudges:
         """Why this layout answers nothing, and what to do; None: it does."""
         return self._first.obstacle if isinstance(self._first, TextJudge) else None
 
+    def num_cut(self, splits: Sequence[LabelledSplit]) -> Mapping[str, Mapping[LabelledSplit, int]]:
+        """Rows of each source and split that lose tokens because they are too long."""
+        return {
+            source: {split: _num_cut(judge, split) for split in splits if split in judge.dataset.splits()}
+            for source, judge in self.judges.items()
+        }
+
     def __call__(self, split: LabelledSplit) -> JudgedSplit:
         """Answers every row of a split of each source that has it, each once on any layout. Collective; call it where
         there is no `obstacle`."""
@@ -133,6 +141,11 @@ def make_judges(
 def figure_of_source(source: str, figure: str) -> str:
     """The name of a figure of one source of several."""
     return f"{source}/{figure}"
+
+
+def _num_cut(judge: Judge | TextJudge, split: LabelledSplit) -> int:
+    samples: LabelledSamples = judge.recipe.samples(judge.dataset, split)  # type: ignore[assignment]
+    return samples.num_cut
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from data_pipeline.dataset.manifest import SPLITS
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import CausalRecipe
+from data_pipeline.recipes.labelled import LabelledRecipe
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
@@ -97,6 +100,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_padding(stream),
         *_verified_later(config, stream),
         *_ineffective_settings(config),
+        *_cut_rows(stream, recipe),
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
@@ -164,6 +168,25 @@ def _skipped_documents(stream: SampleStream | ChainedStreams, recipe: Recipe) ->
         for dataset, split, samples in samples_by_split
         if samples.num_skipped
     )
+
+
+def _cut_rows(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
+    """Says how many labelled rows lose tokens because they are too long. Only on the rank that reports, since all rows
+    are tokenized for it."""
+    if dist.get_rank() != 0 or not isinstance(recipe, LabelledRecipe):
+        return ()
+    notes = []
+    with watchdog.allow_slow_io():
+        for dataset in stream.datasets:
+            assert isinstance(dataset, LabelledDataset), "the recipe reads labelled rows"
+            for split in SPLITS:
+                count = recipe.samples(dataset, split).num_cut
+                if count:
+                    notes.append(
+                        f"{count:,} of {dataset.num_rows(split):,} rows of {dataset.path(split)} are too long and lose "
+                        f"tokens: {recipe.objective.cut_by} says how many are kept"
+                    )
+    return tuple(notes)
 
 
 def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "data_pipeline.recipes": (
         "base bins windows",
         "objective",
-        "best_fit labelled masking targets",
+        "best_fit chat_template labelled masking targets",
         "causal control corruption instructions pairs segments spans tagging text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
         "registry",

@@ -65,9 +65,10 @@ def write_report(
     facts: FinetuneFacts,
     datasets: Mapping[str, LabelledDataset],
     judged: Mapping[LabelledSplit, JudgedSplit],
+    num_cut: Mapping[str, Mapping[LabelledSplit, int]],
 ) -> None:
-    """Writes the files into `directory`. `datasets` has the rows of each source. The curve comes from metrics.jsonl and
-    events.jsonl of the run. Call on one rank."""
+    """Writes the files into `directory`. `datasets` has the rows of each source, `num_cut` how many of them lose tokens
+    because they are too long. The curve comes from metrics.jsonl and events.jsonl of the run. Call on one rank."""
     directory.mkdir(parents=True, exist_ok=True)
     for split, one in judged.items():
         for source, answered in one.by_source.items():
@@ -87,7 +88,7 @@ def write_report(
         }
         for split, one in judged.items()
     }
-    record = {"facts": {**vars(facts), "date": date}, "splits": splits, "sources": sources}
+    record = {"facts": {**vars(facts), "date": date}, "splits": splits, "sources": sources, "cut": num_cut}
     write_text(directory / "report.json", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     validation = judged["validation"]
     names = list(next(iter(validation.by_source.values())).figures)
@@ -102,6 +103,12 @@ def write_report(
         sources=sources,
         names=names,
         several=validation.several,
+        cut=[
+            (f"{datasets[source].path(split)}", count, datasets[source].num_rows(split))
+            for source, by_split in num_cut.items()
+            for split, count in by_split.items()
+            if count
+        ],
         curve=curve(read_metrics(run.path), read_events(run.path), curves),
         sections=[
             _section(source, config, datasets[source], answered) for source, answered in validation.by_source.items()
