@@ -1,4 +1,4 @@
-"""The head of BERT and its kin: for masked tokens and, if asked for, one for a pair of segments."""
+"""The head of BERT and similar encoders: logits of masked tokens and, optionally, of a pair of segments."""
 
 from typing import Any
 
@@ -35,6 +35,6 @@ class MaskedHead(nn.Module):
         logits = project(self.norm(self.activation(self.transform(hidden_SBH))))
         if self.pooler is None or self.next_sentence is None:
             return logits
-        if self.shares_sequence:  # every tensor rank goes on alike, so each takes its own slice's gradient
+        if self.shares_sequence:  # what follows is computed alike on all tensor ranks: each keeps its slice's gradient
             hidden_SBH = gather_from_sequence_parallel_region(hidden_SBH, tensor_parallel_output_grad=False)
         return logits, self.next_sentence(torch.tanh(self.pooler(hidden_SBH[0])))

@@ -1,6 +1,7 @@
 """Runs on labelled rows: their config, their length, and what is reported of their data."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,6 +180,37 @@ def test_several_tasks_are_mixed_by_their_examples(folder: Path) -> None:
     for row, (source, _, _) in enumerate(batch.sample_ids.tolist()):
         start = tokenizer.encode(" ".join(prefixes[source]))
         assert batch.tokens[row, : len(start)].tolist() == start
+
+
+@pytest.mark.parametrize(
+    ("mixing", "rates"),
+    [
+        ({"name": "proportional", "cap": 12}, (12, 10)),
+        ({"name": "temperature", "temperature": 2}, (21**0.5, 10**0.5)),
+        ({"name": "temperature", "temperature": 2, "cap": 12}, (12**0.5, 10**0.5)),
+    ],
+    ids=["proportional, K = 12", "temperature 2", "temperature 2, K = 12"],
+)
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_ledger_counts_the_rows_of_each_task_that_ranks_read(
+    folder: Path, mixing: dict[str, Any], rates: tuple[float, float], world: int
+) -> None:
+    """Also that the rows of a source are read equally often, or once more, and that rates are T5's."""
+    config = resolve(config_of(folder, data=sources(folder, mixing=mixing), train={"epochs": 4}))
+    assert config.train.steps == 31  # 4 * 31 / 4
+    stream, _ = open_stream(config)
+    read = np.zeros((2, 21), np.int64)
+    for step in range(31):
+        for rank in range(world):
+            batch = stream.batch(step * 4, 4, rank, world)
+            ids = batch.sample_ids[rank * len(batch.tokens) : (rank + 1) * len(batch.tokens)]
+            np.add.at(read, (ids[:, 0], ids[:, 2]), 1)
+    usage = source_usage(config, stream, 31 * 4)
+    assert [one.samples for one in usage] == read.sum(axis=1).tolist()
+    for one, of_source, rate in zip(usage, (read[0], read[1, :10]), rates, strict=True):
+        assert abs(one.samples - 31 * 4 * rate / sum(rates)) <= 1
+        assert one.epochs == one.samples / len(of_source)
+        assert set(of_source.tolist()) <= {math.floor(one.epochs), math.ceil(one.epochs)}
 
 
 def test_the_ledger_and_the_trace_name_rows(folder: Path) -> None:
