@@ -1,8 +1,12 @@
 """Attention scores that fall linearly with the distance (ALiBi: Press et al. 2021, arXiv 2108.12409, section 3)."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
+
+from pretrain.attention.device_copies import DeviceCopies
 
 
 def slopes(heads: int) -> list[float]:
@@ -12,6 +16,18 @@ def slopes(heads: int) -> list[float]:
     below = 2 ** math.floor(math.log2(heads))
     between = [_geometric(2 * below)[index] for index in range(0, 2 * (heads - below), 2)]
     return _geometric(below) + between
+
+
+class AlibiBias:
+    """The biases of the heads of a rank, by distance."""
+
+    def __init__(self, slopes: Sequence[float]) -> None:
+        self.slopes = tuple(slopes)
+        """slope of each head"""
+        self._copies = DeviceCopies(np.array(slopes, dtype=np.float32))
+
+    def __call__(self, distances: Tensor) -> Tensor:
+        return falling(self._copies.on(distances.device), distances)
 
 
 def falling(slopes_H: Tensor, distances: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pretrain.attention.cases import Attend, AttentionBackend, AttentionCase
 from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.packed import attend_by_segment
 from pretrain.attention.patterns.banded import banded_attention
-from pretrain.attention.patterns.base import Sdpa, probabilities, under_mask
+from pretrain.attention.patterns.base import Sdpa, probabilities, score_mask
 from pretrain.attention.patterns.flex import flex
 from pretrain.attention.patterns.heads import mask_of
 from pretrain.attention.patterns.merged import disjoint, in_one_kernel, merged, one_tile, share_no_query
@@ -141,7 +141,13 @@ def _written_out(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: A
 
 
 def _under_mask(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
-    return under_mask(q, k, v, mask=case.mask(), bias=case.score_bias(), scale=case.scale, sdpa=sdpa)
+    shared = case.shared_score_mask(q.dtype)
+    if shared is not None:
+        out = sdpa(q, k, v, attn_mask=shared.tensor, scale=case.scale)
+        shared.keep_until_backward(out)
+        return out
+    mask, bias = case.mask(), case.score_bias()
+    return sdpa(q, k, v, attn_mask=mask if bias is None else score_mask(mask, bias, q.dtype), scale=case.scale)
 
 
 def _by_rule(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:

@@ -9,16 +9,18 @@ cross-attention and where rows of a cache have different lengths.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from pretrain.attention.alibi import AlibiBias
 from pretrain.attention.packed import PackedSegments, bias_of_segments, mask_of_segments
-from pretrain.attention.patterns.base import Drop
+from pretrain.attention.patterns.base import Drop, score_mask
 from pretrain.attention.patterns.heads import HeadRules
 from pretrain.attention.relative import Biases, by_distance
+from pretrain.attention.score_masks import ScoreMask, ScoreMasks
 from pretrain.config.patterns.base import MaskRule
 
 
@@ -55,6 +57,8 @@ class AttentionCase:
     """positions of queries, where the rows of a cache have different lengths"""
     distance_vectors: DistanceVectors | None = None
     """set in a model that adds vectors of distances to keys and values"""
+    score_masks: ScoreMasks = field(default_factory=ScoreMasks)
+    """the masks that this micro-batch has already made"""
 
     @property
     def causal(self) -> bool:
@@ -115,6 +119,23 @@ class AttentionCase:
             return torch.zeros(1, length, length, device=self.device) if added is None else added
 
         return bias_of_segments(self.packed, self.keys, of_segment, self.device)
+
+    def shared_score_mask(self, dtype: torch.dtype) -> ScoreMask | None:
+        """ALiBi's biases under the mask, which layers share; None: the bias is learned, or there is none."""
+        if not isinstance(self.bias, AlibiBias):
+            return None
+
+        def make() -> Tensor:
+            bias = self.score_bias()
+            assert bias is not None
+            return score_mask(self.mask(), bias, dtype)
+
+        rules = self.heads.rules(self.keys)
+        key = (self.bias.slopes, rules, self.causal, self.queries, self.keys, dtype, self.device)
+        of_rows = (self.key_mask_BK, self.packed, self.positions_BQ)
+        if all(columns is None for columns in of_rows):
+            return self.score_masks.shared(key, make)
+        return self.score_masks.of_batch((key, *(columns is None for columns in of_rows)), make)
 
     def distances(self) -> Tensor:
         """Distances of keys from their queries: [Q, K], or [B, 1, Q, K] where rows of a cache have different

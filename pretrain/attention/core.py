@@ -2,26 +2,24 @@
 sequences under context parallelism."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from pretrain.attention.alibi import falling, slopes
+from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.cases import AttentionBackend, AttentionCase, dispatch
-from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules
 from pretrain.attention.relative import Biases, bias_of_distances
 from pretrain.attention.rotary import frequencies, gain
+from pretrain.attention.score_masks import ScoreMasks
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
@@ -48,6 +46,8 @@ class AttentionInputs:
     """some segments contain padding"""
     cache: LayerCache | None = None
     """keys and values of the positions before these"""
+    score_masks: ScoreMasks = field(default_factory=ScoreMasks)
+    """score masks that layers share"""
 
 
 class CoreAttention(MegatronModule):
@@ -74,8 +74,7 @@ class CoreAttention(MegatronModule):
         heads = range(rank * count, (rank + 1) * count)
         self.heads = HeadRules(pattern=pattern, layer=layer_number - 1, heads=heads, causal=kind == "decoder")
         falls = model.positions.name == "alibi" and kind != "cross"
-        of_heads = np.array([slopes(model.heads)[head] for head in self.heads.heads], dtype=np.float32)
-        self.slopes = DeviceCopies(of_heads) if falls else None
+        self.alibi = AlibiBias([slopes(model.heads)[head] for head in heads]) if falls else None
         self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if model.positions.name == "relative" else model.dim_per_head**-0.5
@@ -129,21 +128,20 @@ class CoreAttention(MegatronModule):
             scale=self.scale,
             softcap=self.softcap,
             dropout=self.dropout if self.dropout.active else None,
-            bias=self._bias(table, not self.heads.causal or inputs.key_mask_BK is not None, q.device),
+            bias=self._bias(table, not self.heads.causal or inputs.key_mask_BK is not None),
             key_mask_BK=inputs.key_mask_BK,
             packed=inputs.packed,
             packed_with_padding=inputs.packed_with_padding,
             positions_BQ=inputs.positions_BS if ragged else None,
             distance_vectors=self.shaw,
+            score_masks=inputs.score_masks,
         )
 
-    def _bias(self, table: Tensor | None, both_ways: bool, device: torch.device) -> Biases | None:
+    def _bias(self, table: Tensor | None, both_ways: bool) -> Biases | None:
         """Biases of scores by distance: T5's `table`, or ALiBi's slopes."""
         if table is not None:
             return lambda distances: bias_of_distances(table, distances, both_ways, self.distance)
-        if self.slopes is not None:
-            return partial(falling, self.slopes.on(device))
-        return None
+        return self.alibi
 
     def _complete(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if query.shape == key.shape:  # in one exchange, as each waits for the slowest rank

@@ -1,11 +1,15 @@
-"""How many bytes of activations autograd holds for the backward pass."""
+"""How many bytes of activations and score masks are held for the backward pass."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
+from weakref import finalize
 
 import torch
 from torch import Tensor
+
+from pretrain.attention.score_masks import ScoreMask
 
 
 class SavedBytes:
@@ -52,12 +56,23 @@ class _Held:
 
 @contextmanager
 def counted(besides: Iterable[Tensor]) -> Iterator[SavedBytes]:
-    """What is saved inside; `besides`: weights, which are there anyway."""
+    """What is saved inside, and masks that layers share, which micro-batches hold from their first use on; `besides`:
+    weights, which are there anyway."""
     saved = SavedBytes(besides)
+    make = ScoreMask.__init__
+
+    def make_counted(mask: ScoreMask, tensor: Tensor) -> None:
+        make(mask, tensor)
+        storage = tensor.untyped_storage()
+        saved.hold(storage.data_ptr(), storage.nbytes())
+        finalize(mask, saved.release, storage.data_ptr(), storage.nbytes())
 
     def unpack(held: Any) -> Tensor:
         tensor: Tensor = held.tensor if isinstance(held, _Held) else held
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(saved.pack, unpack):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(saved.pack, unpack),
+        patch.object(ScoreMask, "__init__", make_counted),
+    ):
         yield saved

@@ -4,7 +4,6 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,9 +11,8 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import mappings
 from torch import Tensor
 
-from pretrain.attention.alibi import slopes
+from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.core import CoreAttention
-from pretrain.attention.device_copies import DeviceCopies
 from pretrain.engine.boxes import Piece
 from pretrain.engine.megatron import engine, state
 from pretrain.models.blocks import BiasDropoutAdd
@@ -87,7 +85,7 @@ def slopes_of_local_heads(patch: pytest.MonkeyPatch) -> None:
 
     def local(self: CoreAttention, *arguments: Any, **keywords: Any) -> None:
         build(self, *arguments, **keywords)
-        self.slopes = DeviceCopies(np.array(slopes(len(self.heads.heads)), np.float32))
+        self.alibi = AlibiBias(slopes(len(self.heads.heads)))
 
     patch.setattr(CoreAttention, "__init__", local)
 

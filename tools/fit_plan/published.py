@@ -159,7 +159,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             count,
             key_copies=0,
             score_biases=0,
-            biases_shared=0,
+            shared_score_masks=0,
             score_bytes=0,
             cross_score_bytes=0,
             score_share=1,

@@ -1,8 +1,9 @@
 """Mask rules as tensors, and attention under any mask.
 
 A query attends to a key if all of several conditions hold: the pattern's mask rule (`MaskRule.attends`), the order of
-positions in a decoder, the key mask (padding, a prefix), the packed document. `under_mask` and `probabilities` compute
-attention under any of these; a pattern's tiles (one file each) compute its causal case exactly, with less work.
+positions in a decoder, the key mask (padding, a prefix), the packed document. A kernel under a `score_mask` and
+`probabilities` compute attention under any of these; a pattern's tiles (one file each) compute its causal case exactly,
+with less work.
 
 Shapes: B batch, H heads, Q queries, K keys, D head dimension. Queries are the last Q of the K positions, so Q = K in
 training and Q < K when keys come from a cache.
@@ -68,16 +69,11 @@ def log_times(rule: MaskRule, query: Tensor, key: Tensor) -> Tensor:
     return logarithm
 
 
-def under_mask(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, bias: Tensor | None, scale: float, sdpa: Sdpa
-) -> Tensor:  # fmt: skip
-    """[B, H, Q, D]: attention with `bias` added to the scores, where `mask` (bool; None: everywhere) is true. Both
+def score_mask(mask: Tensor | None, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B or 1, H, Q, K] of `dtype`: `bias` where `mask` (bool; None: everywhere) is true, -inf elsewhere. Both
     broadcast to [B, H, Q, K]."""
-    score_mask = mask
-    if bias is not None:
-        score_mask = bias.to(q.dtype)
-        score_mask = score_mask if mask is None else score_mask.masked_fill(~mask, -torch.inf)
-    return sdpa(q, k, v, attn_mask=score_mask, scale=scale)
+    added = bias.to(dtype)
+    return added if mask is None else added.masked_fill(~mask, -torch.inf)
 
 
 def probabilities(

@@ -36,6 +36,10 @@ class HeadRules:
             indices[self._rule(head, length)].append(index)
         return indices
 
+    def rules(self, length: int) -> tuple[MaskRule, ...]:
+        """The mask rule of each head, in sequences of `length` positions."""
+        return tuple(self._rule(head, length) for head in self.heads)
+
     def subset(self, indices: Sequence[int]) -> "HeadRules":
         """The heads at these indices."""
         return replace(self, heads=[self.heads[index] for index in indices])

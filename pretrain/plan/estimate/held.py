@@ -115,6 +115,7 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         recomputed = np.maximum(recomputed, np.where(stack.layers > 0, of_one, 0.0))
         in_backward = np.maximum(of_one, again + gradients - freed)
         with_gradients = np.maximum(with_gradients, np.where(stack.layers > 0, in_backward, 0.0))
+        saved = saved + _shared_score_masks(work, stack)
     return saved, recomputed, with_gradients
 
 
@@ -187,6 +188,13 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     scores = scores + work.kept_score_biases * heads * stack.length * width
     scores = scores + positions / work.step.micro_sequences * stack.length * share * attention.pair_bytes
     return positions * width * copies / layout.tensor + angles + scores
+
+
+def _shared_score_masks(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes of the score masks that all layers of a rank share in all micro-batches, [n, s]."""
+    heads = work.model.heads / (work.layout.tensor * work.layout.context)
+    of_mask = heads * stack.length**2 * work.step.activation_bytes
+    return np.minimum(work.attention.shared_score_masks[:, None], stack.layers) * of_mask[:, None]
 
 
 def _shared_gradients(work: StepWorkload) -> Array:

@@ -98,7 +98,8 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     """What attention keeps, `count` times. `width`: bytes of an activation."""
     model, mask_bytes = config.model, _mask_bytes(config)
     learned = model.positions.name == "relative"
-    biased = learned or model.positions.name == "alibi"
+    falls = model.positions.name == "alibi"
+    biased = learned or falls
     drops = model.attention_dropout > 0
     writes_scores = drops or model.needs_explicit_scores
     patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
@@ -116,7 +117,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         count,
         key_copies=float(np.mean(key_copies)),
         score_biases=biased and not writes_scores,
-        biases_shared=model.positions.name == "alibi",
+        shared_score_masks=_distinct_masks(model) if falls and not writes_scores else 0,
         score_bytes=4 + capped + dropped if writes_scores else 0.0,
         cross_score_bytes=4 + dropped if drops else 0.0,
         score_share=float(np.mean(shares)),
@@ -138,6 +139,16 @@ def _lora_dropout_bytes(model: Model, element_bytes: float) -> dict[str, float]:
         field: element_bytes * sum(count for target, count in inputs.items() if target in targets)
         for field, inputs in features.items()
     }
+
+
+def _distinct_masks(model: Model) -> int:
+    """Masks that layers do not share, as their heads attend by different rules."""
+    length = model.sequence_length if model.has_encoder else None
+    rules = set()
+    for layer in range(max(model.stacks)):
+        pattern = model.attention.of_layer(layer)
+        rules.add(tuple(pattern.head(layer, head, length) for head in range(model.heads)))
+    return len(rules)
 
 
 def _mask_bytes(config: RunConfig) -> float:

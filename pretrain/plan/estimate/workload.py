@@ -205,9 +205,10 @@ class AttentionShapes(Entries):
     key_copies: Array
     """copies of keys and values, averaged over layers"""
     score_biases: Array
-    """1 where distance biases are kept for every score of a layer"""
-    biases_shared: Array
-    """1 where the rows of a micro-batch share these biases"""
+    """1 where scores have distance biases, and are not written out: the kernel keeps a bias for every score"""
+    shared_score_masks: Array
+    """masks with these biases, of all heads and one row, that the layers of a rank share; 0: each layer keeps its own,
+    for every row"""
     score_bytes: Array
     """bytes of each score of a head where scores are written out; 0: the kernel keeps none"""
     cross_score_bytes: Array
@@ -329,9 +330,8 @@ class StepWorkload(Entries):
 
     @property
     def kept_score_biases(self) -> Array:
-        """Distance biases that are kept for every score of a layer, on average over the rows of a micro-batch."""
-        shared = np.where(self.attention.biases_shared > 0, self.step.micro_sequences, 1.0)
-        return self.attention.score_biases / shared
+        """Distance biases that each layer keeps for every score."""
+        return np.where(self.attention.shared_score_masks > 0, 0.0, self.attention.score_biases)
 
     @property
     def logit_columns(self) -> Array:
