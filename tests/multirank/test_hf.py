@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import from_numpy
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
@@ -161,6 +162,17 @@ def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, lis
     return found
 
 
+def _imported(folder: Path, run: Path) -> tuple[bool, dict[str, np.ndarray], list[str]]:
+    """(whether our model has a head of two segments, its weights, warnings)."""
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty
+
+    config, warnings = read_config(folder, run), []
+    engine = build_empty(config)
+    import_hf(folder, config, engine, warnings.append)
+    return config.model.binary_head, whole_state(engine), warnings
+
+
 # The tests.
 
 
@@ -264,6 +276,30 @@ def test_only_what_both_implementations_agree_on_is_imported(tmp_path: Path) -> 
     assert "has a tensor that the model has no place for, transformer.h.9.ln_1.bias" in found["more"]
     assert "transformer.h.0.ln_1.bias has values that are no finite numbers" in found["NaN"]
     assert "has no weights for cls.predictions.bias" in found["headless"][1][0]
+
+
+def test_a_pooler_is_imported_whatever_class_the_config_names(tmp_path: Path) -> None:
+    """Such as the published bert-base-uncased: its config names BertForMaskedLM, and its file has the pooler."""
+    pooler = {f"pooler.dense.{leaf}": value(leaf, shape) for leaf, shape in {"weight": (32, 32), "bias": (32,)}.items()}
+
+    def with_pooler(values: dict[str, Any]) -> None:
+        values.update({f"bert.{name}": from_numpy(one) for name, one in pooler.items()})
+
+    def body_alone(values: dict[str, Any]) -> None:
+        with_pooler(values)
+        renamed = {name.removeprefix("bert."): one for name, one in values.items() if name.startswith("bert.")}
+        values.clear()
+        values.update(renamed)
+
+    whole = write("bert", tmp_path / "whole")
+    for name, change in {"masked": with_pooler, "body": body_alone}.items():
+        folder = changed(whole, tmp_path / name, tensors(change))
+        has_head, state, warnings = run_ranks(1, _imported, folder, tmp_path / f"run-{name}")[0]
+        assert has_head
+        assert all((state[f"model/head.{one}".replace(".dense", "")] == pooler[one]).all() for one in pooler)
+        assert "cls.seq_relationship.weight" in warnings[0]
+        assert not any("pooler.dense" in one for one in warnings)
+    assert not run_ranks(1, _imported, whole, tmp_path / "run-whole")[0][0]
 
 
 def test_sparse_encoders_are_imported_as_far_as_they_are_known(tmp_path: Path) -> None:

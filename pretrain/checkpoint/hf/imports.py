@@ -10,6 +10,7 @@ from torch import Tensor
 from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
+from pretrain.checkpoint.hf.family import HfHead
 from pretrain.checkpoint.hf.folder import Folder
 from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
@@ -37,6 +38,8 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     else:
         sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
         objective = {"name": folder.family.objective} | sentinels
+        if _has_pooler(folder):
+            model["binary_head"] = True
     tree = {
         "run": {"name": directory.resolve().name, "dir": str(run)},
         "train": {"steps": 1},
@@ -99,6 +102,16 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     if template is not None:
         atomic_write(run.chat_template, template.encode())
     return agreement
+
+
+def _has_pooler(folder: Folder) -> bool:
+    """Whether the folder has the dense layer that the family's classifiers begin with. A fine-tuned model starts with
+    it, so it is imported, with the head of two segments that reads it here."""
+    head = folder.family.heads.get("sequence")
+    if not isinstance(head, HfHead) or head.pooler is None:
+        return False
+    name = f"{head.pooler}.weight"
+    return not folder.tensors.keys().isdisjoint((name, name.partition(".")[2]))
 
 
 def _warn_of_skipped(
