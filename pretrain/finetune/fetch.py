@@ -6,6 +6,7 @@ The same files always give the same bytes. Beside them is a `README.md` with the
 
 import hashlib
 import json
+import shlex
 import tarfile
 import tempfile
 import zipfile
@@ -38,6 +39,7 @@ def fetch_set(name: str, directory: Path, source: Path | None, say: Callable[[st
     names = [*(f"{split}.jsonl" for split in published.splits), README]
     if all((directory / file).is_file() for file in names):
         say(f"{name}: {directory} exists already")
+        say(_usage(name, directory, published))
         return
     with ExitStack() as opened:
         scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pretrain-finetune-")))
@@ -54,6 +56,29 @@ def fetch_set(name: str, directory: Path, source: Path | None, say: Callable[[st
         atomic_write(directory / README, readme(name, published).encode())
     except OSError as error:
         raise RunError(f"{directory} cannot be written ({error.strerror}): choose another directory") from error
+    say(_usage(name, directory, published))
+
+
+def training_command(name: str, directory: Path, published: PublishedSet) -> str:
+    """The command that trains on a written set, with the shipped config of its objective."""
+    settings = [f"objective.{key}={value}" for key, value in published.settings.items()]
+    if published.labels:
+        settings.append(shlex.quote(f"objective.labels={json.dumps(list(published.labels))}"))
+    return " ".join(
+        (
+            "pretrain finetune CHECKPOINT",
+            f"finetune/{published.objective}",
+            f"data.path={directory}",
+            *settings,
+            f"run.dir=runs/{name}",
+        )
+    )
+
+
+def _usage(name: str, directory: Path, published: PublishedSet) -> str:
+    if "train" in published.splits:
+        return f"{name}: to train on it: {training_command(name, directory, published)}"
+    return f"{name}: to answer it with a fine-tuned run: pretrain eval RUN --tasks heldout data.path={directory}"
 
 
 def readme(name: str, published: PublishedSet) -> str:

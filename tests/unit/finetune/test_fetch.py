@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import re
+import shlex
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from pretrain.commands.finetune import main
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.finetune import fetch
 from pretrain.finetune.metrics import DEFAULT_METRICS, MetricContext, check_metric, default_metrics
@@ -72,6 +75,10 @@ def written(directory: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+COMMAND = (
+    "pretrain finetune CHECKPOINT finetune/classification data.path={} "
+    """'objective.labels=["bad", "good"]' run.dir=runs/moods"""
+)
 ROWS = {
     "test": [{"text": "poor", "label": "bad"}],
     "train": [{"text": "bad", "label": "bad"}, {"text": "fine", "label": "good"}],
@@ -97,6 +104,7 @@ def test_files_of_a_directory_become_splits_after_the_terms_are_shown(
         "moods: train.jsonl has 2 rows",
         "moods: validation.jsonl has 1 rows",
         "moods: test.jsonl has 1 rows",
+        f"moods: to train on it: {COMMAND.format(tmp_path / 'out')}",
     ]
     assert written(tmp_path / "out") == ROWS
     readme = (tmp_path / "out" / "README.md").read_text()
@@ -105,7 +113,19 @@ def test_files_of_a_directory_become_splits_after_the_terms_are_shown(
     assert 'Labels: ["bad", "good"]' in readme
     assert "Settings: objective.name=classification\n" in readme
     assert main(command) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"moods: {tmp_path / 'out'} exists already"
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"moods: {tmp_path / 'out'} exists already",
+        f"moods: to train on it: {COMMAND.format(tmp_path / 'out')}",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, published in SETS.items() if "train" in published.splits])
+def test_the_command_of_each_set_is_that_of_a_run(name: str) -> None:
+    command = shlex.split(fetch.training_command(name, Path("rows"), SETS[name]))
+    model = ["family=bert", "layers=1", "hidden=32", "heads=2", "segments=2", "sequence_length=512"]
+    config = load(RunConfig, command[3], [*command[4:], *(f"model.{setting}" for setting in model)])
+    assert config.objective.name == SETS[name].objective
+    assert tuple(getattr(config.objective, "labels", ())) == tuple(SETS[name].labels)
 
 
 @pytest.mark.usefixtures("moods")
