@@ -91,7 +91,7 @@ def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict
         values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
         weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
     theirs.load_state_dict(weights, strict=False)
-    rows, inputs = _rows_with_labels(config, head_rows_for(config, theirs.config))
+    rows, inputs = rows_with_labels(config, head_rows_for(config, theirs.config))
     inputs = hf_inputs(theirs, rows, model.position_offset) | inputs
     inputs.pop("decoder_input_ids", None)
     loss = theirs(**inputs).loss
@@ -114,7 +114,7 @@ def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict
     return ours, expected, result.loss_sum / result.token_count, loss.item()
 
 
-def _rows_with_labels(config: RunConfig, rows: Any) -> tuple[Any, dict[str, Any]]:
+def rows_with_labels(config: RunConfig, rows: Any) -> tuple[Any, dict[str, Any]]:
     """Our rows, and the labels as transformers' class takes them: -100 where a token has none. Spans are of rows
     without padding in encoders: transformers takes padding for a possible answer."""
     from dataclasses import replace

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import kinds
+from tests.benchmarks import finetune, kinds
 from tests.helpers.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +59,7 @@ ELSEWHERE = {
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",
     "evaluation": "test_scoring_is_timed_where_its_rival_is_installed",
+    "finetune": "test_fine_tuned_runs_are_compared_with_recorded_ones",
 }
 PARTS = {"data_build", "data_datatrove", "data_encoding", "data_memory", "data_readers", "data_reading", "data_rounds"}
 
@@ -131,6 +132,31 @@ def test_scoring_is_timed_where_its_rival_is_installed() -> None:
     arguments = "--shape tiny --documents 2 --batches 1 --rounds 1 --threads 1"
     (said,) = run_ranks(1, _said, "evaluation", arguments.split(), {})
     assert "lm-eval, our engine" in said
+
+
+@pytest.mark.slow
+def test_fine_tuned_runs_are_compared_with_recorded_ones(tmp_path: Path) -> None:
+    """A run of ours is made, and of the Trainer only recorded ones are read: it needs accelerate."""
+    from tests.helpers.hf_folders import write
+
+    model, out, data = write("bert", tmp_path / "model"), tmp_path / "out", tmp_path / "data" / "sst2"
+    labelled = [{"text": "abcd efgh " * (row % 3 + 1), "label": ["negative", "positive"][row % 2]} for row in range(24)]
+    data.mkdir(parents=True)
+    for split in ("train", "validation"):
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
+    out.mkdir()
+    recorded = [("theirs", 1, 0.5), ("theirs", 2, 0.75), ("ours", 2, 0.5)]
+    lines = [{"task": "sst2", "seed": seed, "side": side, "seconds": 10.0, "figures": {"accuracy": value}}
+             for side, seed, value in recorded]  # fmt: skip
+    (out / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    smaller = {"finetune.LENGTH": 32, "finetune.TASKS": {"sst2": finetune.Task(figure="accuracy", rows=16)}}
+    said = _said("finetune", [str(model), str(data.parent), str(out), "--tasks", "sst2", "--seeds", "1", "2"], smaller)
+    made = json.loads((out / "runs.jsonl").read_text().splitlines()[-1])
+    assert (made["side"], made["seed"]) == ("ours", 1)
+    assert made["seconds"] > 1
+    mean = (made["figures"]["accuracy"] + 0.5) / 2
+    assert f"| sst2 | 16 x 1 | 1 | accuracy | {100 * mean:.2f} +- " in said
+    assert "| 62.50 +- 17.68 |" in said
 
 
 def _said(name: str, arguments: list[str], smaller: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ def hf_config(model: Model, specials: Specials) -> AlbertConfig:
         embedding_size=model.embedding_size,
         num_hidden_groups=1,
         inner_group_num=1,
-        classifier_dropout_prob=0.0,
+        classifier_dropout_prob=model.dropout,
         architectures=[hf_class(model).__name__],
     )
 
