@@ -45,6 +45,9 @@ class Cursor:
 SPAN_START, SPAN_END = 1, 2
 """Bits of the labels of a span, at its first and its last position."""
 
+RIGHT_CHOICE, WRONG_CHOICE = 1, 2
+"""Labels of choices, each at the position that stands for it; 0 elsewhere."""
+
 Axis = Literal["rows", "inputs", "labels"]
 """What a dimension of a column counts: rows, the S input positions, or the L positions with a label."""
 
@@ -96,6 +99,11 @@ class Rows:
     document. None: document boundaries are ignored."""
     targets: NDArray[np.float32] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the number to predict at each position whose label counts, for a regression; 0 elsewhere."""
+    next_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels", masked=-1))
+    """[rows, L] the id that follows each position in its text, for a language-model loss beside that of a task head; -1
+    where none counts."""
+    summed: NDArray[np.bool_] | None = field(default=None, metadata=column("rows", "labels"))
+    """[rows, L] the positions whose answers are added up to one answer of the row. None: each answers alone."""
     label_positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the input position whose logits predict each label, for scoring; the model computes no other logits.
     None: the last L positions."""

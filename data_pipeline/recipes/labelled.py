@@ -112,7 +112,8 @@ class FormatObjective(LabelledObjective):
     def input_format(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None, decoder_only: bool
     ) -> InputFormat:
-        """The input format of a model with these lengths."""
+        """The input format of each text of rows with these lengths."""
+        sequence_length //= self.texts_per_row
         name, ids = self.known_format, self.specials(tokenizer)
         encoder_decoder = not decoder_only and name in ("bart", "t5")
         begin = tokenizer.begin_of_text if name == "gpt" else ids.cls
@@ -153,6 +154,26 @@ class PairObjective(FormatObjective):
     def columns(self) -> frozenset[str]:
         """See `Objective`."""
         return frozenset({"segments"} if self.segments else ())
+
+
+class SequenceObjective(PairObjective):
+    """Settings of objectives that label entire texts."""
+
+    text: str = Field(default="text", description="field that holds the text")
+    language_model_weight: float = Field(
+        default=0.0,
+        ge=0,
+        description="weight of an additional loss, the next token of the texts (GPT: 0.5), for decoders",
+    )
+
+    def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
+        """See `Objective`."""
+        if self.language_model_weight and shape != "decoder":
+            raise ValueError(
+                f"objective.language_model_weight={self.language_model_weight:g} is for decoders, which predict the "
+                f"next token, and the model is of the shape {shape}: leave it out"
+            )
+        return super().for_model(shape, input_format=input_format, segments=segments, packing=packing)
 
 
 @dataclass(frozen=True)
@@ -230,6 +251,33 @@ class InputFormat:
             shifted[:, 1 : self.sequence_length] = tokens[:, : self.sequence_length - 1]
             columns["decoder_tokens"] = shifted
         return columns
+
+    def packed_columns(self, inputs: Sequence[Sequence[JoinedTexts]], texts: int) -> dict[str, NDArray[Any]]:
+        """The columns of `Rows` that have several inputs each, at most `texts`, one after the other, which a model
+        reads as rows of their own."""
+
+        def padded(values: Sequence[Sequence[Ids]], filler: int) -> Ids:
+            return pad_rows([np.concatenate(row) for row in values], texts * self.sequence_length, filler)[0]
+
+        sizes = [[len(one.ids) for one in row] for row in inputs]
+        columns = {
+            "tokens": padded([[one.ids for one in row] for row in inputs], self.pad),
+            "documents": padded([[np.full(size, number) for number, size in enumerate(row)] for row in sizes], -1),
+            "positions": padded([[np.arange(size) for size in row] for row in sizes], 0),
+        }
+        if self.segments:
+            columns["segments"] = padded([[one.segments for one in row] for row in inputs], 0)
+        return columns
+
+    def next_tokens(self, inputs: Sequence[Sequence[JoinedTexts]], texts: int = 1) -> Ids:
+        """[rows, positions] the id after each id of inputs that lie side by side; -1 after the last of each."""
+        following = [np.concatenate([part for one in row for part in (one.ids[1:], [-1])]) for row in inputs]
+        return pad_rows(following, texts * self.sequence_length, -1)[0]
+
+    def text_positions(self, inputs: Sequence[JoinedTexts]) -> list[int]:
+        """`text_position` of each of the inputs that lie side by side in a row."""
+        begins = np.cumsum([0, *(len(one.ids) for one in inputs)]).tolist()
+        return [begin + self.text_position(one) for begin, one in zip(begins, inputs, strict=False)]
 
     def text_position(self, joined: JoinedTexts) -> int:
         """The position whose hidden state represents the entire input: an encoder's first one, else that of the last
@@ -354,12 +402,12 @@ class FormatRecipe(LabelledRecipe):
     @property
     def sequence_length(self) -> int:
         """Positions of the input."""
-        return self.inputs.sequence_length
+        return self.inputs.sequence_length * self.objective.texts_per_row
 
     @property
     def target_length(self) -> int:
         """Positions with a label."""
-        return self.inputs.label_length
+        return self.inputs.label_length * self.objective.texts_per_row
 
     @property
     def vocabulary(self) -> int:

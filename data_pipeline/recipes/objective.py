@@ -33,10 +33,13 @@ class TaskHead:
     """What takes the place of the language-model head of a model that is fine-tuned: a map from the last hidden state
     of each position to `outputs` numbers."""
 
-    kind: Literal["sequence", "token"]
-    """sequence: one position of each row has an answer, for its entire text; token: each position has one."""
+    kind: Literal["sequence", "token", "choice"]
+    """sequence: one position of each row has an answer, for its entire text; token: each position has one; choice: one
+    position of each text of a row has one, which is compared with those of the others."""
     outputs: int
     """Numbers for each position."""
+    language_model: bool = False
+    """Whether the model keeps its language-model head beside it."""
 
 
 class Objective(StrictSettings):
@@ -75,13 +78,18 @@ class Objective(StrictSettings):
 
     @property
     def row_length(self) -> int | None:
-        """Positions of its rows; None: as many as the model is made for."""
+        """Positions of each text of a row; None: as many as the model is made for."""
         return None
 
     @property
     def pads_to_longest(self) -> bool:
         """Whether a model computes no more positions of a micro-batch than its longest row has."""
         return False
+
+    @property
+    def texts_per_row(self) -> int:
+        """Texts that lie side by side in a row, each with its own positions."""
+        return 1
 
     @property
     def task_head(self) -> TaskHead | None:

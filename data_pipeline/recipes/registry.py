@@ -8,6 +8,7 @@ from pydantic import Field
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.control import Control
 from data_pipeline.recipes.denoising import Denoising
 from data_pipeline.recipes.instructions import Instructions
@@ -39,6 +40,7 @@ AnyObjective = Annotated[
     | Regression
     | Tagging
     | Spans
+    | Choice
     | Instructions
     | TextToText,
     Field(discriminator="name"),

@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,49 @@ from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Samples
 from data_pipeline.recipes.labelled import (
     FormatRecipe,
-    PairObjective,
     RowSamples,
+    SequenceObjective,
     check_classes,
     class_id,
     distinct,
 )
-from data_pipeline.recipes.objective import TaskHead
+from data_pipeline.recipes.objective import ModelShape, TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 
 
-class TextLabelObjective(PairObjective):
+class TextLabelObjective(SequenceObjective):
     """A label for each text or pair of texts."""
 
     label_type: ClassVar[type[np.generic]]
 
-    text: str = Field(default="text", description="field that holds the text")
     pair: str | None = Field(default=None, description="field that holds the second text of a pair; default: no pairs")
     label: str = Field(default="label", description="field that holds the label")
+    both_orders: bool = Field(
+        default=False,
+        description="read each pair in both orders, and sum the states of both last tokens before the classifier, "
+        "where the order means nothing (GPT's similarity), for decoders",
+    )
+
+    def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
+        """See `Objective`."""
+        if self.both_orders and self.pair is None:
+            raise ValueError("objective.both_orders reads pairs in both orders: set objective.pair to the second text")
+        if self.both_orders and shape != "decoder":
+            raise ValueError(
+                f"objective.both_orders is for decoders, which read one text before the other, and the model is of the "
+                f"shape {shape}: leave it out"
+            )
+        return super().for_model(shape, input_format=input_format, segments=segments, packing=packing)
+
+    @property
+    def texts_per_row(self) -> int:
+        """See `Objective`."""
+        return 2 if self.both_orders else 1
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`: rows of two orders say which one each token is of."""
+        return super().columns | ({"documents"} if self.both_orders else set())
 
     @property
     def text_fields(self) -> list[str]:
@@ -82,7 +107,7 @@ class Classification(TextLabelObjective):
     @property
     def task_head(self) -> TaskHead:
         """See `Objective`: a number for each class."""
-        return TaskHead("sequence", len(self.labels))
+        return TaskHead("sequence", len(self.labels), language_model=self.language_model_weight > 0)
 
     def read_label(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> int:
         """See `TextLabelObjective`: the class id."""
@@ -114,7 +139,7 @@ class Regression(TextLabelObjective):
     @property
     def task_head(self) -> TaskHead:
         """See `Objective`: one number."""
-        return TaskHead("sequence", 1)
+        return TaskHead("sequence", 1, language_model=self.language_model_weight > 0)
 
     def read_label(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> float:
         """See `TextLabelObjective`: the number."""
@@ -162,10 +187,23 @@ class TextLabelSamples(RowSamples):
     def rows(self, seed: int, ids: Ids) -> Rows:
         """See `Samples`: nothing about them is drawn."""
         recipe, inputs, fields = self.recipe, self.recipe.inputs, self.recipe.objective.text_fields
+        objective = recipe.objective
         texts = recipe.encode([row[name] for row in self._read(ids) for name in fields])
-        joined = [inputs.join(texts[n : n + len(fields)]) for n in range(0, len(texts), len(fields))]
-        labels = np.zeros((len(ids), inputs.label_length), self.labels.dtype)
+        pairs = [texts[n : n + len(fields)] for n in range(0, len(texts), len(fields))]
+        joined = [inputs.join(pair) for pair in pairs]
+        every, positions = np.arange(len(ids)), np.array([inputs.text_position(one) for one in joined])
+        labels = np.zeros((len(ids), recipe.target_length), self.labels.dtype)
         mask = np.zeros(labels.shape, np.float32)
-        cells = np.arange(len(ids)), [inputs.text_position(one) for one in joined]
-        labels[cells], mask[cells] = self.labels[ids[:, 2]], 1
-        return Rows(**inputs.columns(joined), **recipe.objective.label_columns(labels), loss_mask=mask)
+        labels[every, positions], mask[every, positions] = self.labels[ids[:, 2]], 1
+        rows = [[one] for one in joined]
+        if objective.both_orders:
+            rows = [[one, inputs.join(pair[::-1])] for one, pair in zip(joined, pairs, strict=True)]
+        columns = inputs.packed_columns(rows, 2) if objective.both_orders else inputs.columns(joined)
+        columns |= objective.label_columns(labels)
+        if objective.both_orders:  # the second order answers together with the first
+            last = [inputs.text_positions(row)[1] for row in rows]
+            columns["summed"] = np.zeros(mask.shape, np.bool_)
+            columns["summed"][every, positions] = columns["summed"][every, last] = True
+        if objective.language_model_weight:
+            columns["next_tokens"] = inputs.next_tokens(rows, objective.texts_per_row)
+        return Rows(**columns, loss_mask=mask)

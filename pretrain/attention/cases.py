@@ -71,13 +71,19 @@ class AttentionCase:
         return not masked and self.bias is None and (self.causal or not self.heads.dense)
 
     @property
+    def packed_encoder(self) -> bool:
+        """Whether it is an encoder's attention within texts that lie side by side in a row."""
+        return not self.causal and self.packed is not None and self.key_mask_BK is None
+
+    @property
     def by_segments(self) -> bool:
         """Whether rows are packed and each segment is computed as a sequence of its own."""
         if self.packed is None or self.positions_BQ is not None:
             return False
         if self.causal:
             return self.key_mask_BK is None
-        return not self.packed_with_padding and self.bias is None and not self.heads.dense
+        splits = self.packed_encoder or not self.heads.dense
+        return not self.packed_with_padding and self.bias is None and splits
 
     @property
     def written_out(self) -> bool:
@@ -157,7 +163,7 @@ class AttentionCase:
 
     def _encoder_mask(self) -> Tensor | None:
         attends: Tensor | None
-        if self.heads.dense:
+        if self.heads.dense and not self.packed_encoder:
             attends = None
         elif self.packed is not None:
             attends = self._segment_mask(self.packed)

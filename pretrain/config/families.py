@@ -30,6 +30,8 @@ class Capabilities:
     pooler: Literal["tanh", "activation"] | None = None
     """what follows the dense layer that a position goes through before it answers for its row (`task_head`); None:
     there is no such layer. "activation": that of the layers"""
+    drops_before_pooler: bool = False
+    """the input of that layer drops out too, where one position answers for its row (RoBERTa's classifier)"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
     input_format: str | None = None
@@ -68,14 +70,25 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=2,
         input_format="roberta",
         pooler="tanh",
+        drops_before_pooler=True,
         positions=_OF_ENCODERS,
         only=_BEFORE_LLAMA,
     ),
-    "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, pooler="tanh", only=_BEFORE_LLAMA),
+    "t5": Capabilities(
+        encoder=True,
+        decoder=True,
+        decoder_alone=True,
+        prefix=True,
+        pooler="tanh",
+        drops_before_pooler=True,
+        only=_BEFORE_LLAMA,
+    ),
     "transformer": Capabilities(
         encoder=True, decoder=True, positions=("learned", "sinusoidal", "relative", "shaw"), only=_BEFORE_LLAMA
     ),
-    "bart": Capabilities(encoder=True, decoder=True, input_format="bart", pooler="tanh", only=_BEFORE_LLAMA),
+    "bart": Capabilities(
+        encoder=True, decoder=True, input_format="bart", pooler="tanh", drops_before_pooler=True, only=_BEFORE_LLAMA
+    ),
     "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
     "ctrl": Capabilities(
         decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
@@ -86,6 +99,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=1,
         pooler="activation",
+        drops_before_pooler=True,
         positions=("rotary",),
         only=_BEFORE_LLAMA,
     ),

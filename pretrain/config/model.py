@@ -250,25 +250,37 @@ class Model(Section):
         return self.embedding_size or self.hidden
 
     @property
+    def has_vocabulary_logits(self) -> bool:
+        """Whether it has a language-model head, beside a task head or without one."""
+        return self.task_head is None or self.task_head.language_model
+
+    @property
     def ties_output(self) -> bool:
         """Whether the token embedding is the output projection: a task head has none."""
-        return self.tie_word_embeddings and self.task_head is None
+        return self.tie_word_embeddings and self.has_vocabulary_logits
 
     @property
     def classifier_bias(self) -> bool:
         """Whether a task head has a bias: all but the row classifiers of decoders (as in transformers)."""
-        return self.task_head is not None and (self.task_head.kind == "token" or not self.is_causal)
+        return self.task_head is not None and (self.task_head.kind != "sequence" or not self.is_causal)
 
     @property
     def has_pooler(self) -> bool:
         """Whether a task head has a dense layer before its classifier."""
         head = self.task_head
-        return head is not None and head.kind == "sequence" and self.capabilities.pooler is not None
+        return head is not None and head.kind != "token" and self.capabilities.pooler is not None
+
+    @property
+    def drops_before_pooler(self) -> bool:
+        """Whether the input of that dense layer drops out too."""
+        head = self.task_head
+        return head is not None and head.kind == "sequence" and self.capabilities.drops_before_pooler
 
     @property
     def head_outputs(self) -> int:
         """Numbers that the head makes for each position, those that pad the vocabulary included."""
-        return self.padded_vocab_size if self.task_head is None else self.task_head.outputs
+        vocabulary = self.padded_vocab_size if self.has_vocabulary_logits else 0
+        return vocabulary + (0 if self.task_head is None else self.task_head.outputs)
 
     @property
     def gated(self) -> bool:

@@ -29,6 +29,9 @@ from pretrain.config.task_head import TaskHeadShape
 from pretrain.config.track import Track
 from pretrain.config.train import Train
 
+_OF_POSITIONS = ("spans", "choice")
+"""losses that compare the positions of a row"""
+
 
 class RunConfig(Section):
     run: Run
@@ -54,14 +57,15 @@ class RunConfig(Section):
 
     @property
     def sequence_length(self) -> int:
-        """Positions of a row: the objective's, or else the model's."""
-        return self.objective.row_length or self.model.sequence_length
+        """Positions of a row: of each of its texts as many as the objective says, or else the model."""
+        return (self.objective.row_length or self.model.sequence_length) * self.objective.texts_per_row
 
     @property
     def row_model(self) -> Model:
-        """The model as it reads rows of `sequence_length`, which it may be made longer than."""
-        length = self.objective.row_length
-        if length is None:
+        """The model as it reads rows of `sequence_length`, which it may be made longer than; or shorter, where several
+        texts lie in a row."""
+        length = self.sequence_length
+        if self.objective.row_length is None and length == self.model.sequence_length:
             return self.model
         target = length if self.model.is_encoder_decoder else None
         return self.model.model_copy(update={"sequence_length": length, "target_length": target})
@@ -81,11 +85,15 @@ class RunConfig(Section):
     def _head_of_the_objective(self) -> "RunConfig":
         model, objective = self.model, self.objective
         asked = objective.task_head
-        head = None if asked is None else TaskHeadShape(kind=asked.kind, outputs=asked.outputs)
+        head = None if asked is None else TaskHeadShape(**vars(asked))
         if model.task_head not in (None, head):
             raise ValueError(
                 f"model.task_head={model.task_head.kind} with {model.task_head.outputs} outputs is not the head of "
                 f"objective.name={objective.name}: leave it out"
+            )
+        if objective.loss in _OF_POSITIONS and objective.label_smoothing:
+            raise ValueError(
+                f"objective.label_smoothing is for classes of a fixed number: leave it out for {objective.name}"
             )
         if head is not None and objective.z_loss:
             raise ValueError(f"objective.z_loss is of a vocabulary's logits: leave it out for {objective.name}")
@@ -225,7 +233,7 @@ class RunConfig(Section):
             raise ValueError(
                 f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
             )
-        if "documents" in objective.columns and not model.capabilities.packing:
+        if getattr(objective, "packing", None) == "best_fit" and not model.capabilities.packing:
             having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
             raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {model.family}")
         if "next_sentence" in objective.columns and not (model.segments > 1 and model.binary_head):

@@ -8,10 +8,13 @@ from pretrain.config.section import Section
 
 
 class TaskHeadShape(Section):
-    """A head of `outputs` numbers for each position, in place of the vocabulary's logits."""
+    """A head of `outputs` numbers for each position, in place of the vocabulary's logits, or beside them."""
 
-    kind: Literal["sequence", "token"] = Field(
+    kind: Literal["sequence", "token", "choice"] = Field(
         description="sequence: one position answers for its row, after the family's pooler; token: each position "
-        "answers for itself"
+        "answers for itself; choice: one position answers for each of several texts of a row, after the pooler"
     )
-    outputs: int = Field(gt=0, description="numbers per answer: classes, or 1 of a regression, or 2 of a span")
+    outputs: int = Field(
+        gt=0, description="numbers per answer: classes, or 1 of a regression or a choice, or 2 of a span"
+    )
+    language_model: bool = Field(False, description="keep the vocabulary's logits beside it, for an additional loss")

@@ -7,7 +7,7 @@ Each token follows from the one before it, nearly; what a target says follows fr
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.batch import SPAN_END, SPAN_START, Batch, Cursor, Rows
+from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, WRONG_CHOICE, Batch, Cursor, Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.config.task_head import TaskHeadShape
 
@@ -61,6 +61,8 @@ class SyntheticStream:
 
     def _labelled(self, randoms: list[np.random.Generator], head: TaskHeadShape) -> Rows:
         """Texts of all lengths with what `head` is to answer of their last tokens, or of each."""
+        if self._objective.texts_per_row > 1:
+            return self._side_by_side(randoms, head)
         model, length = self._model, self._length
         tokens = np.stack([self._span(random, length - 1) for random in randoms])
         sizes = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])
@@ -87,6 +89,42 @@ class SyntheticStream:
             decoder_tokens=shifted if model.is_encoder_decoder else None,
             attention_mask=seen if model.has_encoder else None,
             segments=(np.arange(length) * 3 >= sizes[:, None]).astype(np.int64) if model.segments > 1 else None,
+            next_tokens=_following(tokens, seen) if head.language_model else None,
+        )
+
+    def _side_by_side(self, randoms: list[np.random.Generator], head: TaskHeadShape) -> Rows:
+        """Several texts in each row, with what `head` is to answer of their last tokens: of choices two or more which
+        one is right, of others one answer for all of them."""
+        rows, texts = len(randoms), self._objective.texts_per_row
+        length, chooses = self._length // texts, self._objective.loss == "choice"
+        tokens = np.stack([self._span(random, texts * length - 1) for random in randoms]).reshape(rows, texts, length)
+        sizes = np.stack([random.integers(int(length * _SHORTEST), length + 1, texts) for random in randoms])
+        counts = np.array([random.integers(2, texts + 1) for random in randoms])
+        sizes = np.where(np.arange(texts) < counts[:, None], sizes, 0)
+        seen = np.arange(length) < sizes[..., None]
+        last = (np.arange(length) == sizes[..., None] - 1).reshape(rows, -1)
+        first = (np.arange(texts) == 0).repeat(length)
+        right = (np.arange(texts) == (tokens[:, 0, 0] % counts)[:, None]).repeat(length, axis=1)
+        numbers = np.broadcast_to(np.arange(texts)[:, None], seen.shape)
+        columns = {
+            "documents": np.where(seen, numbers, -1),
+            "positions": np.broadcast_to(np.arange(length), seen.shape),
+            "segments": (np.arange(length) * 3 >= sizes[..., None]).astype(np.int64),
+            "next_tokens": _following(tokens.reshape(-1, length), seen.reshape(-1, length)),
+        }
+        if self._model.segments < 2:
+            del columns["segments"]
+        if not head.language_model:
+            del columns["next_tokens"]
+        flat = tokens.reshape(rows, -1)
+        labels = np.where(last, np.where(right, RIGHT_CHOICE, WRONG_CHOICE), 0) if chooses else flat % head.outputs
+        return Rows(
+            flat,
+            labels,
+            (last & (right if chooses else first)).astype(np.float32),
+            targets=(flat / self._vocabulary).astype(np.float32) if self._objective.loss == "regression" else None,
+            summed=None if chooses else last,
+            **{name: values.reshape(rows, -1) for name, values in columns.items()},
         )
 
     def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:
@@ -104,3 +142,10 @@ class SyntheticStream:
     def _span(self, random: np.random.Generator, length: int) -> NDArray[np.int64]:
         steps = random.integers(1, 4, length + 1)
         return (random.integers(self._vocabulary) + np.cumsum(steps)) % self._vocabulary
+
+
+def _following(tokens: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[rows, length] the token after each of a text; -1 from its last one on."""
+    following = np.full_like(tokens, -1)
+    following[:, :-1] = np.where(seen[:, 1:], tokens[:, 1:], -1)
+    return following

@@ -1,4 +1,5 @@
-"""What the numbers of a task head say of a row: a class, a number, a tag for each word, or a text of its context."""
+"""What the numbers of a task head say of a row: a class, a number, a tag for each word, a text of its context, or a
+choice."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.batch import Rows
+from data_pipeline.batch import RIGHT_CHOICE, Rows
 from data_pipeline.recipes.base import Samples
 from data_pipeline.recipes.spans import SpansSamples
 from data_pipeline.recipes.tagging import TaggingSamples
@@ -25,11 +26,11 @@ class RowAnswer:
     number: int
     """number of the row in its split, from 0"""
     predicted: Any
-    """a class, a number, a tag for each word, or a text"""
+    """a class, a number, a tag for each word, a text, or the number of a choice"""
     expected: Any
     """what the row says; of texts, any of a list is right"""
     confidence: float | None = None
-    """probability of a predicted class; None for other answers"""
+    """probability of a predicted class or choice; None for other answers"""
     score: float = 0.0
     """logits of a span, by which windows of a row are compared"""
     no_answer: float = 0.0
@@ -46,6 +47,8 @@ def reader(samples: Samples, loss: str, labels: Sequence[str | int]) -> Read:
         return lambda number, row, outputs: _span(samples, number, outputs)
     if isinstance(samples, TaggingSamples):
         return lambda number, row, outputs: _tags(samples, number, outputs, labels)
+    if loss == "choice":
+        return _choice
     if loss == "regression":
         return _number
     return lambda number, row, outputs: _class(number, row, outputs, labels)
@@ -77,6 +80,19 @@ def _class(number: int, row: Rows, outputs: Outputs, labels: Sequence[str | int]
         predicted=labels[chosen],
         expected=labels[int(row.labels[0, place])],
         confidence=probability,
+    )
+
+
+def _choice(number: int, row: Rows, outputs: Outputs) -> RowAnswer:
+    """The number of the choice with the largest output."""
+    places = np.flatnonzero(row.labels[0])
+    logits = outputs[places, 0].astype(np.float64)
+    chosen = int(logits.argmax())
+    return RowAnswer(
+        number=number,
+        predicted=chosen,
+        expected=int(np.flatnonzero(row.labels[0, places] == RIGHT_CHOICE)[0]),
+        confidence=float(1 / np.exp(logits - logits[chosen]).sum()),
     )
 
 

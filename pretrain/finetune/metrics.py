@@ -6,6 +6,7 @@
 | regression | number | number |
 | tagging | list of tags, one for each word | list of tags |
 | spans | text | list of texts, of which any is right |
+| choice | number of the choice, from 0 | number of the right choice |
 | instructions, text_to_text | text | list of texts, of which any is right |
 
 Fractions and correlations are written as they are, not times 100. What the references leave undefined (the Pearson
@@ -264,7 +265,9 @@ def _not_an_entity_tag(labels: Sequence[Label]) -> Label | None:
 
 METRICS: Mapping[str, FinetuneMetric] = {
     "accuracy": FinetuneMetric(
-        objectives=(*_CLASSES, "tagging"), compute=_accuracy, needs="fraction of examples, or of words, that are right"
+        objectives=(*_CLASSES, "tagging", "choice"),
+        compute=_accuracy,
+        needs="fraction of examples, or of words, that are right",
     ),
     "f1": FinetuneMetric(
         objectives=_CLASSES,
@@ -327,6 +330,7 @@ DEFAULT_METRICS: Mapping[str, tuple[str, ...]] = {
     "regression": ("pearson", "spearman"),
     "tagging": ("entity_f1", "accuracy"),
     "spans": ("f1_of_tokens", "exact_match"),
+    "choice": ("accuracy",),
     "text_to_text": ("exact_match",),
     "instructions": ("rougeL",),
 }

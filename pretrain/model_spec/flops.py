@@ -30,10 +30,11 @@ def training_flops_per_token(model: Model) -> float:
             multiply_adds += length * (weights + scores * (keys + model.shaw_rows))
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
+    head = 0
     if model.task_head is not None:
-        head = model.hidden * (model.task_head.outputs + (model.hidden if model.has_pooler else 0))
-    else:
-        head = model.vocab_size * model.embedding_dim
+        head += model.hidden * (model.task_head.outputs + (model.hidden if model.has_pooler else 0))
+    if model.has_vocabulary_logits:
+        head += model.vocab_size * model.embedding_dim
         if model.capabilities.masked_head:
             head += model.hidden * model.embedding_dim
     if model.embedding_size is not None:

@@ -167,9 +167,10 @@ def shaw(model: Model) -> Iterator[ParameterSpec]:
 
 def head(model: Model) -> Iterator[ParameterSpec]:
     """The output layer, which a tied embedding provides or which has its own weight, and before it the layers that an
-    encoder needs to predict tokens; or a task head."""
+    encoder needs to predict tokens; or a task head; or both."""
     if model.task_head is not None:
         yield from _under("head.", task_head(model, model.task_head))
+    if not model.has_vocabulary_logits:
         return
     if model.capabilities.masked_head:
         yield from _under("head.transform.", _replicated_linear(model, model.hidden, model.embedding_dim))

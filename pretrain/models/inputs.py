@@ -25,6 +25,8 @@ class MicroBatch:
     segments_BS: Tensor | None = None
     next_sentence_B: Tensor | None = None
     targets_BL: Tensor | None = None
+    next_tokens_BL: Tensor | None = None
+    summed_BL: Tensor | None = None
     label_positions_BL: Tensor | None = None
     packed: PackedSegments | None = None
     """the documents of packed rows; in an encoder with sparse patterns each row up to its last position that is not

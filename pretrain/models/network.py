@@ -41,7 +41,8 @@ class FamilyParts:
 
 class Network(LanguageModule):
     """Called with a MicroBatch: the stream for the next stage, or on the last one the logits [L, B, V / tensor ranks],
-    or what a judge of logits says, and what else the head makes; or the answers of a task head [L, B, outputs]."""
+    or what a judge of logits says, and what else the head makes; or the answers of a task head [L, B, outputs]; or
+    both, in this order, where the model keeps its language-model head beside a task head."""
 
     def __init__(
         self, model: Model, megatron: MegatronConfig, parts: FamilyParts, first: bool, last: bool, chunk: int | None
@@ -58,18 +59,22 @@ class Network(LanguageModule):
         self.decoder = Layers(model, megatron, chunk, parts.final)  # of either stack: megatron-core looks for the name
         if last and model.task_head is not None:
             self.head: nn.Module = AnswerHead(model, megatron)
-        elif last:
-            self.head = parts.head(model, megatron)
+        if last and model.has_vocabulary_logits:
+            vocabulary_head = parts.head(model, megatron)
+            if model.task_head is None:
+                self.head = vocabulary_head
+            else:
+                self.vocabulary_head = vocabulary_head
             self.output_layer = megatron.kernels.output_linear(
                 model.embedding_dim,
                 model.padded_vocab_size,
                 config=megatron,
                 init_method=lambda weight: weight,
-                bias=getattr(self.head, "bias", False),
+                bias=getattr(vocabulary_head, "bias", False),
                 gather_output=False,
                 skip_weight_param_allocation=first and model.tie_word_embeddings,
             )
-        if model.task_head is None and (first or last):
+        if model.has_vocabulary_logits and (first or last):
             self.setup_embeddings_and_output_layer()
 
     def set_input_tensor(self, input_tensor: list[Tensor]) -> None:
@@ -114,7 +119,7 @@ class Network(LanguageModule):
             hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))
         elif labels < len(hidden):
             hidden = hidden[-labels:]
-        if self.model.task_head is not None:
+        if not self.model.has_vocabulary_logits:
             return self.head(hidden)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 
@@ -123,7 +128,9 @@ class Network(LanguageModule):
                 return finish(self.output_layer(x_LBH, weight)[0])
             return self.output_layer(x_LBH, weight, lambda logits, where: judge(finish(logits).float(), where))[0]
 
-        return self.head(hidden, project)
+        if self.model.task_head is None:
+            return self.head(hidden, project)
+        return self.vocabulary_head(hidden, project), self.head(hidden)
 
 
 def _as_they_are(logits_LBV: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ from pretrain.models.megatron_config import MegatronConfig
 
 class AnswerHead(nn.Module):
     """A linear layer behind dropout. Where one position answers for its row, a dense layer and its activation come
-    first in families that have a pooler (BERT: arXiv 1810.04805, section 4.1)."""
+    first in families that have a pooler (BERT: arXiv 1810.04805, section 4.1), in some behind dropout of their own."""
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
         assert model.task_head is not None
         linear, pooler = megatron.kernels.linear, model.capabilities.pooler
+        self.input_dropout = HiddenDropout(megatron) if model.has_pooler and model.drops_before_pooler else None
         self.pooler = linear(model.hidden, model.hidden) if model.has_pooler else None
         self.activation = torch.tanh if pooler == "tanh" else megatron.kernels.activation[model.activation]
         self.dropout = HiddenDropout(megatron)
@@ -27,7 +28,8 @@ class AnswerHead(nn.Module):
 
     def forward(self, hidden_LBH: Tensor) -> Tensor:
         """[L, B, outputs], of all L positions also where tensor ranks share them."""
-        x_LBH = hidden_LBH if self.pooler is None else self.activation(self.pooler(hidden_LBH))
+        x_LBH = hidden_LBH if self.input_dropout is None else self.input_dropout(hidden_LBH)
+        x_LBH = x_LBH if self.pooler is None else self.activation(self.pooler(x_LBH))
         answers_LBK: Tensor = self.classifier(self.dropout(x_LBH))
         if self.shares_sequence:  # all tensor ranks compute the same loss from it, so each keeps its slice's gradient
             answers_LBK = gather_from_sequence_parallel_region(answers_LBK, tensor_parallel_output_grad=False)

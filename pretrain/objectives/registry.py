@@ -5,8 +5,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.kernels import Kernels
 from pretrain.objectives.base import LossGroups, LossObjective
 from pretrain.objectives.next_sentence import NextSentence, SentenceOrder
-from pretrain.objectives.task_heads import ClassLoss, SpanLoss, SquaredErrorLoss
+from pretrain.objectives.task_heads import ChoiceLoss, ClassLoss, SpanLoss, SquaredErrorLoss
 from pretrain.objectives.tokens import Tokens
+from pretrain.objectives.with_language_model import WithLanguageModel
 
 LOSSES: Registry[type[LossObjective]] = Registry(
     "pretrain.losses",
@@ -17,6 +18,7 @@ LOSSES: Registry[type[LossObjective]] = Registry(
         "classes": ClassLoss,
         "regression": SquaredErrorLoss,
         "spans": SpanLoss,
+        "choice": ChoiceLoss,
     },
     LossObjective,
 )
@@ -24,4 +26,6 @@ LOSSES: Registry[type[LossObjective]] = Registry(
 
 def make_loss(config: RunConfig, kernels: Kernels, groups: LossGroups) -> LossObjective:
     """The loss of a config's objective on this rank."""
-    return LOSSES.require(config.objective.loss)(config, kernels, groups)
+    loss = LOSSES.require(config.objective.loss)(config, kernels, groups)
+    weight: float = getattr(config.objective, "language_model_weight", 0.0)
+    return WithLanguageModel(config, kernels, groups, loss, weight) if weight else loss

@@ -1,4 +1,4 @@
-"""Losses of task heads: of a class, of a number, and of the first and last position of a span.
+"""Losses of task heads: of a class, of a number, of the first and last position of a span, and of a choice.
 
 Where a position answers is in the batch (`loss_mask`), as for tokens, so that micro-batches, context ranks and rows
 that only pad a batch need nothing of their own. AnswerLoss are the same on every tensor rank.
@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data_pipeline.batch import SPAN_END, SPAN_START, Rows
+from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
@@ -47,14 +47,25 @@ class AnswerLoss(LossObjective):
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        losses_BL = self.losses(outputs.transpose(0, 1).float(), batch, self._smoothing)
+        losses_BL = self.losses(self._answers(outputs, batch), batch, self._smoothing)
         return {self.term: Term((losses_BL * batch.loss_mask_BL).sum(), batch.loss_mask_BL.sum().int())}
 
     def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`. The loss of a number counts as minus its log probability."""
-        answers_BLK = outputs.transpose(0, 1).float()
+        answers_BLK = self._answers(outputs, batch)
         losses_BL, right_BL = self.losses(answers_BLK, batch), self.right(answers_BLK, batch)
         return ScoredLabels(-losses_BL, right_BL, {}, answers_BLK)
+
+    def _answers(self, outputs_LBK: Tensor, batch: MicroBatch) -> Tensor:
+        """[B, L, K] fp32: of each position, or at each position the sum of those that the batch adds up. A classifier
+        without a bias answers for the sum of hidden states by the sum of its answers (GPT: Radford et al. 2018, section
+        3.3)."""
+        answers_BLK = outputs_LBK.transpose(0, 1).float()
+        if batch.summed_BL is None:
+            return answers_BLK
+        mine_BK = (answers_BLK * batch.summed_BL[..., None]).sum(1)
+        sum_BK: Tensor = _SumOverContext.apply(mine_BK, self._context_group)  # type: ignore[no-untyped-call]
+        return sum_BK[:, None].expand_as(answers_BLK)
 
     @abstractmethod
     def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
@@ -115,10 +126,7 @@ class SpanLoss(AnswerLoss):
         right_B = torch.ones(len(answers_BLK), dtype=torch.bool, device=answers_BLK.device)
         for number, bit in enumerate((SPAN_START, SPAN_END)):
             logits_BL = self._among_tokens(answers_BLK[..., number], batch)
-            label_BL = logits_BL.masked_fill((batch.labels_BL & bit) == 0, -torch.inf)
-            largest_B2 = torch.stack([logits_BL.amax(1), label_BL.amax(1)], 1)
-            dist.all_reduce(largest_B2, op=dist.ReduceOp.MAX, group=self._context_group)
-            right_B = right_B & (largest_B2[:, 0] == largest_B2[:, 1])
+            right_B = right_B & _is_largest(logits_BL, (batch.labels_BL & bit) > 0, self._context_group)
         return right_B[:, None] & ((batch.labels_BL & SPAN_START) > 0)
 
     def _among_tokens(self, logits_BL: Tensor, batch: MicroBatch) -> Tensor:
@@ -128,6 +136,53 @@ class SpanLoss(AnswerLoss):
         length = logits_BL.shape[1]
         first = dist.get_rank(self._context_group) * length
         return logits_BL.masked_fill(~batch.attention_mask_BS[:, first : first + length], -torch.inf)
+
+
+class ChoiceLoss(AnswerLoss):
+    """Cross entropy of the right choice among those of its row, each with one number at its own position."""
+
+    term = "choice"
+
+    def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
+        """Nats, at the position of the right choice."""
+        right_BL, logits_BL = batch.labels_BL == RIGHT_CHOICE, self._of_choices(answers_BLK, batch)
+        losses_B: Tensor = _PositionEntropy.apply(logits_BL, right_BL, self._context_group)  # type: ignore[no-untyped-call]
+        return losses_B[:, None] * right_BL
+
+    def right(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+        """Whether the right choice is the most probable one, at its position."""
+        right_BL = batch.labels_BL == RIGHT_CHOICE
+        logits_BL = self._of_choices(answers_BLK, batch)
+        return right_BL & _is_largest(logits_BL, right_BL, self._context_group)[:, None]
+
+    def _of_choices(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+        """Minus infinity at all positions but those of choices."""
+        return answers_BLK[..., 0].masked_fill(batch.labels_BL == 0, -torch.inf)
+
+
+def _is_largest(logits_BL: Tensor, here_BL: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[B] whether the logit of one position of each row is the largest, also of the other context ranks'."""
+    largest_B2 = torch.stack([logits_BL.amax(1), logits_BL.masked_fill(~here_BL, -torch.inf).amax(1)], 1)
+    dist.all_reduce(largest_B2, op=dist.ReduceOp.MAX, group=group)
+    is_largest_B: Tensor = largest_B2[:, 0] == largest_B2[:, 1]
+    return is_largest_B
+
+
+class _SumOverContext(torch.autograd.Function):
+    """The sum over context ranks, on each of them, of which one uses it for its loss."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
 
 
 class _PositionEntropy(torch.autograd.Function):

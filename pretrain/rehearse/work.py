@@ -81,16 +81,18 @@ def parts_of(work: RehearsedWork, config: RunConfig, engine: Any) -> Iterator[Wo
 
 def _steps(work: RehearsedWork, config: RunConfig, engine: Any) -> Iterator[WorkPart]:
     rows = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
-    batch = _with_full_rows(rows)
+    batch = _with_full_rows(rows, config.objective.texts_per_row)
     for step, name in enumerate(("first step", "second step"), 1):
         run = partial(engine.train_step, batch, config.optimizer.learning_rate, step)
         yield WorkPart(name=name, action="make its step", run=run, repeats=step > 1)
 
 
-def _with_full_rows(batch: Batch) -> Batch:
-    """Rows without padding, packed ones of a single document: the most memory and work."""
+def _with_full_rows(batch: Batch, texts: int) -> Batch:
+    """Rows without padding, packed ones of as few documents as they can have: the most memory and work."""
     if batch.documents is not None:
-        batch = replace(batch, documents=np.zeros_like(batch.documents))
+        length = batch.documents.shape[1]
+        full = np.broadcast_to(np.arange(length) // (length // texts), batch.documents.shape)
+        batch = replace(batch, documents=full.copy())
     if batch.attention_mask is not None:
         batch = replace(batch, attention_mask=np.ones_like(batch.attention_mask))
     return batch

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data_pipeline.batch import SPAN_END, SPAN_START, Rows
+from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Rows
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -68,10 +68,15 @@ def check_scoring(trial: Trial) -> ScoringCheck:
 def _from_logits(engine: Engine, rows: Rows, loss: str) -> NDArray[np.float64]:
     """[rows, labels] log probability of each label, or minus the loss of a number or a span."""
     answers = engine.logits(rows)[0].double()
+    if rows.summed is not None:
+        answers = (answers * torch.tensor(rows.summed)[..., None]).sum(1, keepdim=True).expand_as(answers)
     if rows.targets is not None and loss == "regression":
         return -np.square(answers[..., 0].numpy() - rows.targets)
     if loss == "spans":
         return _of_spans(answers, rows)
+    if loss == "choice":
+        choices = answers[..., 0].masked_fill(torch.tensor(rows.labels == 0), -torch.inf).log_softmax(dim=1)
+        return np.where(rows.labels == RIGHT_CHOICE, choices.numpy(), 0.0)
     log_probabilities = answers.log_softmax(dim=-1)
     found: NDArray[np.float64] = log_probabilities.gather(-1, torch.tensor(rows.labels)[..., None])[..., 0].numpy()
     return found

@@ -64,7 +64,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "select",
     ),
     "pretrain.engine.megatron": ("micro_batches padding state runner", "decoding hidden_states", "engine"),
-    "pretrain.objectives": ("base label_logits", "task_heads tokens", "next_sentence", "registry"),
+    "pretrain.objectives": ("base label_logits", "task_heads tokens", "next_sentence with_language_model", "registry"),
     "pretrain.evaluate": (
         "average_draws bleu feature_files feature_request heldout opening outcomes progress ranks run_data",
         "decoding",

@@ -20,13 +20,19 @@ from tests.helpers.tiny import LENGTH, build_engine, tiny_config, whole_state
 
 VOCABULARY = 390
 GPT: dict[str, dict[str, Any]] = {
-    "gpt": {"attention": {}}, "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {},
+    "gpt": {"attention": {}}, "gpt-untied": {"attention": {}, "tie_word_embeddings": False},
+    "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {},
 }  # fmt: skip
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "classification": {"name": "classification", "labels": ["no", "maybe", "yes"]},
     "regression": {"name": "regression"},
     "tagging": {"name": "tagging", "labels": ["O", "B-LOC", "I-LOC", "B-PER"]},
     "spans": {"name": "spans", "max_question": 4, "stride": 2},
+}
+CHOICES: dict[str, dict[str, Any]] = {
+    "choice": {"name": "choice", "max_choices": 3},
+    "choice and tokens": {"name": "choice", "max_choices": 3, "language_model_weight": 0.5},
+    "both orders": {**OBJECTIVES["classification"], "pair": "pair", "both_orders": True},
 }
 SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
 _ENCODERS = ("bert", "albert", "roformer", "roberta", "longformer", "tlm")
@@ -39,11 +45,14 @@ CASES = [
     *((family, name) for family in ("t5", "t5v1.1", "bart") for name in ("classification", "regression", "spans")),
     *(("gemma2", name) for name in ("classification", "regression", "tagging")),
     ("bigbird", "tagging"),
+    *((family, "choice") for family in ("bert", "albert", "roberta", "bigbird", "gpt", "gpt-post")),
+    *((family, "choice and tokens") for family in ("gpt", "gpt-untied", "gpt-post")),
 ]
 QUICK = [
     ("bert", "classification"), ("bert", "spans"), ("roberta", "tagging"), ("roformer", "classification"),
     ("tlm", "regression"), ("gpt", "classification"), ("llama", "spans"), ("t5", "classification"),
-    ("bart", "regression"),
+    ("bart", "regression"), ("bert", "choice"), ("roberta", "choice"), ("gpt-post", "choice and tokens"),
+    ("gpt-untied", "choice and tokens"),
 ]  # fmt: skip
 """a case of each way in which heads differ"""
 REFUSED = {
@@ -55,6 +64,10 @@ REFUSED = {
     ("ctrl", "spans"): "no class for question answering",
     ("gpt-post", "tagging"): "no class for token classification",
     ("gemma", "spans"): "no class for question answering",
+    ("roformer", "choice"): "its class reads the last position, without a dense layer",
+    ("longformer", "choice"): "its class makes the tokens of the question global",
+    ("tlm", "choice"): "its class has a second linear layer",
+    ("llama", "choice"): "no class for multiple choice",
 }
 
 
@@ -65,7 +78,7 @@ def head_config(family: str, objective: str, parallel: dict[str, Any] | None = N
         "optimizer": {"clip_norm": 0.0},
     }
     config = tiny_config(**sections) if family in GPT else family_config(family, **sections)
-    tree = config.model_dump(mode="json") | {"objective": OBJECTIVES[objective]}
+    tree = config.model_dump(mode="json") | {"objective": (OBJECTIVES | CHOICES)[objective]}
     tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
     return RunConfig.model_validate(tree)
 
@@ -91,10 +104,13 @@ def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict
         values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
         weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
     theirs.load_state_dict(weights, strict=False)
-    rows, inputs = rows_with_labels(config, head_rows_for(config, theirs.config))
-    inputs = hf_inputs(theirs, rows, model.position_offset) | inputs
-    inputs.pop("decoder_input_ids", None)
-    loss = theirs(**inputs).loss
+    rows = head_rows_for(config, theirs.config)
+    loss = _loss_of_choices(config, theirs, rows) if config.objective.loss == "choice" else None
+    if loss is None:
+        rows, inputs = rows_with_labels(config, rows)
+        inputs = hf_inputs(theirs, rows, model.position_offset) | inputs
+        inputs.pop("decoder_input_ids", None)
+        loss = theirs(**inputs).loss
     loss.backward()
     engine.keeps_gradients = True
     result = engine.train_step(rows, 0.0, 1)
@@ -112,6 +128,22 @@ def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict
             grads = [named[source].grad for source in sources if source in named]
             expected[name] = sum(grad.numpy() for grad in grads if grad is not None)
     return ours, expected, result.loss_sum / result.token_count, loss.item()
+
+
+def _loss_of_choices(config: RunConfig, theirs: Any, rows: Any) -> Any:
+    """Of transformers' class, of which GPT's have a second loss, that of the next token."""
+    import torch
+
+    from pretrain.checkpoint.hf.gate import choice_inputs
+
+    inputs, right = choice_inputs(theirs, rows, config.model), torch.zeros(len(rows.tokens), dtype=torch.int64)
+    if "mc_token_ids" not in inputs:
+        return theirs(**inputs, labels=right).loss
+    shown = torch.from_numpy(rows.documents >= 0).view_as(inputs["input_ids"])
+    labels = inputs["input_ids"].masked_fill(~shown, -100)
+    outputs = theirs(**inputs, mc_labels=right, labels=labels)
+    assert outputs.loss > 1, "the loss of tokens counts"
+    return outputs.mc_loss + config.objective.language_model_weight * outputs.loss
 
 
 def rows_with_labels(config: RunConfig, rows: Any) -> tuple[Any, dict[str, Any]]:
@@ -186,6 +218,7 @@ def _there_and_back(family: str, objective: str, checkpoint: Path, exported: Pat
 
 TRIPS = [
     ("bert", "classification"), ("gpt", "regression"), ("gpt-banded", "classification"), ("bart", "spans"),
+    ("bert", "choice"), ("gpt-untied", "choice and tokens"), ("gpt", "both orders"),
     *map(slow, (
         ("albert", "classification"), ("roformer", "regression"), ("roberta", "classification"), ("roberta", "spans"),
         ("longformer", "tagging"), ("longformer", "classification"), ("tlm", "classification"), ("bigbird", "tagging"),
@@ -193,6 +226,8 @@ TRIPS = [
         ("llama", "spans"), ("mistral", "spans"), ("qwen2", "classification"), ("qwen3", "tagging"),
         ("gemma", "classification"), ("gemma2", "tagging"), ("ctrl", "regression"), ("t5", "classification"),
         ("t5v1.1", "spans"), ("bart", "classification"),
+        ("roberta", "choice"), ("albert", "choice"), ("bigbird", "choice"), ("gpt", "choice"),
+        ("gpt-post", "choice and tokens"),
     )),
 ]  # fmt: skip
 
@@ -208,15 +243,18 @@ def test_a_task_head_goes_to_hugging_face_and_back(family: str, objective: str, 
     assert there.difference <= 1e-4
     assert back.difference <= 1e-4
     assert not warnings
-    assert imported.objective.name == OBJECTIVES[objective]["name"]
-    assert getattr(imported.objective, "labels", None) == OBJECTIVES[objective].get("labels")
+    settings = (OBJECTIVES | CHOICES)[objective]
+    assert imported.objective.name == settings["name"]
+    for key in ("labels", "max_choices", "language_model_weight"):
+        if key in settings:
+            assert getattr(imported.objective, key) == settings[key]
     assert imported.model.task_head == head_config(family, objective).model.task_head
     folded = ("input_layernorm", "linear_qkv") if family == "gpt-banded" else ()  # biases that GPT-Neo has not
     for name, found in weights.items():
         if any(part in name for part in folded):
             continue
         expected = value(name.removeprefix("model/"), found.shape)
-        if "word_embeddings" in name:
+        if "word_embeddings" in name or "output_layer" in name:
             expected[VOCABULARY:] = 0
         assert np.array_equal(found, expected), name
 
@@ -292,7 +330,7 @@ def test_folders_with_a_head_that_transformers_wrote_become_runs(tmp_path: Path)
     assert read_json(folders["gpt2"] / "config.json").get("pad_token_id") is None
     changes = {
         "several": settings(problem_type="multi_label_classification"),
-        "choice": settings(architectures=["BertForMultipleChoice"]),
+        "generator": settings(architectures=["ElectraForMultipleChoice"]),
         "shape": tensors(lambda values: values.update({"classifier.weight": values["classifier.weight"][:2].clone()})),
     }
     folders |= {name: changed(folders["bert"], tmp_path / name, change) for name, change in changes.items()}
@@ -305,5 +343,5 @@ def test_folders_with_a_head_that_transformers_wrote_become_runs(tmp_path: Path)
     assert found["llama"][0] <= 1e-4
     assert found["llama"][1]["labels"] == names
     assert "problem_type multi_label_classification is not known here" in found["several"]
-    assert "BertForMultipleChoice has a head that is not known here; known are BertForSequence" in found["choice"]
+    assert "ElectraForMultipleChoice has a head that is not known here; known are BertForSeq" in found["generator"]
     assert "classifier.weight is [2, 32], and config.json makes it [3, 32]" in found["shape"]

@@ -6,6 +6,7 @@ from typing import Any
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
+    AlbertForMultipleChoice,
     AlbertForPreTraining,
     AlbertForQuestionAnswering,
     AlbertForSequenceClassification,
@@ -100,6 +101,7 @@ ALBERT = HfFamily(
         "sequence": HfHead(
             model_class=AlbertForSequenceClassification, classifier="classifier", pooler="albert.pooler"
         ),
+        "choice": HfHead(model_class=AlbertForMultipleChoice, classifier="classifier", pooler="albert.pooler"),
         "tokens": HfHead(model_class=AlbertForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=AlbertForQuestionAnswering, classifier="qa_outputs"),
     },

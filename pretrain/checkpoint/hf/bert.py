@@ -6,6 +6,7 @@ from typing import Any
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForMultipleChoice,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -142,6 +143,7 @@ BERT = HfFamily(
         "sequence": HfHead(
             model_class=BertForSequenceClassification, classifier="classifier", pooler="bert.pooler.dense"
         ),
+        "choice": HfHead(model_class=BertForMultipleChoice, classifier="classifier", pooler="bert.pooler.dense"),
         "tokens": HfHead(model_class=BertForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=BertForQuestionAnswering, classifier="qa_outputs"),
     },

@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BigBirdConfig, BigBirdForMaskedLM, BigBirdForPreTraining, BigBirdForTokenClassification
+from transformers import (
+    BigBirdConfig,
+    BigBirdForMaskedLM,
+    BigBirdForMultipleChoice,
+    BigBirdForPreTraining,
+    BigBirdForTokenClassification,
+)
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
@@ -130,6 +136,7 @@ BIGBIRD = HfFamily(
     heads={
         "sequence": "its class has the activation of its layers where ours has tanh",
         "tokens": HfHead(model_class=BigBirdForTokenClassification, classifier="classifier", unused=_POOLER),
+        "choice": HfHead(model_class=BigBirdForMultipleChoice, classifier="classifier", pooler=_POOLER),
         "spans": "its class has two more layers",
     },
     padded=False,  # the last block is the row's there, and the text's here

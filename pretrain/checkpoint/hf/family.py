@@ -37,6 +37,8 @@ class HfHead:
     """how names of the other tensors begin in the family's class, and what they begin with here"""
     unused: str | None = None
     """name of a dense layer that is there without use"""
+    double: bool = False
+    """the class has a language-model head too"""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """fields of config.json that say which head it is"""
 
@@ -69,7 +71,7 @@ class HfFamily:
     left_out: Callable[[Model, Mapping[str, Tensor]], list[str]] = _nothing
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
     heads: Mapping[str, HfHead | str] = field(default_factory=dict)
-    """classes of fine-tuned models ("sequence", "tokens", "spans"), or why the class computes something else"""
+    """classes of fine-tuned models by kind (`heads.Kind`), or why the class computes something else"""
     padded: bool = True
     """whether rows with padding have the same answers in both implementations"""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from data_pipeline.batch import Rows
+from data_pipeline.batch import RIGHT_CHOICE, WRONG_CHOICE, Rows
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
@@ -100,26 +100,36 @@ def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None) -> Ro
 
 def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     """Synthetic rows for a model with a task head, the first of the model's full length and others shorter, with the
-    padding and the end of text of `hf_config`. `loss_mask` is 1 where the model answers."""
-    model, rows = config.model, SyntheticStream(config).batch(0, _ROWS, 0, 1)
+    padding and the end of text of `hf_config`. `loss_mask` is 1 where the model answers. Of choices, the texts of a row
+    have different lengths."""
+    model, length = config.model, config.sequence_length
+    texts = config.objective.texts_per_row if config.objective.loss == "choice" else 1
+    if texts == 1 and config.objective.texts_per_row > 1:  # a classifier of sums is one of each text
+        config = config.model_copy(update={"objective": config.objective.model_copy(update={"both_orders": False})})
+        length = config.sequence_length
+    rows = SyntheticStream(config).batch(0, _ROWS, 0, 1)
     ends = hf_config.eos_token_id if isinstance(hf_config.eos_token_id, list) else [hf_config.eos_token_id]
     known = range(hf_config.vocab_size)  # defaults of a config may lie beyond
     end: int = next((index for index in ends if index in known), -1)
     pad: int = next((index for index in (hf_config.pad_token_id, end) if index in known), 0)
-    every, length = np.arange(_ROWS), rows.tokens.shape[1]
-    sizes = np.array([length - (length * row) // (2 * _ROWS) for row in every])
+    count, length = _ROWS * texts, length // texts
+    every = np.arange(count)
+    sizes = np.array([length - (length * text) // (2 * count) for text in every])
     if not hf_family_of(model).padded:
         sizes[:] = length
     seen = np.arange(length) < sizes[:, None]
     ordinary = next(index for index in range(model.vocab_size) if index not in (pad, end))
-    tokens = np.where(np.isin(rows.tokens, (pad, end)), ordinary, rows.tokens)
+    tokens = rows.tokens.reshape(count, length)
+    tokens = np.where(np.isin(tokens, (pad, end)), ordinary, tokens)
     if end not in (-1, pad):
         tokens[every, sizes - 1] = end
     tokens = np.where(seen, tokens, pad)
     mask = seen.astype(np.float32)
-    if model.task_head is not None and model.task_head.kind == "sequence":
+    if model.task_head is not None and model.task_head.kind != "token":
         mask = np.zeros_like(mask)
         mask[every, sizes - 1 if model.has_decoder else 0] = 1
+    if texts > 1:
+        return _choices_side_by_side(rows, tokens, seen, mask)
     decoder_tokens = None
     if model.is_encoder_decoder:
         start = np.full((_ROWS, 1), hf_config.decoder_start_token_id)
@@ -133,14 +143,41 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     )
 
 
+def _choices_side_by_side(rows: Rows, tokens: np.ndarray, seen: np.ndarray, answers: np.ndarray) -> Rows:
+    """`rows` with these texts [rows * choices, S], each of which answers where `answers` is 1; the first choice of a
+    row is right."""
+    count, length = len(tokens) // _ROWS, tokens.shape[1]
+    number = np.arange(len(tokens))[:, None] % count
+    labels = np.where(answers > 0, np.where(number == 0, RIGHT_CHOICE, WRONG_CHOICE), 0)
+    columns = {
+        "tokens": tokens,
+        "labels": labels,
+        "loss_mask": (labels == RIGHT_CHOICE).astype(np.float32),
+        "documents": np.where(seen, number, -1),
+        "positions": np.broadcast_to(np.arange(length), tokens.shape),
+    }
+    if rows.next_tokens is not None:
+        following = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+        columns["next_tokens"] = np.where(np.pad(seen[:, 1:], ((0, 0), (0, 1))), following, -1)
+    return replace(rows, **{name: values.reshape(_ROWS, -1) for name, values in columns.items()})
+
+
 def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tensor, ...]:
     """Logits of a model that predicts tokens; of one with a task head, its answers where the loss mask of `batch` is 1,
-    [answers, outputs]."""
+    [answers, outputs]; of choices the answer of each, and the vocabulary's logits if the model has them."""
     if model.task_head is None:
         return engine.logits(batch)
     known = np.minimum(batch.tokens, model.vocab_size - 1)  # padding may be another id, and comes after the text
-    (answers,) = engine.logits(replace(batch, tokens=known))
-    return (answers[torch.from_numpy(batch.loss_mask > 0)],)
+    answers, *more = engine.logits(replace(batch, tokens=known))
+    if model.task_head.kind != "choice":
+        return (answers[torch.from_numpy(batch.loss_mask > 0)],)
+    seen = torch.from_numpy(_seen(batch))
+    return answers[torch.from_numpy(batch.labels > 0)], *(x[seen][:, : model.vocab_size] for x in more)
+
+
+def _seen(batch: Rows) -> np.ndarray:
+    assert batch.documents is not None, "choices lie side by side"
+    return batch.documents >= 0
 
 
 def _hf_answers(hf_model: Any, batch: Rows, model: Model) -> tuple[Tensor, ...]:
@@ -148,7 +185,33 @@ def _hf_answers(hf_model: Any, batch: Rows, model: Model) -> tuple[Tensor, ...]:
     if model.task_head is None:
         return hf_logits(hf_model, batch, model.position_offset)
     with torch.no_grad():
-        return head_outputs(hf_model.float().eval(), batch, model.position_offset)
+        hf_model.float().eval()
+        if model.task_head.kind != "choice":
+            return head_outputs(hf_model, batch, model.position_offset)
+        outputs = hf_model(**choice_inputs(hf_model, batch, model))
+        if not hasattr(outputs, "mc_logits"):
+            return (outputs.logits.reshape(-1, 1),)
+        answers = outputs.mc_logits.reshape(-1, 1)
+        if not model.has_vocabulary_logits:
+            return (answers,)
+        logits = outputs.logits.flatten(1, 2)[torch.from_numpy(_seen(batch))]
+        return answers, logits[:, : model.vocab_size]
+
+
+def choice_inputs(hf_model: Any, batch: Rows, model: Model) -> dict[str, Tensor]:
+    """What a class of transformers for choices reads of `batch`, in which all rows have equally many."""
+    rows, seen = len(batch.tokens), _seen(batch)
+    count = rows * (1 + int(np.max(batch.documents)))  # type: ignore[arg-type]
+    apart = {
+        name: values.reshape(count, -1)
+        for name, _, values in batch.columns()
+        if name in ("tokens", "labels", "loss_mask", "segments")
+    }
+    shown = seen.reshape(count, -1) if model.has_encoder else None
+    inputs = hf_inputs(hf_model, Rows(**apart, attention_mask=shown), model.position_offset)
+    if model.is_causal:
+        inputs["mc_token_ids"] = torch.from_numpy((apart["labels"] > 0).argmax(axis=1))
+    return {name: values.reshape(rows, count // rows, *values.shape[1:]) for name, values in inputs.items()}
 
 
 def head_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:

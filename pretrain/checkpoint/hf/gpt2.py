@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import (
     GPT2Config,
+    GPT2DoubleHeadsModel,
     GPT2ForQuestionAnswering,
     GPT2ForSequenceClassification,
     GPT2ForTokenClassification,
@@ -115,6 +116,21 @@ def conv_by_head(mcore: str, hf: str, model: Model) -> Iterator[Link]:
         yield one(f"{mcore}.{leaf}", (f"{hf}.{leaf}",), out, back)
 
 
+def double_heads(model_class: Any) -> HfHead:
+    """The class with a head for choices beside the language-model head."""
+    return HfHead(
+        model_class=model_class,
+        classifier="multiple_choice_head.summary",
+        double=True,
+        fields={
+            "summary_type": "cls_index",
+            "summary_use_proj": True,
+            "summary_proj_to_labels": True,
+            "summary_activation": None,
+        },
+    )
+
+
 GPT2 = HfFamily(
     model_class=GPT2LMHeadModel,
     model_type="gpt2",
@@ -125,6 +141,7 @@ GPT2 = HfFamily(
     links=links,
     heads={
         "sequence": HfHead(model_class=GPT2ForSequenceClassification, classifier="score"),
+        "choice": double_heads(GPT2DoubleHeadsModel),
         "tokens": HfHead(model_class=GPT2ForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=GPT2ForQuestionAnswering, classifier="qa_outputs"),
     },

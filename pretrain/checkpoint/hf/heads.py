@@ -1,6 +1,6 @@
 """Fine-tuned models with a task head as the classes of transformers that have such a head."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.spans import Spans
 from data_pipeline.recipes.tagging import Tagging
@@ -20,12 +21,15 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import WORD_EMBEDDINGS
 
-Kind = Literal["sequence", "tokens", "spans"]
+Kind = Literal["sequence", "tokens", "spans", "choice"]
 _KINDS: dict[Kind, str] = {
     "sequence": "sequence classification",
     "tokens": "token classification",
     "spans": "question answering",
+    "choice": "multiple choice",
 }
+_CHOICES = 4
+"""`objective.max_choices` of an imported model that says nothing of it (as of SWAG)"""
 _OF_TOKENS = ("head.", "output_layer.")
 """how names of a language-model head's parameters begin"""
 _PADS = ("[PAD]", "<pad>")
@@ -35,8 +39,8 @@ def kind_of(objective: Objective) -> Kind:
     """The kind of class that has the head of `objective`."""
     head = objective.task_head
     assert head is not None, "the caller looks"
-    if head.kind == "sequence":
-        return "sequence"
+    if head.kind != "token":
+        return head.kind
     return "spans" if objective.loss == "spans" else "tokens"
 
 
@@ -65,6 +69,18 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
         if kind == "spans":
             described.num_labels = 2
             return described
+        if isinstance(objective, Choice):
+            if head.double and not model.has_vocabulary_logits and not model.tie_word_embeddings:
+                raise ConfigError(
+                    f"{head.model_class.__name__} has a language-model head beside that of choices, and this model was "
+                    "trained without it: set objective.language_model_weight"
+                )
+            described.num_labels = 1
+            described.max_choices = objective.max_choices
+            described.language_model_weight = objective.language_model_weight
+            if head.double:
+                described.summary_first_dropout = model.dropout
+            return described
         labels = [str(label) for label in getattr(objective, "labels", ["LABEL_0"])]
         described.id2label = dict(enumerate(labels))
         described.label2id = {label: number for number, label in enumerate(labels)}
@@ -74,7 +90,8 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
 
     def links(model: Model) -> Iterator[Link]:
         for link in family.links(model):
-            if not link.mcore_names[0].startswith(_OF_TOKENS):
+            kept = kind == "choice" and head.double and model.has_vocabulary_logits
+            if kept or not link.mcore_names[0].startswith(_OF_TOKENS):
                 link = _renamed(link, head.prefix)
                 grows = pad is not None and pad >= model.vocab_size and link.mcore_names == (WORD_EMBEDDINGS,)
                 yield _with_row(link) if grows else link
@@ -88,7 +105,7 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
         hf_config=hf_config,
         links=links,
         head_prefixes=(*(f"{name}." for name in prefixes), *family.head_prefixes),
-        left_out=lambda model, values: [],
+        left_out=lambda model, values: _left_out(head, model, values),
     )
 
 
@@ -96,7 +113,7 @@ def decoder_padding(model: Model, objective: Objective, tokenizer: Tokenizer) ->
     """The id that pads the texts of a decoder with a task head in transformers, which finds a text's last token by it:
     the tokenizer's own, or else the first id that it doesn't use. None: the model is no decoder alone, or predicts
     tokens."""
-    if model.task_head is None or not model.is_causal:
+    if model.task_head is None or model.task_head.kind == "choice" or not model.is_causal:
         return None
     specials = objective.specials(tokenizer)
     own = next((index for index in map(tokenizer.id_of, _PADS) if index not in (None, specials.end)), None)
@@ -119,6 +136,11 @@ def objective_of(config: Any, family: HfFamily) -> Objective | None:
             raise ConfigError(f"{key} {configured} is not known here: it is {value}")
     if kind == "spans":
         return Spans()
+    if kind == "choice":
+        return Choice(
+            max_choices=getattr(config, "max_choices", _CHOICES),
+            language_model_weight=getattr(config, "language_model_weight", 0.0),
+        )
     if kind == "sequence" and (config.problem_type == "regression" or config.num_labels == 1):
         if config.num_labels != 1:
             raise ConfigError(f"a regression of {config.num_labels} numbers is not known here: it is of one")
@@ -129,7 +151,19 @@ def objective_of(config: Any, family: HfFamily) -> Objective | None:
     return Classification(labels=list(labels)) if kind == "sequence" else Tagging(labels=labels)
 
 
-_CLASSES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+_CLASSES = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+    "DoubleHeadsModel",
+)
+
+
+def _left_out(head: HfHead, model: Model, values: Mapping[str, Tensor]) -> list[str]:
+    """A language-model head of its own beside the task head of a model that keeps none."""
+    unread = head.double and not model.has_vocabulary_logits and not model.tie_word_embeddings
+    return [name for name in values if unread and name.startswith("lm_head.")]
 
 
 def _known(family: HfFamily) -> list[str]:

@@ -130,6 +130,9 @@ LONGFORMER = HfFamily(
     refuse=refuse,
     left_out=left_out,
     heads=roberta.heads(
-        LongformerForSequenceClassification, LongformerForTokenClassification, LongformerForQuestionAnswering
+        LongformerForSequenceClassification,
+        LongformerForTokenClassification,
+        LongformerForQuestionAnswering,
+        "its class makes the tokens of the question global",
     ),
 )

@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformers import OpenAIGPTConfig, OpenAIGPTForSequenceClassification, OpenAIGPTLMHeadModel
+from transformers import (
+    OpenAIGPTConfig,
+    OpenAIGPTDoubleHeadsModel,
+    OpenAIGPTForSequenceClassification,
+    OpenAIGPTLMHeadModel,
+)
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check, check_heads
-from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, shared_fields, shared_settings
+from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, double_heads, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -75,6 +80,7 @@ OPENAI_GPT = HfFamily(
     model_of=model_of,
     links=links,
     heads={
+        "choice": double_heads(OpenAIGPTDoubleHeadsModel),
         "sequence": HfHead(model_class=OpenAIGPTForSequenceClassification, classifier="score"),
     },
     takes=takes,

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
+    RobertaForMultipleChoice,
     RobertaForQuestionAnswering,
     RobertaForSequenceClassification,
     RobertaForTokenClassification,
@@ -80,14 +81,20 @@ def _without_segment(positions: Tensor) -> list[Tensor]:
     return [positions, torch.zeros_like(positions[:1])]
 
 
-def heads(sequence: Any, tokens: Any, spans: Any) -> dict[str, HfHead]:
-    """Heads of these classes, with RoBERTa's names of tensors."""
+def heads(sequence: Any, tokens: Any, spans: Any, choice: HfHead | str) -> dict[str, HfHead | str]:
+    """Heads of these classes, with RoBERTa's names of tensors, and that of choices."""
     pooler, classifier = "classifier.dense", "classifier.out_proj"
     return {
         "sequence": HfHead(model_class=sequence, classifier=classifier, pooler=pooler),
         "tokens": HfHead(model_class=tokens, classifier="classifier"),
         "spans": HfHead(model_class=spans, classifier="qa_outputs"),
+        "choice": choice,
     }
+
+
+def choice_head(model_class: Any) -> HfHead:
+    """RoBERTa's class for choices, whose dense layer is the encoder's pooler."""
+    return HfHead(model_class=model_class, classifier="classifier", pooler="roberta.pooler.dense")
 
 
 ROBERTA = HfFamily(
@@ -99,5 +106,10 @@ ROBERTA = HfFamily(
     model_of=model_of,
     links=links,
     refuse=refuse,
-    heads=heads(RobertaForSequenceClassification, RobertaForTokenClassification, RobertaForQuestionAnswering),
+    heads=heads(
+        RobertaForSequenceClassification,
+        RobertaForTokenClassification,
+        RobertaForQuestionAnswering,
+        choice_head(RobertaForMultipleChoice),
+    ),
 )

@@ -80,6 +80,9 @@ ROFORMER = HfFamily(
     links=links,
     refuse=refuse,
     heads=roberta.heads(
-        RoFormerForSequenceClassification, RoFormerForTokenClassification, RoFormerForQuestionAnswering
+        RoFormerForSequenceClassification,
+        RoFormerForTokenClassification,
+        RoFormerForQuestionAnswering,
+        "its class reads the last position, without a dense layer",
     ),
 )

@@ -107,6 +107,7 @@ XLM = HfFamily(
             model_class=XLMForSequenceClassification, classifier="sequence_summary.summary", fields=_SUMMARY
         ),
         "tokens": HfHead(model_class=XLMForTokenClassification, classifier="classifier"),
+        "choice": "its class has a second linear layer",
         "spans": HfHead(model_class=XLMForQuestionAnsweringSimple, classifier="qa_outputs"),
     },
     padded=False,  # padding itself is zeros between layers there

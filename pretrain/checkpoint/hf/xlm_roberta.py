@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from transformers import (
     XLMRobertaForMaskedLM,
+    XLMRobertaForMultipleChoice,
     XLMRobertaForQuestionAnswering,
     XLMRobertaForSequenceClassification,
     XLMRobertaForTokenClassification,
 )
 
-from pretrain.checkpoint.hf.roberta import ROBERTA, heads
+from pretrain.checkpoint.hf.roberta import ROBERTA, choice_head, heads
 from pretrain.config.model import Model
 
 
@@ -24,5 +25,10 @@ XLM_ROBERTA = replace(
     model_class=XLMRobertaForMaskedLM,
     model_type="xlm-roberta",
     takes=takes,
-    heads=heads(XLMRobertaForSequenceClassification, XLMRobertaForTokenClassification, XLMRobertaForQuestionAnswering),
+    heads=heads(
+        XLMRobertaForSequenceClassification,
+        XLMRobertaForTokenClassification,
+        XLMRobertaForQuestionAnswering,
+        choice_head(XLMRobertaForMultipleChoice),
+    ),
 )

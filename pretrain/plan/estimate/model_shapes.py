@@ -17,6 +17,7 @@ from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, Ker
 def model_shapes(model: Model, count: int) -> ModelShapes:
     """Widths and parts of `model`, `count` times."""
     has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler
+    answers = 0 if model.task_head is None or model.has_vocabulary_logits else model.task_head.outputs
     return ModelShapes.repeat(
         count,
         hidden=model.hidden,
@@ -27,7 +28,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         head_dim=model.dim_per_head,
         embedding_dim=model.embedding_dim,
         vocabulary=model.padded_vocab_size,
-        answers=model.task_head.outputs if model.task_head is not None else 0,
+        answers=answers,  # beside logits they count for nothing
         label_length=model.label_length,
         rotary=model.positions.name == "rotary",
         shaw_rows=model.shaw_rows,

@@ -1,0 +1,71 @@
+"""The loss of a task head and beside it that of the next token of the same texts, each a mean of its own (GPT: Radford
+et al. 2018, section 3.2, where L3 = L2 + 0.5 L1)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.kernels import Kernels
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
+from pretrain.objectives.tokens import Tokens
+
+_NAME = "language_model"
+
+
+class WithLanguageModel(LossObjective):
+    """See `base.LossObjective`. The loss `task` is the main one."""
+
+    def __init__(
+        self, config: RunConfig, kernels: Kernels, groups: LossGroups, task: LossObjective, weight: float
+    ) -> None:
+        self._task = task
+        unsmoothed = config.objective.model_copy(update={"label_smoothing": 0.0})  # that is of the task's classes
+        self._tokens = Tokens(config.model_copy(update={"objective": unsmoothed}), kernels, groups)
+        self.weights = {**task.weights, _NAME: weight}
+
+    def counts(self, rows: Rows) -> Sequence[float]:
+        """See `base.LossObjective`."""
+        asked = 0 if rows.next_tokens is None else (rows.next_tokens >= 0).sum()
+        return [*self._task.counts(rows), float(asked)]
+
+    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Hidden states for the next stage, or on the last one the answers [L, B, outputs] and the vocabulary's logits
+        [B, L, V]."""
+        outputs = model(batch)
+        return (outputs[1], outputs[0].transpose(0, 1)) if isinstance(outputs, tuple) else outputs
+
+    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """See `base.LossObjective`."""
+        return self._tokens.forward_train(model, _with_next_tokens(batch))
+
+    def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """See `base.LossObjective`."""
+        return self._tokens.forward_score(model, _with_next_tokens(batch))
+
+    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+        """See `base.LossObjective`."""
+        judged, answers = outputs
+        (next_token,) = self._tokens.terms(judged, _with_next_tokens(batch)).values()
+        return {**self._task.terms(answers, batch), _NAME: next_token}
+
+    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+        """See `base.LossObjective`."""
+        judged, answers = outputs
+        tokens = _with_next_tokens(batch)
+        scored = self._tokens.score(judged, tokens)
+        losses = (scored.log_probability * tokens.loss_mask_BL).sum().neg()
+        task = self._task.score(answers, batch)
+        return replace(task, others={**task.others, _NAME: Term(losses, tokens.loss_mask_BL.sum().int())})
+
+
+def _with_next_tokens(batch: MicroBatch) -> MicroBatch:
+    """The batch with the next tokens as labels."""
+    next_BL: Tensor | None = batch.next_tokens_BL
+    if next_BL is None:
+        return replace(batch, loss_mask_BL=batch.loss_mask_BL * 0)
+    return replace(batch, labels_BL=next_BL.clamp(min=0), loss_mask_BL=(next_BL >= 0).to(batch.loss_mask_BL.dtype))
