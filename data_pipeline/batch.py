@@ -46,7 +46,7 @@ SPAN_START, SPAN_END = 1, 2
 """Bits of the labels of a span, at its first and its last position."""
 
 RIGHT_CHOICE, WRONG_CHOICE = 1, 2
-"""Labels of choices, each at the position that stands for it; 0 elsewhere."""
+"""Labels of choices, each at the position that answers for it; 0 elsewhere."""
 
 Axis = Literal["rows", "inputs", "labels"]
 """What a dimension of a column counts: rows, the S input positions, or the L positions with a label."""

@@ -109,7 +109,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "base bins windows",
         "objective",
         "best_fit chat_template labelled masking targets",
-        "causal control corruption instructions pairs segments spans tagging text_labels text_to_text",
+        "causal control corruption instructions pairs segments spans tagging choice text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
         "registry",
     ),
