@@ -91,7 +91,8 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "text": "title", "pair": "body", "label": "class", "labels": ["b", "a"], "format": "gpt", "segments": True,
         "words": "tokens", "tags": "entities", "question": "q", "context": "c", "answers": "a", "stride": 7,
         "max_question": 7, "input": "i", "target": "t", "prefix": {"wiki": "sum: "}, "prompt": "p", "response": "r",
-        "messages": "m", "sequence_length": 8,
+        "messages": "m", "sequence_length": 8, "choices": "c", "max_choices": 3, "both_orders": True,
+        "language_model_weight": 0.5,
     }  # fmt: skip
     for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss", "padding", "chat_template"}:
         needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})
@@ -99,4 +100,5 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         needed |= (
             {"labels": [0, 1]} if name == "classification" else {"labels": ["a", "b"]} if name == "tagging" else {}
         )
+        needed |= {"max_choices": 2} if name == "choice" else {}
         assert kind(**{**needed, key: other[key]}).settings() != kind(**needed).settings(), key
