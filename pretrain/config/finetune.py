@@ -35,6 +35,12 @@ class Lora(Section):
         return self.alpha / self.rank
 
 
+class Adapters(Section):
+    """Houlsby et al. 2019, arXiv 1902.00751: small layers after attention and after the feed-forward layer."""
+
+    size: int = Field(64, gt=0, description="width between the two matrices of an adapter")
+
+
 class Finetune(Section):
     """The trained parameters of a run."""
 
@@ -45,10 +51,15 @@ class Finetune(Section):
     )
     train: Literal["all", "head", "top"] = Field(
         "all",
-        description="parameters that are trained. all: every one, or with finetune.lora its matrices and the task "
-        "head; head: the task head; top: the last finetune.layers layers and what follows them",
+        description="parameters that are trained. all: every one, or with finetune.lora or finetune.adapters what "
+        "these add, and the task head; head: the task head; top: the last finetune.layers layers and what follows them",
     )
     layers: int | None = Field(None, gt=0, description="number of layers that finetune.train=top trains")
+    adapters: Adapters | None = Field(
+        None,
+        description="train bottleneck adapters in each layer, all norms and the task head, and freeze all other "
+        "weights",
+    )
     rate_decay: float = Field(
         1.0,
         gt=0,

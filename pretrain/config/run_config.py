@@ -142,6 +142,14 @@ class RunConfig(Section):
                 "finetune.unfreeze_steps lets the layers below the head join, which finetune.train=head freezes: leave "
                 "one of them out"
             )
+        if finetune.adapters is not None:
+            if finetune.train != "all" or finetune.lora is not None:
+                chosen = "finetune.lora" if finetune.lora is not None else f"finetune.train={finetune.train}"
+                raise ValueError(
+                    f"finetune.adapters and {chosen} each choose what is trained of the layers: leave one of them out"
+                )
+            if self.precision == "fp8":
+                raise ValueError("finetune.adapters is for fp32, bf16 and fp16: set precision")
         if finetune.lora is not None:
             if finetune.train != "all":
                 raise ValueError(

@@ -37,18 +37,18 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
 def _with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
     """`specs`, of which those that `finetune` freezes are marked. An alias is frozen where its original is."""
     finetune, head_depth = model.finetune, sum(model.stacks) + 1
-    if finetune.train == "all" and finetune.lora is None:
+    if finetune.train == "all" and finetune.lora is None and finetune.adapters is None:
         return specs
     first_depth = max(1, head_depth - (finetune.layers or 0))
-    trained = {
-        spec.name
-        for spec in specs
-        if (
-            _is_lora(spec) or (model.task_head is not None and spec.depth == head_depth)
-            if finetune.lora is not None
-            else spec.depth >= first_depth
-        )
-    }
+
+    def is_trained(spec: ParameterSpec) -> bool:
+        if finetune.lora is None and finetune.adapters is None:
+            return spec.depth >= first_depth
+        if model.task_head is not None and spec.depth == head_depth:
+            return True
+        return _is_lora(spec) if finetune.adapters is None else _is_adapter(spec) or _is_norm(spec)
+
+    trained = {spec.name for spec in specs if is_trained(spec)}
     return [replace(spec, trained=(spec.alias_of or spec.name) in trained) for spec in specs]
 
 
@@ -90,6 +90,14 @@ def _is_lora(spec: ParameterSpec) -> bool:
     return spec.name.endswith((".lora_a.weight", ".lora_b.weight"))
 
 
+def _is_adapter(spec: ParameterSpec) -> bool:
+    return ".adapter." in spec.name
+
+
+def _is_norm(spec: ParameterSpec) -> bool:
+    return spec.name.split(".")[-2].endswith("norm")
+
+
 def embeddings(model: Model) -> Iterator[ParameterSpec]:
     """Token embeddings, and for each stack its position and segment embeddings, norm and projection."""
     scheme = SCHEMES[model.init.name](model)
@@ -111,9 +119,13 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
 
 
 def layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
-    """One transformer layer, with the matrices that LoRA puts beside its linear layers."""
+    """One transformer layer, with its adapters, or the matrices that LoRA puts beside its linear layers."""
     linears = list(_layer(model, has_cross_attention))
     yield from linears
+    if model.finetune.adapters is not None:
+        for sublayer in ("self_attn_bda", "cross_attn_bda", "mlp_bda"):
+            if sublayer != "cross_attn_bda" or has_cross_attention:
+                yield from _under(f"{sublayer}.adapter.", adapter(model.hidden, model.finetune.adapters.size))
     if model.finetune.lora is None:
         return
     weights = {spec.name: spec for spec in linears}
@@ -121,6 +133,15 @@ def layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
         path = LORA_TARGETS[target]
         if f"{path}.weight" in weights:
             yield from _under(f"{path}.", lora(weights[f"{path}.weight"], model.finetune.lora.rank))
+
+
+def adapter(hidden: int, size: int) -> Iterator[ParameterSpec]:
+    """A bottleneck adapter of `size` features. It starts close to the identity: its matrices come from a normal
+    distribution of deviation 0.01 that is cut at two deviations (Houlsby et al. 2019)."""
+    init = Normal((0.01,), limit=2.0)
+    for name, inputs, outputs in (("down", hidden, size), ("up", size, hidden)):
+        yield _matrix(f"{name}.weight", (outputs, inputs), (None, None), init)
+        yield _vector(f"{name}.bias", outputs)
 
 
 def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:

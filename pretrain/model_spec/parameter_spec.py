@@ -3,7 +3,7 @@ rank holds and saves, initial values, weight decay, parameter counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Normal:
 
     deviations: tuple[float, ...]
     rows: int = 1
+    limit: float = inf
+    """deviations beyond which nothing is drawn: a truncated normal distribution"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
+from pretrain.models.adapter import Adapter
 from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.lora import column_with_lora, row_with_lora
 from pretrain.models.megatron_config import MegatronConfig
@@ -31,12 +32,14 @@ class HiddenDropout(Dropout):
 
 
 class BiasDropoutAdd(nn.Module):
-    """Pre-norm: residual + dropout(x + bias), called as megatron-core calls its own."""
+    """Pre-norm: residual + dropout(x + bias), called as megatron-core calls its own. With `finetune.adapters`, an
+    adapter comes last before the addition."""
 
     def __init__(self, config: MegatronConfig, model: Model) -> None:
         super().__init__()
         self.dropout = HiddenDropout(config)
-        self.bias_dropout_add = config.kernels.bias_dropout_add
+        self.kernels, adapters = config.kernels, model.finetune.adapters
+        self.adapter = None if adapters is None else Adapter(self.kernels, adapters.size, config)
 
     def forward(self, training: bool, fused: bool) -> Callable[..., Tensor]:
         return self.add
@@ -44,7 +47,14 @@ class BiasDropoutAdd(nn.Module):
     def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
         x, bias = x_with_bias
         drawn = self.dropout.drawn(x.shape, x.device) if self.dropout.active else None
-        return self.bias_dropout_add(x, bias, residual, drawn)
+        if self.adapter is None:
+            return self.kernels.bias_dropout_add(x, bias, residual, drawn)
+        if bias is not None:
+            x = add_bias(x, bias)
+        if drawn is not None:
+            x = self.kernels.dropout(x, drawn)
+        out: Tensor = residual + self.adapter(x)
+        return out
 
 
 class ResidualThenNorm(BiasDropoutAdd):

@@ -62,8 +62,11 @@ class _Judged(torch.autograd.Function):
         ctx: Any, hidden_LBH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, judge: Judge, chunks: Sequence[slice]
     ) -> tuple[Tensor, ...]:
         hidden_grad_LBH = torch.empty_like(hidden_LBH)
-        weight_grad_VH = torch.zeros_like(weight_VH, dtype=torch.float32)  # a sum over chunks, also of bf16 ones
-        bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
+        # sums over chunks, in fp32 also of bf16 ones; a frozen parameter has none
+        weight_grad_VH, bias_grad_V = (
+            torch.zeros_like(parameter, dtype=torch.float32) if parameter is not None and needed else None
+            for parameter, needed in zip((weight_VH, bias_V), ctx.needs_input_grad[1:3], strict=True)
+        )
         answers = []
         for chunk in chunks:
             part_LBH = hidden_LBH[chunk]
@@ -74,7 +77,9 @@ class _Judged(torch.autograd.Function):
             answers.append(tuple(one.detach() for one in said))
             grad_NV = grad_LBV.flatten(0, 1)
             hidden_grad_LBH[chunk] = matmul_grad(grad_LBV, weight_VH)
-            if weight_VH.dtype == torch.float32 or unrounded(weight_VH):
+            if weight_grad_VH is None:
+                pass
+            elif weight_VH.dtype == torch.float32 or unrounded(weight_VH):
                 add_gradient(weight_grad_VH, grad_NV, part_LBH.flatten(0, 1))
             else:
                 weight_grad_VH += grad_NV.T @ part_LBH.flatten(0, 1)

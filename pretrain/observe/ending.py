@@ -77,7 +77,7 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
     model = config.model
     if not _has_a_class_with_its_head(model, config.objective.loss):
         return False
-    if model.family not in CAPABILITIES.built_in:
+    if model.family not in CAPABILITIES.built_in or model.finetune.adapters is not None:
         return False
     if model.family == "gpt" and model.positions.name != "learned":
         return False

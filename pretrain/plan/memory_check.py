@@ -5,7 +5,6 @@ refuses models of a billion layers at once; the bytes of tensors that a rank hol
 and these with the overhead of libraries and the allocator. A run is refused by the first two, which are certain;
 `pretrain plan` shows only layouts that fit by the third."""
 
-from pretrain.config.finetune import Finetune
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
@@ -28,7 +27,8 @@ def check_memory(
     largest part, and what would fit. `host`: whether this is the memory of a host, which also holds batches and
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
-    if trains and not host and config.finetune == Finetune():  # activations before frozen parameters are fewer
+    added = config.finetune.lora or config.finetune.adapters  # inputs of frozen matrices beside these are not kept
+    if trains and not host and not added:
         _check_held(config, layout, available_bytes)
 
 

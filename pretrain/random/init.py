@@ -5,7 +5,7 @@ device starts from the same weights. From which distribution is declared with ea
 Normal values come from the inverse normal distribution in double precision.
 """
 
-from math import prod
+from math import erfc, inf, prod, sqrt
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def initial_values(spec: ParameterSpec, seed: int, start: int, count: int) -> Te
     """Values [start, start + count) of the flattened whole parameter, float32 on the CPU."""
     if isinstance(spec.init, Constant):
         return torch.full((count,), spec.init.value)
-    values = normal(seed, spec.name, spec.shape, start, count)
+    values = normal(seed, spec.name, spec.shape, start, count, limit=spec.init.limit)
     deviations, rows = spec.init.deviations, spec.init.rows
     if len(deviations) == 1:
         return values * deviations[0]
@@ -28,11 +28,14 @@ def initial_values(spec: ParameterSpec, seed: int, start: int, count: int) -> Te
     return values * torch.tensor(deviations)[row // rows % len(deviations)]
 
 
-def normal(seed: int, name: str, shape: tuple[int, ...], start: int, count: int) -> Tensor:
-    """Standard normal values at flat positions [start, start + count), float32."""
+def normal(seed: int, name: str, shape: tuple[int, ...], start: int, count: int, *, limit: float = inf) -> Tensor:
+    """Standard normal values at flat positions [start, start + count), float32; none is beyond +-`limit`."""
+    tail = 0.5 * erfc(limit / sqrt(2))
     out = torch.empty(count)
     for done in range(0, count, _CHUNK):
         size = min(_CHUNK, count - done)
         values = torch.from_numpy(uniform(f"{seed}/{name}/{shape}", start + done, size))
+        if tail:
+            values = tail + (1 - 2 * tail) * values
         out[done : done + size] = torch.special.ndtri(values).float()
     return out

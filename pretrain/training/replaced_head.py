@@ -12,15 +12,22 @@ from pretrain.run_dir.paths import RECORD
 
 def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     """(names in the state of an engine of `model` that keep their initial values, names in `checkpoint` that are not
-    read): parameters of the heads, where these differ, and those that `finetune.lora` adds. A parameter of the same
-    name and shape in both is read. Raises ConfigError for a checkpoint with another `finetune.lora`."""
+    read): parameters of the heads, where these differ, and those that `finetune.lora` or `finetune.adapters` adds. A
+    parameter of the same name and shape in both is read. Raises ConfigError for a checkpoint with another
+    `finetune.lora` or `finetune.adapters`."""
     start = config_of(Record.read(checkpoint / RECORD)).model
     if start.finetune.lora is not None and not _same_matrices(start.finetune.lora, model.finetune.lora):
         raise ConfigError(
             f"run.start_from={checkpoint} has updates of finetune.lora={start.finetune.lora.model_dump(mode='json')}, "
             "which this run would not read: set the same finetune.lora, or start from the run that it was trained from"
         )
-    added = set() if start.finetune.lora is not None else _lora_names(model)
+    adapters = start.finetune.adapters
+    if adapters is not None and adapters != model.finetune.adapters:
+        raise ConfigError(
+            f"run.start_from={checkpoint} has adapters of finetune.adapters={adapters.model_dump(mode='json')}, which "
+            "this run would not read: set the same finetune.adapters, or start from the run that it was trained from"
+        )
+    added = _added_names(model) - _added_names(start)
     if model.task_head is None and start.task_head is None:
         return added, set()
     ours, theirs = _head_shapes(model), _head_shapes(start)
@@ -42,7 +49,7 @@ def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _lora_names(model: Model) -> set[str]:
-    """Names in an engine's state of the parameters that `finetune.lora` adds."""
+def _added_names(model: Model) -> set[str]:
+    """Names in an engine's state of the parameters that `finetune.lora` or `finetune.adapters` adds."""
     plain = {spec.name for spec in parameter_specs(model.trained_by(Finetune()))}
     return {f"model/{spec.name}" for spec in parameter_specs(model) if spec.name not in plain and not spec.alias_of}

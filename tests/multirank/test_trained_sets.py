@@ -1,5 +1,6 @@
 """Runs that train some of their parameters: the same run on any ranks, and frozen parameters as they were."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_pipeline.batch import Rows
 from pretrain.checkpoint import store
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
@@ -24,6 +26,7 @@ SETS: dict[str, dict[str, Any]] = {
     "top": {"train": "top", "layers": 1},
     "lora": {"lora": LORA},
     "lora-dropout": {"lora": {**LORA, "dropout": 0.3}},
+    "adapters": {"adapters": {"size": 8}},
     "rates": {"rate_decay": 0.7},
     "unfrozen": {"unfreeze_steps": 1, "rate_decay": 0.7},
 }
@@ -89,6 +92,9 @@ _QUICK = [
     ("bart", "lora", "dp4zero3full"),
     ("bert", "lora-dropout", "tp2cp2"),
     ("bart", "lora-dropout", "pp2dp2full"),
+    ("bert", "adapters", "tp2cp2"),
+    ("gemma", "adapters", "pp2dp2full"),
+    ("bart", "adapters", "dp4zero3"),
     ("llama", "rates", "tp2cp2"),
     ("bart", "unfrozen", "pp2dp2"),
     ("llama", "unfrozen", "dp4zero3"),
@@ -101,6 +107,9 @@ _PAIRS = [
     ("bart", "lora"),
     ("bert", "lora-dropout"),
     ("bart", "lora-dropout"),
+    ("bert", "adapters"),
+    ("bart", "adapters"),
+    ("gemma", "adapters"),
     ("llama", "rates"),
     ("llama", "unfrozen"),
     ("bart", "unfrozen"),
@@ -146,11 +155,36 @@ def test_pretraining_objectives_train_a_set_alike_on_any_ranks(family: str, layo
 
 
 @pytest.mark.parametrize(
-    "layout", only(["tp2cp2", "dp4zero3"], ["tp2cp2", "pp2dp2", "dp4zero1", "dp4zero2", "dp4zero3"])
+    ("precision", "trained", "layout"),
+    only(
+        [("bf16", "lora", "tp2cp2"), ("bf16", "adapters", "dp4zero3"), ("fp16", "top", "pp2dp2")],
+        product(
+            ["bf16", "fp16"],
+            ["head", "top", "lora", "adapters", "unfrozen"],
+            ["tp2cp2", "pp2dp2", "dp4zero1", "dp4zero2", "dp4zero3"],
+        ),
+    ),
 )
-def test_half_precision_keeps_frozen_weights_to_the_bit(layout: str) -> None:
-    sections = {"objective": CLASSES, "finetune": SETS["lora"], "precision": "bf16"}
+def test_half_precision_keeps_frozen_weights_to_the_bit(precision: str, trained: str, layout: str) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS[trained], "precision": precision}
     _compare("bert", sections, LAYOUTS[layout], tolerance=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "trained", "layout"),
+    only(
+        [("adagrad", "head", "pp2dp2"), ("adafactor", "adapters", "tp2cp2")],
+        product(
+            ["lamb", "adafactor", "adagrad", "adam"],
+            ["head", "top", "lora", "adapters"],
+            ["tp2cp2", "pp2dp2", "dp4zero2", "dp4zero3"],
+        ),
+    ),
+)
+def test_every_optimizer_trains_a_set_alike_on_any_ranks(optimizer: str, trained: str, layout: str) -> None:
+    rule = {"name": optimizer, "learning_rate": 1e-3} | ({"eps": 1e-6} if optimizer in ("lamb", "adam") else {})
+    sections = {"objective": CLASSES, "finetune": SETS[trained], "optimizer": rule}
+    _compare("bert", sections, LAYOUTS[layout])
 
 
 def _saved_and_resumed(directory: Path, sections: dict[str, Any], layout: dict[str, Any], saves: bool) -> Any:
@@ -164,9 +198,15 @@ def _saved_and_resumed(directory: Path, sections: dict[str, Any], layout: dict[s
     return train_family(engine, range(3, 5))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_run_moves_between_layouts(precision: str, tmp_path: Path) -> None:
-    sections = {"objective": CLASSES, "finetune": SETS["lora"], "precision": precision}
+@pytest.mark.parametrize(
+    ("precision", "trained"),
+    only(
+        [("fp32", "unfrozen"), ("bf16", "adapters")],
+        product(["fp32", "bf16"], ["lora", "adapters", "rates", "unfrozen"]),
+    ),
+)
+def test_a_run_moves_between_layouts(precision: str, trained: str, tmp_path: Path) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS[trained], "precision": precision}
     steps = run_ranks(4, _saved_and_resumed, tmp_path, sections, LAYOUTS["tp2cp2"], True)[0]
     tolerance = 2e-5 if precision == "fp32" else 2e-2
     for layout in ("pp2dp2", "dp4zero1", "dp4zero3"):
@@ -316,6 +356,87 @@ def test_dropout_of_an_update_changes_training() -> None:
     )
     assert dropped[0][0] == pytest.approx(plain[0][0], rel=1e-6), "B starts at zero"
     assert dropped[2][0] != pytest.approx(plain[2][0], rel=1e-5)
+
+
+def test_a_resumed_run_unfreezes_to_the_bit(tmp_path: Path) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS["unfrozen"]}
+    for layout in ("tp2dp2", "dp4zero2"):
+        steps = run_ranks(4, _saved_and_resumed, tmp_path / layout, sections, LAYOUTS[layout], True)
+        assert run_ranks(4, _saved_and_resumed, tmp_path / layout, sections, LAYOUTS[layout], False) == steps
+
+
+def _answers_and_gradients() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray, Rows]:
+    """State of a model with adapters that are far from the identity, its gradients for a batch, and its answers."""
+    config = _config("bert", {"objective": CLASSES, "finetune": SETS["adapters"], "model": {"dropout": 0.0}})
+    engine = build_engine(config)
+    for name, part in engine.state().items():
+        for piece in part.pieces:
+            if ".adapter." in name and name.startswith("model/"):
+                piece.value.mul_(30).add_(0.01)
+    engine.state_loaded(0)
+    state, rows = whole_state(engine), SyntheticStream(config).batch(0, ROWS, 0, 1)
+    answers = engine.score(rows).outputs
+    assert answers is not None
+    engine.keeps_gradients = True
+    engine.train_step(rows, 1e-3, 1)
+    return state, whole(engine.gradients()), answers, rows
+
+
+def _houlsby(w: dict[str, torch.Tensor], rows: Rows) -> torch.Tensor:
+    """[rows, 3] logits of a BERT with adapters, in plain torch: norm(x + adapter(sublayer(x))) (arXiv 1902.00751,
+    figure 2)."""
+    F = torch.nn.functional
+
+    def linear(name: str, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (64,), w[f"{name}.weight"], w[f"{name}.bias"], 1e-12)
+
+    def adapter(name: str, x: torch.Tensor) -> torch.Tensor:
+        return x + linear(f"{name}.up", F.gelu(linear(f"{name}.down", x), approximate="tanh"))
+
+    assert rows.attention_mask is not None
+    assert rows.segments is not None
+    seen = torch.tensor(rows.attention_mask)[:, None, None, :]
+    x = w["embedding.word_embeddings.weight"][torch.tensor(rows.tokens)]
+    x = (
+        x
+        + w["embedding.encoder.position_embeddings.weight"]
+        + w["embedding.encoder.segment_embeddings.weight"][torch.tensor(rows.segments)]
+    )
+    x = norm("embedding.encoder.norm", x)
+    for layer in range(4):
+        name = f"encoder.layers.{layer}."
+        q, k, v = linear(f"{name}self_attention.linear_qkv", x).unflatten(-1, (4, 3, 16)).transpose(1, 2).unbind(3)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(1, 2).flatten(2)
+        out = linear(f"{name}self_attention.linear_proj", attended)
+        x = norm(f"{name}self_attn_bda.norm", x + adapter(f"{name}self_attn_bda.adapter", out))
+        out = linear(f"{name}mlp.linear_fc2", F.gelu(linear(f"{name}mlp.linear_fc1", x)))
+        x = norm(f"{name}mlp_bda.norm", x + adapter(f"{name}mlp_bda.adapter", out))
+    return linear("head.classifier", torch.tanh(linear("head.pooler", x[torch.tensor(rows.loss_mask) > 0])))
+
+
+def test_adapters_are_those_of_the_paper() -> None:
+    state, gradients, answers, rows = run_ranks(1, _answers_and_gradients)[0]
+    weights = {
+        name.removeprefix("model/"): torch.tensor(value) for name, value in state.items() if name.startswith("model/")
+    }
+    trained = {name.removeprefix("gradient/") for name in gradients}
+    assert {name for name in weights if ".adapter." in name or "norm." in name or "head." in name} == trained
+    for name in trained:
+        weights[name].requires_grad_()
+    counts = rows.loss_mask > 0
+    logits = _houlsby(weights, rows)
+    assert np.allclose(answers[counts], logits.detach().numpy(), atol=1e-4)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(rows.labels[counts]))
+    loss.backward()
+    norm = torch.stack([weights[name].grad.norm() for name in sorted(trained)]).norm()  # type: ignore[union-attr]
+    for name in trained:
+        of_weight = weights[name].grad
+        assert of_weight is not None
+        clipped = (of_weight / max(1.0, float(norm))).numpy()
+        assert np.allclose(gradients[f"gradient/{name}"], clipped, atol=1e-5), name
 
 
 def _refused(layout: dict[str, Any]) -> str:

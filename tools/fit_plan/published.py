@@ -113,6 +113,8 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             shaw_rows=0,
             qk_norm=0,
             layer_norms=2,
+            adapter_dim=0,
+            trains_output=1,
             embedding_norm=0,
             final_norm=0,
             head_tensors=2,
@@ -122,7 +124,12 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
         ),
         stacks=(
             LayerStack(
-                layers=layers, length=length, keys=length / 2, computed_keys=length / 2, encoder_length=np.zeros(count)
+                layers=layers,
+                backward_layers=layers,
+                length=length,
+                keys=length / 2,
+                computed_keys=length / 2,
+                encoder_length=np.zeros(count),
             ),
         ),
         stages=stages,
@@ -235,6 +242,7 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
         sharded_trained=on_stage * matrices[:, None] + tables * table,
         replicated_trained=np.zeros_like(count),
         embeds=embeds,
+        trains_embedding=embeds,
         predicts=predicts,
         position=np.stack([0 * ones, ones, pipeline - 1], axis=1) * (count > 0),
         summed_parameters=(embeds + predicts) * table * (tied & (pipeline > 1))[:, None],

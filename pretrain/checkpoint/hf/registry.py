@@ -53,7 +53,12 @@ BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for
 
 
 def hf_family_of(model: Model) -> HfFamily:
-    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds."""
+    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds, and
+    for a model with adapters."""
+    if model.finetune.adapters is not None:
+        raise ConfigError(
+            "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"
+        )
     if model.family not in FAMILIES:
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "

@@ -48,6 +48,8 @@ class StageGroups:
     count: Array
     layers: Array
     """layers of the encoder and of the decoder, [2, s]"""
+    backward_layers: Array
+    """layers among them with a backward pass, [2, s]"""
     sharded: Array
     """parameters that tensor ranks split"""
     replicated: Array
@@ -57,6 +59,7 @@ class StageGroups:
     replicated_trained: Array
     """trained ones of `replicated`"""
     embeds: Array
+    trains_embedding: Array
     predicts: Array
     position: Array
     """index of the stage, from 0"""
@@ -76,6 +79,7 @@ class ParametersByDepth:
         specs = parameter_specs(self.model)
         by_name = {spec.name: spec for spec in specs}
         self.trains_embedding = by_name[WORD_EMBEDDINGS].trained
+        self.first_trained = min(spec.depth for spec in specs if spec.trained)
         for spec in specs:
             if spec.alias_of is not None:
                 self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
@@ -87,7 +91,11 @@ class ParametersByDepth:
     def stages(self, pipeline: int, virtual: int) -> StageGroups:
         """Stages of a legal pipeline."""
         ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
-        of_stage = np.searchsorted(ends, np.arange(1, ends[-1] + 1)) % pipeline  # stage of each layer
+        layer_depths = np.arange(1, ends[-1] + 1)
+        of_chunk = np.searchsorted(ends, layer_depths)
+        of_stage = of_chunk % pipeline  # stage of each layer
+        # What another chunk sent has a gradient, whether or not a parameter needs it.
+        backward = (layer_depths >= self.first_trained) | (of_chunk > 0)
         of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
         sharded, replicated, sharded_trained, replicated_trained = (
             np.bincount(of_depth, values, pipeline).astype(float)
@@ -105,15 +113,19 @@ class ParametersByDepth:
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
         encoder = self.model.stacks[0]
-        layers = np.stack([np.bincount(part, minlength=pipeline) for part in (of_stage[:encoder], of_stage[encoder:])])
+        parts = slice(None, encoder), slice(encoder, None)
+        layers = np.stack([np.bincount(of_stage[part], minlength=pipeline) for part in parts])
+        backward_layers = np.stack([np.bincount(of_stage[part], backward[part], pipeline) for part in parts])
         groups = {
             "count": np.ones(pipeline),
             "layers": layers.astype(float),
+            "backward_layers": backward_layers.astype(float),
             "sharded": sharded,
             "replicated": replicated,
             "sharded_trained": sharded_trained,
             "replicated_trained": replicated_trained,
             "embeds": np.eye(pipeline)[0],
+            "trains_embedding": np.eye(pipeline)[0] * (self.first_trained == 0),
             "predicts": np.eye(pipeline)[-1],
             "position": np.arange(pipeline, dtype=np.float64),
             "summed": summed,
@@ -150,10 +162,10 @@ class WorkloadBuilder:
         rows = np.array([row_of[id(choice.layout)] for choice in choices])
         layouts = list(distinct.values())
         sizes = _layout_sizes(layouts)
-        stages, layers = self._stage_shapes(layouts)
+        stages, layers, backward_layers = self._stage_shapes(layouts)
         return StepWorkload(
             model=model_shapes(model, count),
-            stacks=layer_stacks(model, layers[:, rows]),
+            stacks=layer_stacks(model, layers[:, rows], backward_layers[:, rows]),
             stages=stages.take(rows),
             layout=sizes.take(rows),
             step=self._step_settings(choices, layouts, rows, width),
@@ -169,9 +181,9 @@ class WorkloadBuilder:
             self._stages[key] = self._parameters.stages(pipeline, virtual)
         return self._stages[key]
 
-    def _stage_shapes(self, layouts: Sequence[Layout]) -> tuple[StageShapes, Array]:
-        """Stages of each layout, [n, s], and the layers of the encoder and of the decoder on them, [2, n, s]. Layouts
-        with fewer stages than others end in empty ones."""
+    def _stage_shapes(self, layouts: Sequence[Layout]) -> tuple[StageShapes, Array, Array]:
+        """Stages of each layout, [n, s], the layers of the encoder and of the decoder on them, and those of these with
+        a backward pass, [2, n, s]. Layouts with fewer stages than others end in empty ones."""
         groups = [self.stages(layout.pipeline, layout.virtual) for layout in layouts]
         width = max(len(group.count) for group in groups)
 
@@ -189,11 +201,15 @@ class WorkloadBuilder:
             sharded_trained=padded("sharded_trained"),
             replicated_trained=padded("replicated_trained"),
             embeds=padded("embeds"),
+            trains_embedding=padded("trains_embedding"),
             predicts=padded("predicts"),
             position=padded("position"),
             summed_parameters=padded("summed"),
         )
-        return shapes, np.stack([padded("layers", row) for row in range(2)])
+        layers, backward_layers = (
+            np.stack([padded(name, row) for row in range(2)]) for name in ("layers", "backward_layers")
+        )
+        return shapes, layers, backward_layers
 
     def _step_settings(
         self, choices: Sequence[LayoutChoice], layouts: Sequence[Layout], rows: np.ndarray, width: float

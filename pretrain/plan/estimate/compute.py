@@ -38,6 +38,13 @@ def layer_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
     ]
 
 
+def adapter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
+    """Matrix products of a layer's adapters, for models that have them."""
+    model, size = work.model, np.maximum(work.model.adapter_dim, 1)
+    positions = (2 + (stack.encoder_length > 0)) * positions_of(work, stack) / work.layout.sequence_slices
+    return [(positions, size, model.hidden), (positions, model.hidden, size)]
+
+
 def cross_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
     """Matrix products of the projections of cross-attention, for layers that have it."""
     model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
@@ -67,6 +74,10 @@ def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     if crosses.any():
         cross_forward, cross_backward = _products(work, c, cross_products(work, stack), step.fp8)
         forward, backward = forward + crosses * cross_forward, backward + crosses * cross_backward
+    adapted = model.adapter_dim > 0
+    if adapted.any():
+        down_up, down_up_back = _products(work, c, adapter_products(work, stack), np.zeros_like(step.fp8))
+        forward, backward = forward + adapted * down_up, backward + adapted * down_up_back
     core, core_back = _attention(work, c, stack.length, stack.length, stack.keys)
     if crosses.any():
         keys = np.maximum(stack.encoder_length, 1)

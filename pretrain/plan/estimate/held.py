@@ -58,7 +58,7 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
     embedded = _hidden(work, work.stacks[0].length) * (masks + work.model.embedding_norm * _norm_tensors(work))
-    first = embedded[:, None] * work.stages.embeds * work.in_flight
+    first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered_weights = 2 * step.activation_bytes[:, None] * (parameters - resident) / layers
@@ -100,19 +100,19 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         inputs, of_layer = (part[:, None] for part in (_hidden(work, stack.length), layer_bytes(work, stack)))
         ends = stages.predicts if last else stages.embeds
         norm = inputs * (model.final_norm * _norm_tensors(work))[:, None] * ends
-        of_stack = stack.layers / work.layout.virtual[:, None] * np.where(full, inputs, of_layer)
+        of_stack = stack.backward_layers / work.layout.virtual[:, None] * np.where(full, inputs, of_layer)
         behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
         encoded = _hidden(work, stack.encoder_length)[:, None] * (1 + np.where(full, 0.0, stages.embeds))
-        of_stack = of_stack + np.where(stack.layers > 0, encoded, 0.0)
+        of_stack = of_stack + np.where(stack.backward_layers > 0, encoded, 0.0)
         if not last:  # the last norm lies with the head
-            of_stack = of_stack + np.where(full, 0.0, norm)
+            of_stack = of_stack + np.where(full | (stack.backward_layers == 0), 0.0, norm)
         saved = saved + of_stack * work.in_flight
         core = core_bytes(work, stack, work.attention.max_score_share) - _freed_before_core(work, stack)
         gradients = _feed_forward_gradients(work, stack)[:, None]
         again = np.where(full, of_layer - inputs + norm, 0.0)
         of_one = np.where(selective, core[:, None], again) - freed
-        recomputed = np.maximum(recomputed, np.where(stack.layers > 0, of_one, 0.0))
+        recomputed = np.maximum(recomputed, np.where(stack.backward_layers > 0, of_one, 0.0))
         in_backward = np.maximum(of_one, again + gradients - freed)
         with_gradients = np.maximum(with_gradients, np.where(stack.layers > 0, in_backward, 0.0))
         saved = saved + _shared_score_masks(work, stack)
@@ -139,6 +139,9 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     crossing = np.where(stack.encoder_length > 0, 1.0, 0.0)
     norm_tensors, norms = kernels.norm_bytes / width, model.layer_norms
     outside = (2 + norms + 2 * crossing + (norms + crossing) * norm_tensors) * model.hidden / slices
+    # An adapter's input, its features, and what GELU makes of them.
+    adapter = (model.adapter_dim > 0) * model.hidden + 2 * model.adapter_dim
+    outside = outside + (2 + crossing) * adapter / slices
     attention = queries + 2 * keys + queries
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
@@ -227,10 +230,10 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
     model, kernels, width, columns = work.model, work.kernels, work.step.activation_bytes, work.logit_columns
     positions = work.step.micro_sequences * model.label_length / work.layout.context
     of_chunk = kernels.chunk_logit_bytes * kernels.logit_positions * columns
-    sums = 4 * columns * model.embedding_dim + positions * model.embedding_dim * width
+    sums = model.trains_output * 4 * columns * model.embedding_dim + positions * model.embedding_dim * width
     at_once = np.maximum(
         kernels.logit_bytes * positions * columns,
-        width * positions * columns + kernels.head_gradient_bytes * columns * model.embedding_dim,
+        width * positions * columns + model.trains_output * kernels.head_gradient_bytes * columns * model.embedding_dim,
     )
     head_bytes = model.head_tensors * width + kernels.norm_bytes
     norm = positions * model.hidden * head_bytes / work.layout.sequence_slices

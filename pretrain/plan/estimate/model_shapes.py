@@ -11,6 +11,7 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.logits import positions_at_once
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, KernelShapes, LayerStack, ModelShapes
 
 
@@ -34,6 +35,8 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         shaw_rows=model.shaw_rows,
         qk_norm=model.qk_norm,
         layer_norms=4 if model.norm == "sandwich" else 2,
+        adapter_dim=0 if model.finetune.adapters is None else model.finetune.adapters.size,
+        trains_output=_trains_output(model),
         embedding_norm=model.embedding_norm,
         final_norm=model.norm_first,
         head_tensors=4 if has_transform else 2,
@@ -43,9 +46,15 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
     )
 
 
-def layer_stacks(model: Model, layers: Array) -> tuple[LayerStack, ...]:
+def _trains_output(model: Model) -> bool:
+    """Whether the last matrix is trained, as a layer of its own or as the embedding."""
+    output = "head.classifier.weight" if model.task_head is not None else "output_layer.weight"
+    return next(spec.trained for spec in parameter_specs(model) if spec.name == output)
+
+
+def layer_stacks(model: Model, layers: Array, backward_layers: Array) -> tuple[LayerStack, ...]:
     """Stacks that `model` has, encoder first. `layers`: layers of the encoder and of the decoder on each stage of each
-    layout, [2, n, s]."""
+    layout, [2, n, s]; `backward_layers`: those of them with a backward pass."""
     stacks, count = [], layers.shape[1]
     for is_decoder, depth in enumerate(model.stacks):
         if depth:
@@ -60,7 +69,9 @@ def layer_stacks(model: Model, layers: Array) -> tuple[LayerStack, ...]:
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
             }
             repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
-            stacks.append(LayerStack(layers=layers[is_decoder], **repeated))
+            stacks.append(
+                LayerStack(layers=layers[is_decoder], backward_layers=backward_layers[is_decoder], **repeated)
+            )
     return tuple(stacks)
 
 

@@ -60,6 +60,10 @@ class ModelShapes(Entries):
     """1 if queries and keys are normalized"""
     layer_norms: Array
     """norms of a layer, without the one of cross-attention"""
+    adapter_dim: Array
+    """width between the two matrices of each adapter; 0: none"""
+    trains_output: Array
+    """1 if the matrix that makes logits or answers is trained"""
     embedding_norm: Array
     """1 if embeddings are normalized"""
     final_norm: Array
@@ -95,6 +99,8 @@ class LayerStack(Entries):
 
     layers: Array
     """layers on a stage of each kind, [n, s]"""
+    backward_layers: Array
+    """layers among them with a backward pass: the others lie below everything that is trained, [n, s]"""
     length: Array
     """positions of a sequence, [n]"""
     keys: Array
@@ -121,6 +127,8 @@ class StageShapes(Entries):
     """trained ones of `replicated_parameters`"""
     embeds: Array
     """1 on stages with the embedding"""
+    trains_embedding: Array
+    """1 on stages with the embedding, or a norm of it, if it is trained"""
     predicts: Array
     """1 on stages with the head and the loss"""
     position: Array

@@ -15,6 +15,7 @@ from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.memory_bound import count_parameters
+from pretrain.random.init import initial_values
 from tests.helpers.families import family_config
 
 CLASSES = {"name": "classification", "labels": ["a", "b", "c"]}
@@ -92,7 +93,22 @@ def test_what_joins_first_is_the_first_that_is_trained() -> None:
     assert _of_parts("llama", {"unfreeze_steps": 5, "lora": {}}, names) == [(1, 0), (1, 5)]
 
 
-@pytest.mark.parametrize("finetune", [{}, {"lora": {}}, {"train": "top", "layers": 3}])
+@pytest.mark.parametrize(("family", "adapters"), [("bert", 4 * 2), ("bart", 2 * 2 + 2 * 3), ("gemma", 4 * 2)])
+def test_adapters_are_trained_with_norms_and_head(family: str, adapters: int) -> None:
+    objective = CLASSES | {"sequence_length": 16}
+    model = _config(family, objective=objective, finetune={"adapters": {"size": 8}}).model
+    specs = [spec for spec in parameter_specs(model) if spec.alias_of is None]
+    added = [spec for spec in specs if ".adapter." in spec.name]
+    assert sum(spec.size for spec in added) == adapters * (2 * 8 * 64 + 8 + 64)
+    for spec in specs:
+        assert spec.trained == (".adapter." in spec.name or "norm." in spec.name or spec.name.startswith("head."))
+    matrix = next(spec for spec in added if spec.is_matrix)
+    values = initial_values(matrix, 1, 0, matrix.size).double()
+    assert 0.018 < float(values.abs().max()) <= 0.02
+    assert float(values.std()) == pytest.approx(0.0088, rel=0.1)
+
+
+@pytest.mark.parametrize("finetune", [{}, {"lora": {}}, {"train": "top", "layers": 3}, {"adapters": {}}])
 def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, Any]) -> None:
     model = _config("llama", finetune=finetune).model.model_copy(update={"layers": 40})
     assert count_parameters(model, trained=True) == num_trained_parameters(model)
@@ -110,6 +126,10 @@ def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, 
         ("t5", {"finetune": {"lora": {"targets": ["q_proj"]}}}, "use qkv, projection, cross_q"),
         ("bert", {"finetune": {"train": "top", "layers": 1, "lora": {}}}, "leave one of them out"),
         ("bert", {"finetune": {"lora": {}}, "precision": "fp8"}, "is for fp32, bf16 and fp16"),
+        ("bert", {"finetune": {"adapters": {}, "lora": {}}}, "finetune.adapters and finetune.lora each choose"),
+        ("bert", {"finetune": {"adapters": {}, "train": "top", "layers": 1}}, "adapters and finetune.train=top"),
+        ("bert", {"finetune": {"adapters": {"size": 0}}}, "adapters.size"),
+        ("bert", {"finetune": {"adapters": {}}, "precision": "fp8"}, "is for fp32, bf16 and fp16"),
         ("albert", {"finetune": {"rate_decay": 0.9}}, "with model.shared_layers all are one: leave it out"),
         ("bert", {"finetune": {"rate_decay": 1.1}}, "rate_decay"),
         ("bert", {"finetune": {"unfreeze_steps": -1}}, "unfreeze_steps"),

@@ -42,6 +42,14 @@ def test_an_export_of_a_task_head_is_named_where_hugging_face_has_a_class_with_i
         _same_as_exports(name, section, None)
 
 
+def test_no_export_is_named_of_a_run_with_adapters() -> None:
+    tree = family_config("bert", run={"dir": "r"}).model_dump(mode="json") | {"finetune": {"adapters": {}}}
+    config = RunConfig.model_validate(tree)
+    with pytest.raises(ConfigError, match="layers that no class of transformers has"):
+        hf_family_of(config.model)
+    assert not any(command.startswith("pretrain export r ") for command in next_commands(config))
+
+
 def _same_as_exports(name: str, objective: dict[str, Any], expected: bool | None) -> None:
     small: dict[str, Any] = {"model": {"vocabulary": 390}, "run": {"dir": "r"}}
     config = tiny_config(**small) if name == "gpt" else family_config(name, **small)
