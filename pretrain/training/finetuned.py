@@ -40,7 +40,8 @@ def report_answers(session: Session) -> None:
     directory = RunDir(config.run.dir).finetune_report
     best = config.checkpoint.best
     checkpoint = complete_checkpoints(session.checkpoints)[-1] if best is None else _load_best(session, best)
-    judged = {split: judges(split) for split in judges.splits}
+    known = session.validation.get(run.engine.updates)  # by these weights, at the end of training
+    judged = {split: known if known is not None and split == "validation" else judges(split) for split in judges.splits}
     for note in (note for one in judged.values() for note in one.notes):
         log.warn(note)
     record = Record.read(checkpoint / RECORD)

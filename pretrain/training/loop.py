@@ -146,6 +146,8 @@ def _evaluate(session: Session, state: RunState) -> RunState:
     figures: Mapping[str, float | None] = {}
     if run.judges is not None and not run.judges.writes_texts:
         judged = run.judges("validation")
+        session.validation.clear()
+        session.validation[run.engine.updates] = judged
         heldout, figures = judged.heldout, judged.figures
         log.figures(state.step, state.tokens, figures)
     else:

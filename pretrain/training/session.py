@@ -6,7 +6,7 @@ with open_session(config, stop) as session: ...
 import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.distributed import ProcessGroup
@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 from pretrain.checkpoint.lock import claim
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.collective import file_group, gather, run_on_all_ranks
+from pretrain.finetune.sources import JudgedSplit
 from pretrain.observe.log import RunLog
 from pretrain.preflight.check import preflight
 from pretrain.process.rank_location import this_rank
@@ -34,6 +35,8 @@ class Session:
     group: ProcessGroup
     """all ranks, for work around files, which may take long"""
     checkpoints: Path
+    validation: dict[int, JudgedSplit] = field(default_factory=dict)
+    """the newest answers to the validation rows, by the number of optimizer updates that led to the weights"""
 
 
 @contextmanager

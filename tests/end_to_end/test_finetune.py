@@ -156,6 +156,31 @@ def test_the_best_checkpoint_answers_for_the_run(
     assert "(the best accuracy of the run)" in (run / "reports/finetune/report.html").read_text()
 
 
+def _print_answered() -> None:
+    """Has the command print which rows it answers."""
+    from pretrain.finetune.judge import Judge
+
+    answer = Judge.__call__
+
+    def printing(judge: Judge, split: Any) -> Any:
+        print(f"answers {split}")
+        return answer(judge, split)
+
+    Judge.__call__ = printing  # type: ignore[method-assign]
+
+
+def test_the_report_has_the_answers_of_the_last_evaluation(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Of 12 steps, the 5th, 10th and 12th are evaluated; no fourth time for the report."""
+    started = command.Command("finetune", uninterrupted, tone("once"), first=_print_answered)
+    assert started.wait(120) == 0, started.printed
+    assert started.stdout.count("answers validation\n") == 3
+    last = [event for event in read_events(tmp_path / "once") if event["event"] == "figures"][-1]
+    assert last["step"] == 12
+    assert report_of(tmp_path / "once")["splits"]["validation"]["figures"] == last["figures"]
+
+
 def test_random_weights_are_those_that_the_same_model_is_trained_from(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -268,8 +293,9 @@ def test_mistakes_are_one_sentence_before_the_first_step(
 def test_a_shipped_config_has_the_checkpoint_s_model(uninterrupted: Path, name: str) -> None:
     config = load(RunConfig, name, [f"run.start_from={uninterrupted}", "model.dropout=0.1"])
     start = load(RunConfig, uninterrupted / "config.yaml").model
-    assert config.model.task_head is not None
-    assert config.model == start.model_copy(update={"dropout": 0.1, "task_head": config.model.task_head})
+    assert (config.model.task_head is None) == (name == "finetune/instructions")
+    expected = start.model_copy(update={"dropout": 0.1, "task_head": config.model.task_head})
+    assert config.model == expected.trained_by(config.finetune)
 
 
 def test_a_start_without_a_checkpoint_is_refused(tone: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
