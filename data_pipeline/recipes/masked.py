@@ -8,6 +8,7 @@ tokens are masked in each epoch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -97,11 +98,30 @@ class Masked(MaskingObjective):
 
 
 @dataclass(frozen=True)
-class MaskedRecipe(MaskingRecipe):
-    """Rows of `sequence_length` with `text_tokens` of text."""
+class FullSentencesRecipe(MaskingRecipe, ABC):
+    """Rows of `sequence_length` with `text_tokens` of text, cut from the stream."""
+
+    text_tokens: int
+
+    @property
+    @abstractmethod
+    def masking(self) -> Masking:
+        """Which tokens are masked."""
+
+    def samples(self, dataset: Dataset, split: SplitName) -> Samples:
+        """Raises DataError when the split makes no sample, or the dataset is of another kind."""
+        check_dataset(dataset, self.known.tokenizer)
+        count = dataset.num_tokens(split) // self.text_tokens
+        if count == 0:
+            raise too_short_error(dataset, split, self.text_tokens)
+        return FullSentences(self, dataset, split, count)
+
+
+@dataclass(frozen=True)
+class MaskedRecipe(FullSentencesRecipe):
+    """Two segments, if the objective asks about the second; else full sentences."""
 
     objective: Masked
-    text_tokens: int
 
     @property
     def masking(self) -> Masking:
@@ -110,29 +130,26 @@ class MaskedRecipe(MaskingRecipe):
         return Masking(self.known, objective.noise_density, objective.whole_words, objective.ngrams)
 
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
-        """Raises DataError when the split makes no sample, or the dataset is of another kind."""
+        """See `FullSentencesRecipe`."""
+        if not self.objective.has_segments:
+            return super().samples(dataset, split)
         check_dataset(dataset, self.known.tokenizer)
-        if self.objective.has_segments:
-            kind = SwappedSegments if self.objective.sentence_order else Segments
-            return kind(
-                dataset,
-                split,
-                self.masking,
-                sequence_length=self.sequence_length,
-                text_tokens=self.text_tokens,
-                short_fraction=self.objective.short_fraction,
-            )
-        count = dataset.num_tokens(split) // self.text_tokens
-        if count == 0:
-            raise too_short_error(dataset, split, self.text_tokens)
-        return FullSentences(self, dataset, split, count)
+        kind = SwappedSegments if self.objective.sentence_order else Segments
+        return kind(
+            dataset,
+            split,
+            self.masking,
+            sequence_length=self.sequence_length,
+            text_tokens=self.text_tokens,
+            short_fraction=self.objective.short_fraction,
+        )
 
 
 @dataclass(frozen=True)
 class FullSentences:
     """A split's windows."""
 
-    recipe: MaskedRecipe
+    recipe: FullSentencesRecipe
     dataset: Dataset
     split: SplitName
     count: int

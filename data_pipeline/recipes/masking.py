@@ -62,17 +62,19 @@ class Masking:
     noise_density: float
     whole_words: bool
     ngrams: int = 1
+    shares: tuple[float, float] = (_MASKED, _REPLACED)
+    """fractions of the chosen tokens that become [MASK], and random tokens; the rest stay unchanged"""
 
     def masked(self, labels: Ids, random: np.random.Generator) -> tuple[Ids, NDArray[np.float32]]:
         """A row of ids [n] -> (the row with some masked, 1 where one was chosen)."""
         specials = self.known.specials
         chosen = self._chosen(labels, random)
-        draw = random.random(len(chosen))
+        draw, (masked, replaced_share) = random.random(len(chosen)), self.shares
         # Draws the same as `random.choice`, at a sixth of its cost.
         other = self.known.ordinary[random.integers(0, len(self.known.ordinary), len(chosen))]
-        replaced = np.where(draw < _MASKED + _REPLACED, other, labels[chosen])
+        replaced = np.where(draw < masked + replaced_share, other, labels[chosen])
         tokens, counted = labels.copy(), np.zeros(len(labels), np.float32)
-        tokens[chosen] = np.where(draw < _MASKED, specials.mask, replaced)
+        tokens[chosen] = np.where(draw < masked, specials.mask, replaced)
         counted[chosen] = 1
         return tokens, counted
 

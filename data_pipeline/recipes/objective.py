@@ -24,7 +24,7 @@ ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 NoiseDensity = Annotated[float, Field(gt=0, lt=1, description="fraction of the tokens to corrupt")]
 
 
-_NOT_OF_SAMPLES = frozenset({"label_smoothing", "z_loss", "padding"})
+_NOT_OF_SAMPLES = frozenset({"label_smoothing", "z_loss", "padding", "replaced_weight"})
 """Settings that samples do not depend on."""
 
 
@@ -33,9 +33,10 @@ class TaskHead:
     """What takes the place of the language-model head of a model that is fine-tuned: a map from the last hidden state
     of each position to `outputs` numbers."""
 
-    kind: Literal["sequence", "token", "choice"]
+    kind: Literal["sequence", "token", "choice", "detector"]
     """sequence: one position of each row has an answer, for its entire text; token: each position has one; choice: one
-    position of each text of a row has one, which is compared with those of the others."""
+    position of each text of a row has one, which is compared with those of the others; detector: each position has one,
+    behind a dense layer."""
     outputs: int
     """Numbers for each position."""
     language_model: bool = False

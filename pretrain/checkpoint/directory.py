@@ -10,9 +10,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from pretrain.checkpoint.files import MANIFEST
 from pretrain.errors import ConfigError, RunError
-from pretrain.run_dir.paths import BEST, RECORD, RunDir, complete_checkpoints, incomplete_checkpoints
+from pretrain.run_dir.paths import BEST, MANIFEST, RECORD, RunDir, complete_checkpoints, incomplete_checkpoints
 
 _REPLACED = ".replaced.tmp"
 

@@ -21,9 +21,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.errors import RunError
-from pretrain.run_dir.paths import RECORD, TOKENIZER
+from pretrain.run_dir.paths import MANIFEST, RECORD, TOKENIZER
 
-MANIFEST = "manifest.json"
 ITEM_BYTES = 4
 """values are fp32, whatever precision the model trains in"""
 

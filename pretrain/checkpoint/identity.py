@@ -22,6 +22,7 @@ _PATH_KEYS = (
     "data.tokenizer",
     "data.cache_dir",
     "objective.chat_template",
+    "distillation.teacher",
 )  # machines may keep the same data in different places
 
 

@@ -12,7 +12,9 @@ from data_pipeline.common.problems import first_problem
 from data_pipeline.config import MAX_INTEGER
 from data_pipeline.errors import DataError
 from pretrain.checkpoint.files import open_plain
+from pretrain.checkpoint.one_model import ModelOfRun, one_model
 from pretrain.config.change import CHANGEABLE
+from pretrain.config.distillation import Distillation
 from pretrain.config.load import validate
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
@@ -28,7 +30,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
-_DEFINING = ("model", "objective", "finetune", "optimizer", "schedule", "precision")
+_DEFINING = ("model", "objective", "generator", "finetune", "optimizer", "schedule", "precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,27 +88,33 @@ SCORING_OVERRIDES = [f"parallel.{key}={str(value).lower()}" for key, value in SC
 """`SCORING_PARALLEL` as overrides of a config"""
 
 
-def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> RunConfig:
+def scoring_config(
+    checkpoint: Path, overrides: list[str], one_rank: bool, model: ModelOfRun | None = None
+) -> RunConfig:
     """The config a checkpoint was trained with, for scoring: without interleaving, sequence and context parallelism,
-    which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
+    which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`. `model`: of a run of two
+    models, the one to score (`one_model`)."""
     tree = Record.read(checkpoint / RECORD).config
     tree.pop("loss_scale", None)  # of training, and refused where `overrides` choose another precision
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
         tree["parallel"] = {**parallel, **SCORING_PARALLEL, **({"tensor": 1, "pipeline": 1} if one_rank else {})}
     with of_a_run():
-        return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
+        config = validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
+    return one_model(config, model, checkpoint)
 
 
-def expected_config(candidates: list[Path], overrides: list[str], one_rank: bool) -> RunConfig:
+def expected_config(
+    candidates: list[Path], overrides: list[str], one_rank: bool, model: ModelOfRun | None = None
+) -> RunConfig:
     """The `scoring_config` of the first candidate that has one. Which of them is valid is known only once the ranks
     have read them; how many ranks there should be has to be known before."""
     for checkpoint in candidates[:-1]:
         try:
-            return scoring_config(checkpoint, overrides, one_rank)
+            return scoring_config(checkpoint, overrides, one_rank, model)
         except (ConfigError, RunError):
             continue
-    return scoring_config(candidates[-1], overrides, one_rank)
+    return scoring_config(candidates[-1], overrides, one_rank, model)
 
 
 def check_predicts_tokens(config: RunConfig, run: Path) -> None:
@@ -127,6 +135,7 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
         + [(section,) for section in _DEFINING]
         + [("run", key) for key in ("seed", "changes", "skipped")]
         + [("batch", key) for key in ("sequences", "ramp", "short")]
+        + [("distillation", key) for key in Distillation.model_fields if key != "teacher"]  # which may have moved
     )
     return [
         difference for key in keys for difference in _differences(".".join(key), *(_at(x, key) for x in (then, now)))

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.files import ITEM_BYTES, MANIFEST, Box, Manifest, Stored
+from pretrain.checkpoint.files import ITEM_BYTES, Box, Manifest, Stored
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.collective import gather, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
-from pretrain.run_dir.paths import complete_checkpoints
+from pretrain.run_dir.paths import MANIFEST, complete_checkpoints
 
 Bounds = list[tuple[int, int]]
 Slices = tuple[slice, ...]

@@ -19,7 +19,7 @@ from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
-from pretrain.run_dir.paths import BEST, RECORD, TOKENIZER, checkpoint_name, complete_checkpoints
+from pretrain.run_dir.paths import BEST, MANIFEST, RECORD, TOKENIZER, checkpoint_name, complete_checkpoints
 
 
 class Writer:
@@ -133,7 +133,7 @@ def _finish(
         for name, stored in rank_tensors.items():
             boxes = tensors[name].boxes if name in tensors else ()
             tensors[name] = Stored(stored.shape, boxes + stored.boxes)
-    files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])
+    files.write(temporary / MANIFEST, [Manifest(digests, tensors).encode()])
     for name in digests:
         (temporary / name).stat()  # raises for a file that was deleted since, perhaps with the run directory
     fsync(temporary)

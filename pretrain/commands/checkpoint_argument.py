@@ -29,7 +29,7 @@ def find_checkpoints(
     if options.trust_code:
         trust_code()
     candidates = locate(options.checkpoint)
-    config = expected_config(candidates, overrides, one_rank)
+    config = expected_config(candidates, overrides, one_rank, getattr(options, "model", None))
     if functions := config.model.attention.functions:
         if not options.trust_code:
             raise ConfigError(untrusted(", ".join(functions)))

@@ -1,4 +1,4 @@
-"""`pretrain export CHECKPOINT_OR_RUN --to hf DIR`"""
+"""`pretrain export CHECKPOINT_OR_RUN --to hf DIR [--model discriminator|generator]`"""
 
 from pathlib import Path
 
@@ -23,6 +23,11 @@ def main(argv: list[str]) -> int:
         help="Format and directory. FORMAT is hf: safetensors in fp32, with config, tokenizer and model card, for "
         "transformers. DIR must not exist.",
     )
+    parser.add_argument(
+        "--model",
+        choices=("discriminator", "generator"),
+        help="Model to export of a run that trains two (ELECTRA). Default: the only one of the run.",
+    )
     parser.add_trust_code()
     options = parser.parse(argv)
     kind, directory = options.to
@@ -37,7 +42,7 @@ def main(argv: list[str]) -> int:
     from pretrain.checkpoint.hf.export import export
     from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
-    config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True)
+    config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True, model=options.model)
     agreement = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
     print(f"{directory}: {agreement}")
     return 0

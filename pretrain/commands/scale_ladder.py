@@ -8,6 +8,7 @@ from pretrain.commands.output import print_lines
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
+from pretrain.plan.planner import check_one_model
 from pretrain.scaling.ladder import LadderSpec
 from pretrain.scaling.ladder_files import write_ladder
 from pretrain.scaling.report.text import ladder_lines
@@ -57,6 +58,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     check_directory("--out", options.out)
     base = resolve(load(RunConfig, options.config, options.overrides))
+    check_one_model(base)
     runs_dir = (options.runs or options.out / "runs").absolute()
     spec = LadderSpec(
         sizes=tuple(sorted(options.sizes)),

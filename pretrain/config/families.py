@@ -110,6 +110,16 @@ _BUILT_IN: dict[str, Capabilities] = {
         positions=_OF_ENCODERS,
         only=_BEFORE_LLAMA | {"binary_head": False},
     ),
+    "electra": Capabilities(
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        pooler="activation",
+        drops_before_pooler=True,
+        positions=("learned",),
+        only=_BEFORE_LLAMA | {"binary_head": False},
+    ),
     "albert": Capabilities(
         encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA
     ),

@@ -9,12 +9,15 @@ from pydantic import Field, model_validator
 
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.registry import OBJECTIVES
+from pretrain.config.attention import Dense
 from pretrain.config.batch import BatchSize
 from pretrain.config.checkpoint import Checkpoint
 from pretrain.config.data import Data
+from pretrain.config.distillation import Distillation
 from pretrain.config.evaluate import Evaluate
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.finetune import LORA_TARGETS, Finetune
+from pretrain.config.generator import Generator
 from pretrain.config.health import Health
 from pretrain.config.loss_scale import LossScaling
 from pretrain.config.model import Model
@@ -40,6 +43,10 @@ class RunConfig(Section):
     model: Model
     objective: Objective = Causal()
     finetune: Finetune = Finetune()
+    distillation: Distillation = Distillation()
+    generator: Generator | None = Field(
+        None, description="second model of objective.name=replaced_tokens, which replaces tokens (ELECTRA)"
+    )
     data: Data = Data()
     optimizer: Optimizer
     schedule: Schedule = CosineSchedule()
@@ -59,6 +66,20 @@ class RunConfig(Section):
     def sequence_length(self) -> int:
         """Positions of a row: of each of its texts as many as the objective says, or else the model."""
         return (self.objective.row_length or self.model.sequence_length) * self.objective.texts_per_row
+
+    def of_teacher(self) -> "RunConfig":
+        """This config with the teacher in place of its model, and no teacher."""
+        assert self.distillation.model is not None, "the teacher is resolved before it is used"
+        return self.model_copy(update={"model": self.distillation.model, "distillation": Distillation()})
+
+    @property
+    def generator_model(self) -> Model | None:
+        """The model of `generator`."""
+        return None if self.generator is None else self.generator.of(self.model)
+
+    def of_generator(self) -> "RunConfig":
+        """This config with the generator in place of its model, and no generator."""
+        return self.model_copy(update={"model": self.generator_model, "generator": None})
 
     @property
     def row_model(self) -> Model:
@@ -262,6 +283,57 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _teacher_suits_the_run(self) -> "RunConfig":
+        settings, model = self.distillation, self.model
+        if settings.teacher is None:
+            return self
+        if self.objective.loss != "tokens":
+            raise ValueError(
+                f"distillation.teacher is for losses of tokens alone, and the loss of objective.name="
+                f"{self.objective.name} is {self.objective.loss}: leave it out, or choose masked or causal without a "
+                "question about segments"
+            )
+        if self.objective.z_loss:
+            raise ValueError(
+                "objective.z_loss does nothing to a teacher's logits: leave it out with distillation.teacher"
+            )
+        if model.is_encoder_decoder:
+            raise ValueError("distillation.teacher is for encoders and decoders: leave it out for an encoder-decoder")
+        if self.precision == "fp8":
+            raise ValueError("distillation.teacher is for fp32, bf16 and fp16: set precision")
+        if settings.teacher_model is not None:
+            _check_teacher(model, Model.model_validate(settings.teacher_model), settings.cosine_weight)
+        return self
+
+    @model_validator(mode="after")
+    def _generator_suits_the_run(self) -> "RunConfig":
+        if (self.generator is None) != (self.objective.loss != "replaced_tokens"):
+            raise ValueError(
+                "generator and objective.name=replaced_tokens go together: one model replaces tokens, and the other "
+                "finds them: set both, or none"
+            )
+        if self.generator is None:
+            return self
+        model = self.model
+        if model.family != "electra":
+            raise ValueError(f"generator is for model.family=electra: set it in place of {model.family}")
+        if not model.tie_word_embeddings or model.shared_layers:
+            raise ValueError(
+                "generator shares embeddings with the model: set model.tie_word_embeddings=true and "
+                "model.shared_layers=false"
+            )
+        if self.finetune != Finetune() or self.distillation.teacher is not None:
+            raise ValueError("generator is trained with the model: leave out finetune and distillation")
+        if self.precision == "fp8":
+            raise ValueError("generator is for fp32, bf16 and fp16: set precision")
+        if self.evaluate.tasks:
+            raise ValueError(
+                "evaluate.tasks scores language models, and the model of generator finds tokens: leave it out"
+            )
+        self.generator.of(model)
+        return self
+
+    @model_validator(mode="after")
     def _best_checkpoint_is_evaluated(self) -> "RunConfig":
         if self.checkpoint.best is not None and self.evaluate.every_steps == 0:
             raise ValueError(
@@ -275,3 +347,30 @@ class RunConfig(Section):
         if self.precision != "fp16" and self.loss_scale != LossScaling():
             raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
         return self
+
+
+def _check_teacher(model: Model, teacher: Model, cosine_weight: float) -> None:
+    """Raises ValueError for a teacher that cannot read the model's rows, or whose predictions are of other tokens."""
+    for key, ours, theirs in (
+        ("shape", model.shape, teacher.shape),
+        ("vocabulary", model.vocabulary, teacher.vocabulary),
+        ("vocabulary_multiple", model.vocabulary_multiple, teacher.vocabulary_multiple),
+        ("hidden", model.hidden, teacher.hidden),
+    ):
+        if ours != theirs and (key != "hidden" or cosine_weight) and (key != "vocabulary" or ours is not None):
+            without = ", or distillation.cosine_weight=0" if key == "hidden" else ""
+            raise ValueError(
+                f"the model of distillation.teacher has {key} {theirs}, and this model {ours}: choose a teacher with "
+                f"the same{without}"
+            )
+    if teacher.sequence_length < model.sequence_length:
+        raise ValueError(
+            f"distillation.teacher reads {teacher.sequence_length} positions, fewer than "
+            f"model.sequence_length={model.sequence_length}: shorten it, or choose another teacher"
+        )
+    dense = all(kind == Dense() for one in (model, teacher) for kind in one.attention.kinds)
+    if not dense and model.attention != teacher.attention:
+        raise ValueError(
+            "rows of sparse patterns are prepared for one pattern of attention: choose a distillation.teacher with the "
+            "same model.attention"
+        )

@@ -1,13 +1,14 @@
 """What a run takes from the one whose weights it starts from (`run.start_from`), besides them: the model, and for
-labelled data the tokenizer and the chat template."""
+labelled data the tokenizer and the chat template; and what it records of its teacher (`distillation.teacher`)."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir, complete_checkpoints, run_of
+from pretrain.run_dir.paths import MANIFEST, RECORD, TOKENIZER, RunDir, complete_checkpoints, run_of
 
 _LARGEST_RECORD_BYTES = 16 << 20
 
@@ -28,6 +29,33 @@ def recorded_model(start_from: str) -> dict[str, Any]:
     raise ConfigError(f"run.start_from={start_from} has no checkpoint with a readable {RECORD}: name another")
 
 
+def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str]:
+    """`model` and digest of the newest checkpoint of a run, or of one checkpoint. The digest is that of the manifest,
+    which has those of all files. Raises ConfigError if there is no checkpoint that can be read, or if its model
+    predicts no tokens or has low-rank updates."""
+    checkpoint = next(_checkpoints(teacher, "distillation.teacher"))
+    try:
+        with (checkpoint / RECORD).open("rb") as file:
+            config = json.loads(file.read(_LARGEST_RECORD_BYTES))["config"]
+        model, lora = config["model"], config["finetune"]["lora"]
+        digest = hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise ConfigError(f"distillation.teacher: {error.filename} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"distillation.teacher={teacher} has no readable {RECORD}: name another checkpoint") from None
+    if model.get("task_head") is not None or lora is not None:
+        raise ConfigError(
+            f"distillation.teacher={teacher} has a task head or low-rank updates, and a teacher predicts tokens with "
+            "weights of its own: name a pretrained model"
+        )
+    return model, digest
+
+
+def teacher_checkpoint(teacher: str) -> Path:
+    """The checkpoint that `recorded_teacher` reads."""
+    return next(_checkpoints(teacher, "distillation.teacher"))
+
+
 def recorded_tokenizer(start_from: str) -> Path:
     """File of the tokenizer of the newest checkpoint of a run, or of one checkpoint."""
     return next(_checkpoints(start_from)) / TOKENIZER
@@ -39,13 +67,13 @@ def recorded_chat_template(start_from: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _checkpoints(start_from: str) -> Iterator[Path]:
+def _checkpoints(start_from: str, key: str = "run.start_from") -> Iterator[Path]:
     """Newest first. Raises ConfigError if there is none."""
     path = Path(start_from).expanduser()
     try:
         found = [path] if (path / RECORD).is_file() else complete_checkpoints(RunDir(path).checkpoints)[::-1]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"run.start_from={start_from} cannot be read ({error})") from None
+        raise ConfigError(f"{key}={start_from} cannot be read ({error})") from None
     if not found:
-        raise ConfigError(f"run.start_from={start_from} is neither a checkpoint nor a run that has one")
+        raise ConfigError(f"{key}={start_from} is neither a checkpoint nor a run that has one")
     yield from found

@@ -10,9 +10,10 @@ from pretrain.config.section import Section
 class TaskHeadShape(Section):
     """A head of `outputs` numbers for each position, in place of the vocabulary's logits, or beside them."""
 
-    kind: Literal["sequence", "token", "choice"] = Field(
+    kind: Literal["sequence", "token", "choice", "detector"] = Field(
         description="sequence: one position answers for its row, after the family's pooler; token: each position "
-        "answers for itself; choice: one position answers for each of several texts of a row, after the pooler"
+        "answers for itself; choice: one position answers for each of several texts of a row, after the pooler; "
+        "detector: each position answers, behind a dense layer and an activation (ELECTRA)"
     )
     outputs: int = Field(
         gt=0, description="numbers per answer: classes, or 1 of a regression or a choice, or 2 of a span"

@@ -17,8 +17,10 @@ from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
+from pretrain.config.load import validate
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
-from pretrain.config.start import recorded_chat_template, recorded_tokenizer
+from pretrain.config.start import recorded_chat_template, recorded_teacher, recorded_tokenizer
 from pretrain.config.train import Train
 from pretrain.errors import ConfigError
 from pretrain.run_length.segments import run_length
@@ -32,7 +34,7 @@ def resolve(config: RunConfig) -> RunConfig:
     data cannot be read, or lengths do not suit the objective."""
     if config.train.epochs is None:
         _check_schedule(config)
-    config = _with_chat_template(_of_mix(config))
+    config = with_teacher(_with_chat_template(_of_mix(config)))
     sources = config.data.resolved_sources
     _check_twice(sources)
     if not sources:
@@ -52,10 +54,28 @@ def resolve(config: RunConfig) -> RunConfig:
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
     config = config.model_copy(update={"model": model})
+    check_teacher(config)
     if config.train.epochs is not None:
         config = _with_steps(config, tokenizer, config.train.epochs)
         _check_schedule(config)
     return config
+
+
+def with_teacher(config: RunConfig) -> RunConfig:
+    """The config with the model and the digest of `distillation.teacher`, if it has one. Raises ConfigError for a
+    checkpoint that cannot be read."""
+    if config.distillation.teacher is None:
+        return config
+    model, digest = recorded_teacher(config.distillation.teacher)
+    recorded = {"teacher_model": model, "teacher_digest": digest}
+    return config.model_copy(update={"distillation": config.distillation.model_copy(update=recorded)})
+
+
+def check_teacher(config: RunConfig) -> None:
+    """Raises ConfigError for a recorded teacher that does not suit the model."""
+    if config.distillation.teacher is not None:
+        with of_a_run():
+            validate(RunConfig, config.model_dump(mode="json"), "distillation")
 
 
 def _with_chat_template(config: RunConfig) -> RunConfig:

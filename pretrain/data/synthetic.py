@@ -27,7 +27,8 @@ class SyntheticStream:
         share = count // data_world
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
         randoms = [np.random.default_rng([self._seed, sample]) for sample in mine]
-        rows = self._rows(randoms) if self._model.task_head is None else self._labelled(randoms, self._model.task_head)
+        head = self._model.task_head
+        rows = self._rows(randoms) if head is None or head.kind == "detector" else self._labelled(randoms, head)
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
         return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "synthetic"))
 

@@ -129,6 +129,13 @@ class TrainEngine(ScoreEngine, Protocol):
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""
 
+    def teacher_state(self) -> dict[str, GlobalPart]:
+        """The weights of the teacher on this rank, as `model/...`: live views to load into; none without a teacher.
+        They are no part of `state`. Not collective."""
+
+    def initialise_teacher(self) -> None:
+        """Draws the weights of the teacher, if there is one, from the seed: to compare layouts without a checkpoint."""
+
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
         loss scale was at `loss_scale` (`DynamicLossScale.state`; None: nothing is known, it stays)."""

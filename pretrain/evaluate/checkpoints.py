@@ -6,7 +6,6 @@ from pathlib import Path
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.checkpoint.files import MANIFEST
 from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
@@ -24,7 +23,7 @@ from pretrain.evaluate.run_data import run_datasets
 from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.model_spec.parameters import num_parameters
-from pretrain.run_dir.paths import RECORD, TOKENIZER
+from pretrain.run_dir.paths import MANIFEST, RECORD, TOKENIZER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.identity import config_fingerprint
-from pretrain.checkpoint.state import expected_config, scoring_config
+from pretrain.checkpoint.one_model import ModelOfRun, stored_names
+from pretrain.checkpoint.state import Record, config_of, expected_config, scoring_config
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import rendezvous
 from pretrain.engine.base import Engine
@@ -16,18 +17,23 @@ from pretrain.engine.collective import file_group
 from pretrain.engine.make import make_engine
 from pretrain.engine.memory import check_memory_on_all_ranks
 from pretrain.layout.layout import plan_layout
+from pretrain.run_dir.paths import RECORD
 
 
 def open_checkpoint(
-    candidates: list[Path], overrides: list[str], one_rank: bool, options: Mapping[str, object] | None = None
+    candidates: list[Path],
+    overrides: list[str],
+    one_rank: bool,
+    options: Mapping[str, object] | None = None,
+    model: ModelOfRun | None = None,
 ) -> tuple[RunConfig, Path]:
     """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
     the process group; every rank calls this. Raises ConfigError on all ranks if their configs or their
-    command-line `options` disagree."""
-    config = expected_config(candidates, overrides, one_rank)
+    command-line `options` disagree. `model`: the one to open, of a run of two."""
+    config = expected_config(candidates, overrides, one_rank, model)
     rendezvous.init_process_group(config.health, config_fingerprint(config) | dict(options or {}))
     checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
-    return scoring_config(checkpoint, overrides, one_rank), checkpoint
+    return scoring_config(checkpoint, overrides, one_rank, model), checkpoint
 
 
 def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
@@ -37,7 +43,10 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     check_memory_on_all_ranks(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
-    store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
+    names = stored_names(config_of(Record.read(checkpoint / RECORD)), config)
+    state = {f"model/{names.of(name.removeprefix('model/'))}": part for name, part in engine.state().items()}
+    unread = {f"model/{name}" for name in names.unread}
+    store.load(checkpoint, state, file_group(config.health.timeout_s), unread)
     return engine
 
 

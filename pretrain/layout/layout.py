@@ -151,6 +151,11 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         )
     if model.shared_layers:
         _check_shared_layers(parallel)
+    if trains and config.distillation.model is not None:
+        _check_second_model("distillation.teacher", config.of_teacher(), world)
+    if config.generator is not None:
+        _check_second_model("generator", config.of_generator(), world)
+        _check_two_trained_models(parallel)
     data = world // parallel.model_ranks
     if trains:
         _check_sharding(parallel, parallel.context * data)
@@ -165,6 +170,28 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         zero_engine=parallel.zero_engine if parallel.zero else "megatron",
         context=parallel.context,
     )
+
+
+def _check_second_model(name: str, config: RunConfig, world: int) -> None:
+    """Refuse a layout on which the second model of a run cannot be computed, which it shares with the first."""
+    try:
+        plan_layout(config, world, trains=False)
+    except ConfigError as error:
+        raise ConfigError(f"{name} is computed on the layout of the model, and {error}") from None
+
+
+def _check_two_trained_models(parallel: Parallel) -> None:
+    """Refuse what does not work with two models whose gradients are complete only after both backward passes."""
+    if parallel.zero_engine == "deepspeed" and parallel.zero:
+        raise ConfigError(
+            f"with a generator, DeepSpeed's stage {parallel.zero} is not supported, as it reduces the gradients of one "
+            "model: set parallel.zero_engine=megatron and parallel.zero=1 or 0"
+        )
+    if parallel.overlap:
+        raise ConfigError(
+            "with a generator, the gradient of shared embeddings is complete only after both models' passes, and "
+            "parallel.overlap sends it earlier: turn parallel.overlap off"
+        )
 
 
 def _check_blocks(sizes: Mapping[str, int], name: str, ranks: int) -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrain.attention.packed import PackedSegments
+from pretrain.models.last_states import LastStates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,11 @@ class MicroBatch:
     next_tokens_BL: Tensor | None = None
     summed_BL: Tensor | None = None
     label_positions_BL: Tensor | None = None
+    teacher: LastStates | None = None
+    """what a teacher made of the rows; on the last pipeline stage of a run that has one"""
+    noise_rows_B: Tensor | None = None
+    """int64, of each row: what the noise of a generator's samples depends on besides positions and tokens; None: the
+    row's number, `first_row` and on"""
     packed: PackedSegments | None = None
     """the documents of packed rows; in an encoder with sparse patterns each row up to its last position that is not
     padding; None: rows are not split"""

@@ -13,6 +13,7 @@ from typing import Any
 
 from megatron.core.enums import ModelType
 from megatron.core.models.common.language_module.language_module import LanguageModule
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache
@@ -21,10 +22,11 @@ from pretrain.config.model import Model
 from pretrain.models import stream as streams
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.last_states import JudgeStates, LastStates
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.output_linear import Judge
-from pretrain.models.task_head import AnswerHead
+from pretrain.models.task_head import AnswerHead, DetectorHead
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
 """makes what turns the last layer's output into logits: called with it, [L, B, H], and a `heads.Project`"""
@@ -58,7 +60,8 @@ class Network(LanguageModule):
             self.embedding = Embedding(model, megatron, parts.embedding)
         self.decoder = Layers(model, megatron, chunk, parts.final)  # of either stack: megatron-core looks for the name
         if last and model.task_head is not None:
-            self.head: nn.Module = AnswerHead(model, megatron)
+            answers = DetectorHead if model.task_head.kind == "detector" else AnswerHead
+            self.head: nn.Module = answers(model, megatron)
         if last and model.has_vocabulary_logits:
             vocabulary_head = parts.head(model, megatron)
             if model.task_head is None:
@@ -82,9 +85,15 @@ class Network(LanguageModule):
         self.received = input_tensor[0]
 
     def forward(
-        self, batch: MicroBatch, cache: KeyValueCache | None = None, judge: Judge | None = None, head: bool = True
+        self,
+        batch: MicroBatch,
+        cache: KeyValueCache | None = None,
+        judge: Judge | None = None,
+        head: bool = True,
+        judge_states: JudgeStates | None = None,
     ) -> Any:
         """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32.
+        With `judge_states` the last stage returns (what it returns otherwise, what that says of the last states).
         With a `cache`, `batch` holds the positions that follow those read before.
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
@@ -93,7 +102,34 @@ class Network(LanguageModule):
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
-        return self._predict(stream, inputs, batch, judge) if self.post_process and head else stream
+        if not self.post_process or not head:
+            return stream
+        hidden = self._predicting(stream, inputs, batch)
+        if judge_states is None:
+            return self._predict(hidden, judge)
+        return self._predict(hidden, judge), judge_states(hidden)
+
+    def last_states(self, batch: MicroBatch) -> Any:
+        """The stream for the next stage, or on the last one the `LastStates`. Without gradients, and of models with a
+        language-model head."""
+        inputs = self._inputs(batch, None)
+        stream = self.decoder(self.embedding(batch, inputs.stream) if self.pre_process else self.received, inputs)
+        if not self.post_process:
+            return stream
+        hidden = self._predicting(stream, inputs, batch)
+        output: Any = self.output_layer
+        shares = self.share_embeddings_and_output_weights
+        weight = self.shared_embedding_or_output_weight() if shares else output.weight
+        projected: list[LastStates] = []
+
+        def keep(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Tensor:
+            shared = self.config.sequence_parallel
+            last, before_logits = (gather_from_sequence_parallel_region(x) if shared else x for x in (hidden, x_LBH))
+            projected.append(LastStates(last, before_logits, weight, output.bias, finish))
+            return x_LBH
+
+        self.head(hidden, keep)
+        return projected[0]
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         tensor_ranks = self.tp_group.size()
@@ -112,13 +148,17 @@ class Network(LanguageModule):
         by_stack = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
         return LayerInputs(stream, by_stack, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)
 
-    def _predict(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judge: Judge | None) -> Any:
+    def _predicting(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Tensor:
+        """The last layer's output at the positions with a label."""
         hidden = inputs.stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
         if batch.label_positions_BL is not None:
             hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))
         elif labels < len(hidden):
             hidden = hidden[-labels:]
+        return hidden
+
+    def _predict(self, hidden: Tensor, judge: Judge | None) -> Any:
         if not self.model.has_vocabulary_logits:
             return self.head(hidden)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None

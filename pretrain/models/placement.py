@@ -81,11 +81,11 @@ def mark_split(placed: Iterable[Parameter]) -> None:
             set_tensor_model_parallel_attributes(parameter.value, True, dim, 1)
 
 
-def place_dropout(chunk: nn.Module, axes: Axes) -> None:
-    """Tells each dropout site its name in the whole model, and which part of it is this rank's."""
+def place_dropout(chunk: nn.Module, axes: Axes, prefix: str = "") -> None:
+    """Tells each dropout site its name in the whole model, after `prefix`, and which part of it is this rank's."""
     for name, module in _named_modules(chunk):
         if isinstance(module, Dropout):
-            module.place(name, axes)
+            module.place(prefix + name, axes)
 
 
 def _place(held: StageParameter, value: nn.Parameter, axes: Axes) -> Parameter:

@@ -22,6 +22,7 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "ctrl": FamilyParts(head=heads.plain, final=FinalNormAlone),
     "roformer": FamilyParts(head=MaskedHead),
     "albert": FamilyParts(head=MaskedHead),
+    "electra": FamilyParts(head=partial(MaskedHead, activation="gelu")),
     "xlm": FamilyParts(head=heads.plain),
 }
 

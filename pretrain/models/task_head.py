@@ -34,3 +34,25 @@ class AnswerHead(nn.Module):
         if self.shares_sequence:  # all tensor ranks compute the same loss from it, so each keeps its slice's gradient
             answers_LBK = gather_from_sequence_parallel_region(answers_LBK, tensor_parallel_output_grad=False)
         return answers_LBK
+
+
+class DetectorHead(nn.Module):
+    """A dense layer, an activation and a linear layer, of every position (ELECTRA: arXiv 2003.10555)."""
+
+    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
+        super().__init__()
+        assert model.task_head is not None
+        linear = megatron.kernels.linear
+        self.dense = linear(model.hidden, model.hidden)
+        self.activation = megatron.kernels.activation[model.activation]
+        self.detector = linear(model.hidden, model.task_head.outputs)
+        for parameter in self.parameters():
+            parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
+        self.shares_sequence = megatron.sequence_parallel
+
+    def forward(self, hidden_LBH: Tensor) -> Tensor:
+        """See `AnswerHead`."""
+        answers_LBK: Tensor = self.detector(self.activation(self.dense(hidden_LBH)))
+        if self.shares_sequence:  # as in `AnswerHead`
+            answers_LBK = gather_from_sequence_parallel_region(answers_LBK, tensor_parallel_output_grad=False)
+        return answers_LBK

@@ -67,7 +67,7 @@ class LossObjective(ABC):
     """One way to judge answers; see `registry.py`."""
 
     weights: Mapping[str, float]
-    """weight of each term; the first is the main one, with weight 1"""
+    """weight of each term; the first is the main one, by whose count the gradient is divided"""
 
     @abstractmethod
     def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
@@ -81,9 +81,15 @@ class LossObjective(ABC):
     def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one logits."""
 
+    @property
+    def scored(self) -> Sequence[str]:
+        """Terms besides the main one that `score` returns, in this order."""
+        return list(self.weights)[1:]
+
     @abstractmethod
-    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Hidden states for the next stage, or on the last one the inputs of `terms`."""
+    def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
+        """Hidden states for the next stage, or on the last one the inputs of `terms`. `factors` are those of
+        `scales`."""
 
     @abstractmethod
     def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
@@ -98,23 +104,48 @@ class LossObjective(ABC):
         """The labels' scores."""
 
 
+class SampledLoss(LossObjective):
+    """A loss of a model that reads what a generator sampled (`engine/megatron/generator.py`). What it has of
+    `LossObjective` is the model's part; `weights` and `counts` are of both."""
+
+    @abstractmethod
+    def forward_generator(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Hidden states for the next stage, or on the last one the inputs of `generator_terms`."""
+
+    @abstractmethod
+    def forward_generator_score(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Hidden states for the next stage, or on the last one the inputs of `generator_scores`."""
+
+    @abstractmethod
+    def generator_terms(self, outputs: Any, batch: MicroBatch) -> tuple[dict[str, Term], Tensor]:
+        """The terms of the generator, and the tokens [B, L] that the model is to read."""
+
+    @abstractmethod
+    def generator_scores(self, outputs: Any) -> tuple[ScoredLabels, Tensor]:
+        """The scores of the generator's labels, and the tokens [B, L] that the model is to read."""
+
+    @abstractmethod
+    def read_samples(self, batch: MicroBatch, tokens_BL: Tensor) -> MicroBatch:
+        """The micro-batch that the model reads after the generator."""
+
+
 def scales(weights: Mapping[str, float], counts: Sequence[float]) -> dict[str, float]:
-    """What each term but the main one is multiplied by, from the counts of the global batch: then the sum of all terms,
+    """What terms are multiplied by, from the counts of the global batch, if it is not 1: then the sum of all terms,
     divided by the main term's count, is that of their means by weight. A term that nothing is asked of is left out."""
     main, *others = counts
-    _, *named = weights.items()
-    return {
+    (first, weight_of_first), *named = weights.items()
+    factors = {first: weight_of_first} if weight_of_first != 1 else {}
+    return factors | {
         name: weight * (main / count) if count else 0.0 for (name, weight), count in zip(named, others, strict=True)
     }
 
 
 def total(terms: Mapping[str, Term], factors: Mapping[str, float]) -> Tensor:
-    """The main term's sum, and the others' times their factors."""
-    main, *_ = terms.values()
-    loss = main.sum
-    for name, factor in factors.items():
-        loss = loss + terms[name].sum * factor
-    return loss
+    """The sum of all terms, each times its factor if it has one."""
+    first, *others = (term.sum * factors[name] if name in factors else term.sum for name, term in terms.items())
+    for one in others:
+        first = first + one
+    return first
 
 
 def sum_pairs(results: Sequence[Sequence[Term]], count: int, device: torch.device) -> Tensor:

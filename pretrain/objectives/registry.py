@@ -4,7 +4,9 @@ from data_pipeline.common.plugins import Registry
 from pretrain.config.run_config import RunConfig
 from pretrain.models.kernels import Kernels
 from pretrain.objectives.base import LossGroups, LossObjective
+from pretrain.objectives.distillation import DistillationLoss
 from pretrain.objectives.next_sentence import NextSentence, SentenceOrder
+from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
 from pretrain.objectives.task_heads import ChoiceLoss, ClassLoss, SpanLoss, SquaredErrorLoss
 from pretrain.objectives.tokens import Tokens
 from pretrain.objectives.with_language_model import WithLanguageModel
@@ -19,13 +21,16 @@ LOSSES: Registry[type[LossObjective]] = Registry(
         "regression": SquaredErrorLoss,
         "spans": SpanLoss,
         "choice": ChoiceLoss,
+        "replaced_tokens": ReplacedTokensLoss,
     },
     LossObjective,
 )
 
 
 def make_loss(config: RunConfig, kernels: Kernels, groups: LossGroups) -> LossObjective:
-    """The loss of a config's objective on this rank."""
+    """The loss of a config's objective on this rank, and of its teacher if it has one."""
+    if config.distillation.teacher is not None:
+        return DistillationLoss(config, kernels, groups)
     loss = LOSSES.require(config.objective.loss)(config, kernels, groups)
     weight: float = getattr(config.objective, "language_model_weight", 0.0)
     return WithLanguageModel(config, kernels, groups, loss, weight) if weight else loss

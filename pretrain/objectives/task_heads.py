@@ -5,7 +5,7 @@ that only pad a batch need nothing of their own. AnswerLoss are the same on ever
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class AnswerLoss(LossObjective):
         """Hidden states for the next stage, or on the last one the answers [L, B, outputs]."""
         return model(batch)
 
-    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+    def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """See `forward`."""
         return model(batch)
 

@@ -42,12 +42,12 @@ class Tokens(LossObjective):
         `cache`, of positions that follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
 
-    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+    def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """See `base.LossObjective`."""
         labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
 
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
-            return self._sums(logits_LBV, labels_LB[where], mask_LB[where])
+            return self.judge_sums(logits_LBV, labels_LB[where], mask_LB[where])
 
         return model(batch, judge=judge)
 
@@ -56,11 +56,16 @@ class Tokens(LossObjective):
         labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
 
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
-            greedy_LB = self._argmax_tokens(logits_LBV) == labels_LB[where]
-            entropy_LB, squares = self._entropy(logits_LBV, labels_LB[where], mask_LB[where])
-            return entropy_LB, greedy_LB, *squares
+            return self.judge_scores(logits_LBV, labels_LB[where], mask_LB[where])
 
         return model(batch, cache, judge)
+
+    def judge_scores(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, ...]:
+        """The cross entropy [L, B] of labels, whether each is the most probable token, and the sum of the term of the
+        softmax's denominator, if there is one. Overwrites the logits."""
+        greedy_LB = self._argmax_tokens(logits_LBV) == labels_LB
+        entropy_LB, squares = self._entropy(logits_LBV, labels_LB, mask_LB)
+        return entropy_LB, greedy_LB, *squares
 
     def argmax_tokens(self, outputs: Any) -> Tensor:
         """[B, L] the most probable token ids, on every tensor rank. Overwrites the logits."""
@@ -74,14 +79,14 @@ class Tokens(LossObjective):
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        (losses, *squares), unasked = _parted(outputs)
+        (losses, *squares), unasked = split_outputs(outputs)
         for answers in unasked:  # of another head, whose gradient is zero
             losses = losses + 0.0 * answers.float().sum()
         return self._terms([losses, *squares], batch)
 
     def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`."""
-        (entropy_LB, greedy_LB, *squares), _ = _parted(outputs)
+        (entropy_LB, greedy_LB, *squares), _ = split_outputs(outputs)
         _, *others = self._terms([entropy_LB.sum(), *squares], batch).items()
         return ScoredLabels(-entropy_LB.T, greedy_LB.T, dict(others))
 
@@ -89,7 +94,7 @@ class Tokens(LossObjective):
         count = batch.loss_mask_BL.sum().int()
         return {name: Term(one, count) for name, one in zip(("tokens", "z"), sums, strict=False)}
 
-    def _sums(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, ...]:
+    def judge_sums(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, ...]:
         """Sums of the terms. The gradient of all is in the first: both have the same count, so the second needs only
         its weight as a factor. Overwrites the logits."""
         spread_LB: Tensor | float = 0.0
@@ -131,7 +136,7 @@ class Tokens(LossObjective):
         return logits_LBV
 
 
-def _parted(outputs: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def split_outputs(outputs: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What was said of the logits, and what another head answers."""
     return (outputs[0], outputs[1:]) if isinstance(outputs[0], tuple) else (outputs, ())
 

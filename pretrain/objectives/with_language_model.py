@@ -1,7 +1,7 @@
 """The loss of a task head and beside it that of the next token of the same texts, each a mean of its own (GPT: Radford
 et al. 2018, section 3.2, where L3 = L2 + 0.5 L1)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +39,9 @@ class WithLanguageModel(LossObjective):
         outputs = model(batch)
         return (outputs[1], outputs[0].transpose(0, 1)) if isinstance(outputs, tuple) else outputs
 
-    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+    def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """See `base.LossObjective`."""
-        return self._tokens.forward_train(model, _with_next_tokens(batch))
+        return self._tokens.forward_train(model, _with_next_tokens(batch), factors)
 
     def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
         """See `base.LossObjective`."""

@@ -17,6 +17,8 @@ _EXPORTED = ("dense", "banded", "bigbird", "local_global")
 
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind: each runs unchanged."""
+    if config.generator is not None:  # `pretrain finetune` reads it, and asks for rows
+        return []
     run, name = _opened(config), Path(config.run.dir).resolve().name
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []

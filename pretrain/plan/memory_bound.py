@@ -4,6 +4,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.generator import generator_specs
 from pretrain.model_spec.parameters import num_parameters, num_trained_parameters
 from pretrain.plan.memory import trained_state
 
@@ -48,17 +49,20 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     """Bytes by part that the fullest rank holds at least: it has no fewer parameters than ranks have on average, and
     keeps the input of each of its layers for the backward pass."""
     model, batch = config.model, config.batch
-    parameters = count_parameters(model) / (layout.tensor * layout.pipeline)
+    of_generator = 0.0 if config.generator_model is None else float(sum(spec.size for spec in generator_specs(config)))
+    parameters = (count_parameters(model) + of_generator) / (layout.tensor * layout.pipeline)
     width = 4 if config.precision == "fp32" else 2
     if not trains:
         return {"weights": width * parameters, "batches": 0.0}
-    trained = count_parameters(model, trained=True) / (layout.tensor * layout.pipeline)
+    trained = (count_parameters(model, trained=True) + of_generator) / (layout.tensor * layout.pipeline)
     state = trained_state(parameters, trained, layout, config.precision, config.optimizer.num_moments)
     positions = batch.micro_sequences * model.sequence_length / layout.context
     slices = layout.tensor if layout.sequence else 1
     layers = _layers_backward(model) / layout.pipeline
+    teacher = config.distillation.model
     return {
         "weights": state.weights,
+        "teacher": width * count_parameters(teacher) / (layout.tensor * layout.pipeline) if teacher else 0.0,
         "gradients": state.gradients,
         "optimizer states": state.optimizer,
         "activations": layers * positions * model.hidden * width / slices,
@@ -105,6 +109,8 @@ def _advice(largest: str, config: RunConfig, factor: float) -> str:
         case "batches":
             fits = max(1, int(config.batch.sequences * factor))
             return f"batch.sequences={config.batch.sequences} is too many: {fits} may fit"
+        case "teacher":
+            return "name a smaller distillation.teacher, or share it over more machines (parallel.tensor or pipeline)"
     parameters = count_parameters(config.model)
     return (
         f"of its {parameters:,} parameters {int(parameters * factor):,} may fit: make the model smaller, or share it "

@@ -12,7 +12,7 @@ from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
-from pretrain.plan.memory_bound import check_bound
+from pretrain.plan.memory_bound import check_bound, least_bytes
 from pretrain.plan.search import every_choice
 
 _GIB = 2**30
@@ -28,8 +28,9 @@ def check_memory(
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
     added = config.finetune.lora or config.finetune.adapters  # inputs of frozen matrices beside these are not kept
-    if trains and not host and not added:
-        _check_held(config, layout, available_bytes)
+    if trains and not host and not added and config.generator is None:
+        teacher = least_bytes(config, layout)["teacher"]  # which the builder does not count
+        _check_held(config, layout, available_bytes - teacher)
 
 
 def planned_bytes(config: RunConfig, layout: Layout) -> float:

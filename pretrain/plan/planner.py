@@ -99,11 +99,22 @@ def check_layers(model: Model) -> None:
 
 def with_vocabulary(config: RunConfig) -> RunConfig:
     """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so GPT-2's is
-    assumed."""
+    assumed. Raises ConfigError for a run of more than one model, of which estimates would count one."""
+    check_one_model(config)
     if config.model.vocabulary is not None:
         return config
     known = config.model.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
     return config.model_copy(update={"model": known})
+
+
+def check_one_model(config: RunConfig) -> None:
+    """Raises ConfigError for a run with a teacher or a generator."""
+    if config.distillation.teacher is not None or config.generator is not None:
+        name = "generator" if config.generator is not None else "distillation.teacher"
+        raise ConfigError(
+            f"{name}: estimates count one model, and this run computes two: leave it out to estimate the "
+            "model that is trained"
+        )
 
 
 def _cheapest(

@@ -18,8 +18,8 @@ import torch
 from megatron.core.tensor_parallel.random import _MODEL_PARALLEL_RNG_TRACKER_NAME, get_cuda_rng_tracker
 from torch import Tensor, nn
 
-_GAMMA = 0x9E3779B97F4A7C15 - 2**64  # constants of splitmix64, as int64 holds them
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+from pretrain.random.hashing import fold, mix
+
 _LANES, _LEVELS = 4, 1 << 16  # one 64-bit hash decides four elements, each by 16 bits
 
 
@@ -53,11 +53,11 @@ class Drawn(NamedTuple):
     def mask(self, shape: torch.Size) -> Tensor:
         """Bool `shape`: the elements to drop."""
         shared, rows, *inner, columns = shape if self.rows_second else (shape[1], shape[0], *shape[2:])
-        hashed = _mix(torch.arange(rows, device=self.first.device) + self.first)
-        hashed = _fold(hashed, self.begin, shared)
+        hashed = mix(torch.arange(rows, device=self.first.device) + self.first)
+        hashed = fold(hashed, self.begin, shared)
         for size in inner:
-            hashed = _fold(hashed, 0, size)
-        lanes = _fold(hashed, self.begin_columns // _LANES, -(-columns // _LANES)).view(torch.int16)
+            hashed = fold(hashed, 0, size)
+        lanes = fold(hashed, self.begin_columns // _LANES, -(-columns // _LANES)).view(torch.int16)
         mask = lanes[..., :columns] < self.levels - _LEVELS // 2  # lanes count from -2**15
         return mask.transpose(0, 1) if self.rows_second else mask
 
@@ -122,23 +122,3 @@ def _shard(shared_by: Sequence[str], axes: Mapping[str, tuple[int, int]]) -> int
         rank, ranks = axes[axis]
         shard = shard * ranks + rank
     return shard
-
-
-def _fold(hashed: Tensor, start: int, count: int) -> Tensor:
-    """[...] -> [..., count]: another hash for each of the coordinates [start, start + count)."""
-    coordinates = torch.arange(start, start + count, device=hashed.device)
-    # Changes nothing. Without it torch.compile takes the product below for an index; in C++, one so large is undefined.
-    coordinates.bitwise_and_((1 << 63) - 1)
-    return _mix(hashed[..., None] + coordinates * _GAMMA)
-
-
-def _mix(x: Tensor) -> Tensor:
-    """The finaliser of splitmix64, in place: a bijection of 64 bits, each of which depends on all."""
-    x.bitwise_xor_(_shifted(x, 30)).mul_(_FIRST)
-    x.bitwise_xor_(_shifted(x, 27)).mul_(_SECOND)
-    return x.bitwise_xor_(_shifted(x, 31))
-
-
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """A logical shift to the right; that of signed integers copies the sign."""
-    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)

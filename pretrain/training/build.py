@@ -23,6 +23,7 @@ from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.identity import rank_fingerprint
 from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
+from pretrain.config.start import teacher_checkpoint
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device, rendezvous
@@ -106,6 +107,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         _verify(stream, file_group(config.health.timeout_s))
     watchdog.kick("building the model")
     engine = make_engine(config, layout)
+    _load_teacher(config, engine, datasets[0])
     watchdog.kick("reading evaluation data")
     heldout = stream.datasets[0]
     tokenizer = heldout.tokenizer_bytes()
@@ -242,6 +244,22 @@ def starting_weights(config: RunConfig, dataset: DataSource) -> Path | None:
             f"build the data again with tokenizer.path={checkpoint / TOKENIZER}"
         )
     return checkpoint
+
+
+def _load_teacher(config: RunConfig, engine: Engine, dataset: DataSource) -> None:
+    """Loads the weights of `distillation.teacher`, if the run has one. Raises ConfigError if it was trained with
+    another tokenizer than `dataset`, RunError if its checkpoint is damaged. Collective."""
+    if config.distillation.teacher is None:
+        return
+    watchdog.kick("loading the teacher")
+    group = file_group(config.health.timeout_s)
+    checkpoint = store.first_valid([teacher_checkpoint(config.distillation.teacher)], _warn, group)
+    if load_tokenizer(checkpoint / TOKENIZER).identity != dataset.tokenizer_identity:
+        raise ConfigError(
+            f"distillation.teacher={config.distillation.teacher} was trained with another tokenizer than "
+            f"{dataset.address}: build the data again with tokenizer.path={checkpoint / TOKENIZER}"
+        )
+    store.load(checkpoint, engine.teacher_state(), group)
 
 
 def _warn(sentence: str) -> None:

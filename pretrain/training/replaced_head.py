@@ -6,6 +6,7 @@ from pretrain.checkpoint.state import Record, config_of
 from pretrain.config.finetune import Finetune, Lora
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.generator import generator_specs
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.run_dir.paths import RECORD
 
@@ -15,7 +16,8 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     read): parameters of the heads, where these differ, and those that `finetune.lora` or `finetune.adapters` adds. A
     parameter of the same name and shape in both is read. Raises ConfigError for a checkpoint with another
     `finetune.lora` or `finetune.adapters`."""
-    start = config_of(Record.read(checkpoint / RECORD)).model
+    start_config = config_of(Record.read(checkpoint / RECORD))
+    start = start_config.model
     if start.finetune.lora is not None and not _same_matrices(start.finetune.lora, model.finetune.lora):
         raise ConfigError(
             f"run.start_from={checkpoint} has updates of finetune.lora={start.finetune.lora.model_dump(mode='json')}, "
@@ -32,7 +34,8 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
         return added, set()
     ours, theirs = _head_shapes(model), _head_shapes(start)
     fresh = {name for name, shape in ours.items() if theirs.get(name) != shape}
-    return fresh | added, (theirs.keys() - ours.keys()) | (fresh & theirs.keys())
+    of_generator = {f"model/{spec.name}" for spec in generator_specs(start_config)}
+    return fresh | added, (theirs.keys() - ours.keys()) | (fresh & theirs.keys()) | of_generator
 
 
 def _same_matrices(start: Lora, trained: Lora | None) -> bool:

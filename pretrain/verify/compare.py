@@ -18,7 +18,7 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.generator import run_specs
 from pretrain.random.init import initial_values
 from pretrain.run_dir.paths import RunDir, checkpoint_step, complete_checkpoints
 from pretrain.run_dir.records import read_events, read_metrics
@@ -137,7 +137,7 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
     apart = moved = 0.0
     furthest: tuple[float, str | None] = (0.0, None)
     names, other_names = ({name for name in m.tensors if name.startswith("model/")} for m in (manifest, other))
-    declarations = {d.name: d for d in parameter_specs(a.config.model)}
+    declarations = {d.name: d for d in run_specs(a.config)}
     for tensor in sorted(names | other_names):
         parameter = tensor.removeprefix("model/")
         if tensor not in names & other_names or other.tensors[tensor].shape != manifest.tensors[tensor].shape:

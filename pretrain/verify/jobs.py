@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.data.resolve import resolve
+from pretrain.data.resolve import resolve, with_teacher
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.layout.names import layouts_to_verify, short_name
@@ -58,6 +58,7 @@ def resolve_config(config: RunConfig, full: bool) -> RunConfig:
     """Resolves the data, if the config names any. Raises ConfigError if `full` keeps a vocabulary that is not known."""
     if config.data.resolved_sources:
         return resolve(config)
+    config = with_teacher(config)
     if full and config.model.vocabulary is None:
         raise ConfigError("--full keeps the vocabulary, and the config has none: set data.path or model.vocabulary")
     return config

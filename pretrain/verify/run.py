@@ -91,7 +91,7 @@ class Verification:
                 same = same and row.same
                 if self._rank == 0:
                     show(row)
-        if show_scoring is not None:
+        if show_scoring is not None and jobs[0].reference.generator is None:  # whose scores have no logits of one model
             check = self._check_scoring(jobs[0].reference)
             if check is not None:
                 show_scoring(check)
@@ -176,6 +176,7 @@ class Verification:
         available, host = device.available_bytes()
         check_memory(config, layout, available, host=host)
         engine = make_engine(config, plan_layout(config, layout.world))
+        engine.initialise_teacher()
         if initial:
             engine.initialise()
         return engine

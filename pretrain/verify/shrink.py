@@ -66,6 +66,12 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         tree["objective"]["sequence_length"] = None
     if config.train.epochs is not None:  # how many steps these are depends on the data, and some are made here
         tree["train"] = {"steps": _STEPS}
+    if config.generator is not None:
+        wide = heads * _HEAD_WIDTH // 2
+        tree["generator"] = {"hidden": wide, "heads": heads, "ffn": lcm(2 * wide, share), "layers": None}
+    if config.distillation.teacher is not None:
+        teacher = shrink(config.of_teacher(), layouts).model
+        tree["distillation"]["teacher_model"] = teacher.model_dump(mode="json")
     return validate(RunConfig, tree, "the shrunk config")
 
 
@@ -75,6 +81,8 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
     chunks = layout.pipeline * layout.virtual
     if not small.model.is_encoder_decoder:
         tree["model"]["layers"] = _multiple(len(small.model.attention.pattern), _CHUNK_LAYERS * chunks)
+        if small.distillation.teacher is not None:  # which is deeper
+            tree["distillation"]["teacher_model"]["layers"] = 2 * tree["model"]["layers"]
     else:
         layers = next(n for n in count(_CHUNK_LAYERS) if _smallest_chunk(small.model, n, chunks) >= _CHUNK_LAYERS)
         tree["model"] |= {"layers": layers, "encoder_layers": layers}

@@ -53,6 +53,10 @@ _GEMMA2 = _GEMMA | {
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
+    "electra": {
+        "model": _BERT | {"family": "electra", "binary_head": False, "embedding_size": 24},
+        "objective": {"name": "masked"},
+    },
     "roformer": {
         "model": _BERT | {
             "family": "roformer", "binary_head": False, "positions": {"name": "rotary", "interleaved": True},
@@ -131,7 +135,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
     "qwen3": {"model": _LLAMA | {"positions": _YARN, "qk_norm": True, "head_dim": 24}},
 }  # fmt: skip
-LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
+LIKE_OTHERS = ("electra", "shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
 
 
 def each(families: Iterable[str]) -> list[Any]:

@@ -63,8 +63,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "partitioned_init stage12 stage3",
         "select",
     ),
-    "pretrain.engine.megatron": ("micro_batches padding state runner", "decoding hidden_states", "engine"),
-    "pretrain.objectives": ("base label_logits", "task_heads tokens", "next_sentence with_language_model", "registry"),
+    "pretrain.engine.megatron": (
+        "built_model micro_batches padding state runner",
+        "decoding generator hidden_states teacher",
+        "engine",
+    ),
+    "pretrain.objectives": (
+        "base divergence label_logits",
+        "task_heads tokens",
+        "distillation next_sentence replaced_tokens with_language_model",
+        "registry",
+    ),
     "pretrain.evaluate": (
         "average_draws bleu feature_files feature_request heldout opening outcomes progress ranks run_data",
         "decoding",
@@ -111,6 +120,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "best_fit chat_template labelled masking targets",
         "causal control corruption instructions pairs segments spans tagging choice text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
+        "replaced_tokens",
         "registry",
     ),
     "pretrain.rehearse": (

@@ -2,6 +2,7 @@
 near to it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from data_pipeline.batch import Batch, Cursor, Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
@@ -47,6 +49,14 @@ def copies(random: np.random.Generator, rows: int) -> Rows:
     return _masked(random, np.tile(words, 4))
 
 
+def one_topic(random: np.random.Generator, rows: int) -> Rows:
+    """Words of one topic in each row."""
+    size = WORDS // TOPICS
+    return _masked(
+        random, FIRST + random.integers(TOPICS, size=(rows, 1)) * size + random.integers(size, size=(rows, 32))
+    )
+
+
 def topics_in_turn(random: np.random.Generator, rows: int) -> Rows:
     """Four stretches of words, each of another topic; the last one may go on at the row's start."""
     topics = np.stack([random.permutation(TOPICS)[:4] for _ in range(rows)]).repeat(LAG, axis=1)
@@ -82,16 +92,20 @@ def _config(family: str, length: int, positions: Any = None) -> RunConfig:
     )
 
 
-def _learn(family: str, text: Text, steps: int, positions: Any = None) -> tuple[float, float, float]:
-    """Results on rows held out from training: masked loss before and after, and accuracy of segment order."""
-    random, length = np.random.default_rng(0), text(np.random.default_rng(0), 1).tokens.shape[1]
-    engine, probe = build_engine(_config(family, length, positions)), text(np.random.default_rng(1), 4 * ROWS)
-    before = _loss(engine, probe)
-    ids = np.zeros((ROWS, 3), np.int64)
+def _train(engine: MegatronEngine, text: Text, steps: int, peak: float = 3e-3) -> None:
+    random, ids = np.random.default_rng(0), np.zeros((ROWS, 3), np.int64)
     for step in range(1, steps + 1):
         rows = text(random, ROWS)
         batch = Batch(**vars(rows), sample_ids=ids, cursor=Cursor(step * ROWS, "made up"))
-        engine.train_step(batch, 3e-3 * min(1, step / 20), step)
+        engine.train_step(batch, peak * min(1, step / 20), step)
+
+
+def _learn(family: str, text: Text, steps: int, positions: Any = None) -> tuple[float, float, float]:
+    """Results on rows held out from training: masked loss before and after, and accuracy of segment order."""
+    length = text(np.random.default_rng(0), 1).tokens.shape[1]
+    engine, probe = build_engine(_config(family, length, positions)), text(np.random.default_rng(1), 4 * ROWS)
+    before = _loss(engine, probe)
+    _train(engine, text, steps)
     told = float("nan")
     if probe.next_sentence is not None:
         _, answers = engine.logits(probe)
@@ -137,3 +151,77 @@ def test_positions_tell_what_is_near(positions: Any) -> None:
     before, after, _ = run_ranks(1, _learn, family, topics_in_turn, 600, positions)[0]
     assert before > np.log(WORDS) - 0.2
     assert after < 2.8
+
+
+def _find_replaced(steps: int) -> tuple[float, float, float, float, float]:
+    """Results on held-out rows: the loss of the generator before and after; that of finding its tokens, and the entropy
+    of their share; the area under the curve of finding random words among the others."""
+    sizes = {"layers": 2, "sequence_length": 32, "vocabulary": FIRST + WORDS, "init": {"std": 0.1}}
+    config = family_config(
+        "electra",
+        model=sizes,
+        generator={"hidden": 32, "heads": 4},
+        objective={"name": "replaced_tokens"},
+        batch={"sequences": ROWS, "micro_sequences": ROWS},
+        optimizer={"learning_rate": 2e-3, "eps": 1e-6, "weight_decay": 0.0},
+    )
+    engine, probe = build_engine(config), one_topic(np.random.default_rng(1), 8 * ROWS)
+    before = _loss(engine, probe)
+    _train(engine, one_topic, steps, peak=2e-3)
+    shares = []
+    read = ReplacedTokensLoss.read_samples
+
+    def noted(self: ReplacedTokensLoss, batch: Any, tokens_BL: Any) -> Any:
+        shares.append(float((tokens_BL != batch.labels_BL).float().mean()))
+        return read(self, batch, tokens_BL)
+
+    ReplacedTokensLoss.read_samples = noted  # type: ignore[method-assign]
+    total, count = engine.score(probe).terms["replaced"]
+    ReplacedTokensLoss.read_samples = read  # type: ignore[method-assign]
+    share = float(np.mean(shares))
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    random = np.random.default_rng(2)
+    other = np.where(probe.loss_mask > 0, FIRST + random.integers(WORDS, size=probe.labels.shape), probe.labels)
+    scores = engine.logits(replace(probe, tokens=other))[0][..., 0].numpy()
+    is_other = other != probe.labels
+    ranks = scores.ravel().argsort().argsort() + 1.0
+    found, kept = int(is_other.sum()), int((~is_other).sum())
+    area = (ranks[is_other.ravel()].sum() - found * (found + 1) / 2) / (found * kept)
+    return before, _loss(engine, probe), total / count, float(entropy), float(area)
+
+
+def test_an_electra_finds_words_of_another_topic() -> None:
+    """The generator can infer a masked word's topic and nothing more: ln 8 = 2.08. One of its samples in eight is the
+    original, and words of the row's topic cannot be told apart: the area is at most 1 - 1/16 = 0.94."""
+    before, after, loss, entropy, area = run_ranks(1, _find_replaced, 320)[0]
+    assert before > np.log(WORDS) - 0.2
+    assert np.log(WORDS / TOPICS) - 0.1 < after < 2.5
+    assert loss < entropy
+    assert 0.92 < area < 0.96
+
+
+def _distil(steps: int) -> tuple[float, float, float]:
+    """Masked loss on held-out rows of a teacher, of a student of it, and of a model without a teacher."""
+    alone = _config("bert", 32).model_dump(mode="json")
+    alone["objective"]["next_sentence"], alone["model"]["binary_head"] = False, False
+    probe = one_topic(np.random.default_rng(1), 4 * ROWS)
+    deep = RunConfig.model_validate(alone | {"model": alone["model"] | {"layers": 4}})
+    teacher = build_engine(deep)
+    _train(teacher, one_topic, 200)
+    weights = {name: part.pieces[0].value.clone() for name, part in teacher.state().items()}
+    losses = [_loss(teacher, probe)]
+    settings = {"teacher": "unused", "teacher_model": deep.model.model_dump(mode="json"), "label_weight": 2.0}
+    settings |= {"temperature": 2.0, "kl_weight": 5.0, "cosine_weight": 1.0}
+    for more in ({"distillation": settings}, {}):
+        student = build_engine(RunConfig.model_validate(alone | more))
+        for name, part in student.teacher_state().items():
+            part.pieces[0].value.copy_(weights[name])
+        _train(student, one_topic, steps)
+        losses.append(_loss(student, probe))
+    return losses[0], losses[1], losses[2]
+
+
+def test_a_student_learns_sooner_than_a_model_without_a_teacher() -> None:
+    teacher, student, alone = run_ranks(1, _distil, 30)[0]
+    assert teacher < 2.4
+    assert student < alone - 0.3

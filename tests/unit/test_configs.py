@@ -13,6 +13,7 @@ from pretrain.config.positions import RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.generator import generator_specs
 from pretrain.model_spec.parameters import chunk_parameters, num_parameters
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
@@ -170,6 +171,7 @@ def test_a_decoder_has_the_released_epsilon_base_and_window(
     ("size", "millions", "off"),
     [
         ("bert/base", 110, 0.01),
+        ("distilbert/base", 67, 0.001),
         ("bert/large", 340, 0.02),
         ("roberta/base", 125, 0.01),
         ("roberta/large", 355, 0.01),
@@ -203,6 +205,27 @@ def test_albert_counts_its_layers_once(size: str, parameters: int) -> None:
     config = read(f"albert/{size}")
     assert num_parameters(config.model, padded=False) == parameters
     assert config.optimizer.name == "lamb"
+
+
+# Elements of transformers' ElectraForPreTraining and ElectraForMaskedLM, each with tables of its own.
+@pytest.mark.parametrize(
+    ("size", "parameters", "of_generator"),
+    [
+        ("small", 13_549_057, 4_620_026),
+        ("base", 109_483_009, 33_740_602),
+        ("large", 335_142_913, 51_295_290),
+    ],
+)
+def test_electra_and_its_generator_have_the_size_of_transformers_own(
+    size: str, parameters: int, of_generator: int
+) -> None:
+    config = read(f"electra/{size}")
+    assert config.generator_model is not None
+    assert num_parameters(config.model, padded=False) == parameters
+    assert num_parameters(config.generator_model, padded=False) == of_generator
+    shared = (config.model.padded_vocab_size + 512 + 2) * config.model.embedding_dim
+    own = sum(spec.size for spec in generator_specs(config))
+    assert own == num_parameters(config.generator_model) - shared
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 278.3), ("large", 560.1)])

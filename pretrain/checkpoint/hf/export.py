@@ -28,7 +28,8 @@ from pretrain.checkpoint.hf.heads import decoder_padding, with_head
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
-from pretrain.checkpoint.state import Record
+from pretrain.checkpoint.one_model import StoredNames, stored_names
+from pretrain.checkpoint.state import Record, config_of
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
@@ -108,14 +109,15 @@ def write_tensors(path: Path, links: Iterator[Link], read: "FullTensors") -> Non
 class FullTensors:
     """Full tensors of a checkpoint, by the name of the parameter."""
 
-    def __init__(self, checkpoint: Path, manifest: Manifest) -> None:
-        self._checkpoint, self._manifest = checkpoint, manifest
+    def __init__(self, checkpoint: Path, manifest: Manifest, names: StoredNames | None = None) -> None:
+        """`names`: those in the checkpoint; default: the parameters' own."""
+        self._checkpoint, self._manifest, self._names = checkpoint, manifest, names or StoredNames()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._manifest.tensors[f"model/{name}"].shape
+        return self._manifest.tensors[f"model/{self._names.of(name)}"].shape
 
     def __call__(self, name: str) -> np.ndarray:
-        return store.read_full_tensor(self._checkpoint, self._manifest, f"model/{name}")
+        return store.read_full_tensor(self._checkpoint, self._manifest, f"model/{self._names.of(name)}")
 
 
 class MergedTensors(FullTensors):
@@ -123,7 +125,8 @@ class MergedTensors(FullTensors):
     each weight W that has one, summed in fp32."""
 
     def __init__(self, checkpoint: Path, manifest: Manifest, config: RunConfig) -> None:
-        super().__init__(checkpoint, manifest)
+        stored = config_of(Record.read(checkpoint / RECORD))
+        super().__init__(checkpoint, manifest, stored_names(stored, config))
         self._lora = config.finetune.lora
 
     def __call__(self, name: str) -> np.ndarray:

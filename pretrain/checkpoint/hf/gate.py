@@ -125,7 +125,7 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
         tokens[every, sizes - 1] = end
     tokens = np.where(seen, tokens, pad)
     mask = seen.astype(np.float32)
-    if model.task_head is not None and model.task_head.kind != "token":
+    if model.task_head is not None and model.task_head.kind not in ("token", "detector"):
         mask = np.zeros_like(mask)
         mask[every, sizes - 1 if model.has_decoder else 0] = 1
     if texts > 1:
@@ -223,6 +223,8 @@ def head_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[
     if hasattr(outputs, "start_logits"):
         return (torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)[answered],)
     logits = outputs.logits
+    if "ForPreTraining" in type(hf_model).__name__:  # ELECTRA's, of one number for each position
+        logits = logits[..., None]
     return (logits if logits.dim() == 2 else logits[answered],)
 
 

@@ -21,12 +21,13 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import WORD_EMBEDDINGS
 
-Kind = Literal["sequence", "tokens", "spans", "choice"]
+Kind = Literal["sequence", "tokens", "spans", "choice", "detector"]
 _KINDS: dict[Kind, str] = {
     "sequence": "sequence classification",
     "tokens": "token classification",
     "spans": "question answering",
     "choice": "multiple choice",
+    "detector": "replaced token detection",
 }
 _CHOICES = 4
 """`objective.max_choices` of an imported model that says nothing of it (as of SWAG)"""
@@ -66,6 +67,8 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
             setattr(described, key, value)
         if pad is not None:
             described.pad_token_id = pad
+        if kind == "detector":
+            return described
         if kind == "spans":
             described.num_labels = 2
             return described
@@ -124,7 +127,8 @@ def objective_of(config: Any, family: HfFamily) -> Objective | None:
     """Our objective for a config whose class has a task head; None: it has a language-model head. Raises ConfigError
     for a head that is not known here."""
     names: Sequence[str] = config.architectures or ()
-    kind = next((k for k, h in family.heads.items() if isinstance(h, HfHead) and h.model_class.__name__ in names), None)
+    heads = {k: h for k, h in family.heads.items() if k != "detector"}  # of which the encoder alone is read
+    kind = next((k for k, h in heads.items() if isinstance(h, HfHead) and h.model_class.__name__ in names), None)
     if kind is None:
         if unknown := [name for name in names if name.endswith(_CLASSES)]:
             raise ConfigError(f"{unknown[0]} has a head that is not known here; known are {', '.join(_known(family))}")
@@ -188,6 +192,12 @@ def _with_row(link: Link) -> Link:
 
 
 def _head_links(head: HfHead, model: Model) -> Iterator[Link]:
+    assert model.task_head is not None, "the caller looks"
+    if model.task_head.kind == "detector":
+        for leaf in ("weight", "bias"):
+            yield same(f"head.dense.{leaf}", f"{head.pooler}.{leaf}")
+            yield same(f"head.detector.{leaf}", f"{head.classifier}.{leaf}")
+        return
     if model.has_pooler:
         assert head.pooler is not None, "both have a dense layer, or neither"
         for leaf in ("weight", "bias"):

@@ -13,6 +13,7 @@ from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
 from pretrain.checkpoint.hf.ctrl import CTRL
+from pretrain.checkpoint.hf.electra import ELECTRA
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gpt2 import GPT2
 from pretrain.checkpoint.hf.gpt_neo import GPT_NEO
@@ -39,6 +40,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "ctrl": (CTRL,),
     "roformer": (ROFORMER,),
     "albert": (ALBERT,),
+    "electra": (ELECTRA,),
     "xlm": (XLM,),
 }
 """our family -> families of Hugging Face that its models are exported to: the first that `takes` the model"""

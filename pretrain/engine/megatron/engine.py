@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,24 +18,22 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, Scores, Stack, StepResult
 from pretrain.engine.loss_scale import DynamicLossScale
+from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
+from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
+from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.modules import parameter_specs
-from pretrain.model_spec.parameters import chunk_parameters
+from pretrain.model_spec.generator import run_specs
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.models.megatron_config import megatron_config
-from pretrain.models.network import Network
-from pretrain.models.placement import Parameter, mark_shared, mark_split, parameters, place_dropout
-from pretrain.models.registry import build_chunk
-from pretrain.objectives.base import LossGroups, ScoredLabels, Term, scales, sum_pairs, total
+from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term, scales, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -60,14 +59,18 @@ class MegatronEngine:
         self.keeps_gradients = False
         loss_groups = LossGroups(self.groups.tensor_group, self.groups.context_group)
         self.objective = make_loss(config, kernels, loss_groups)
-        self.megatron_config = megatron_config(config, kernels)
         with select.model_init(config, self.groups) if train else nullcontext():
-            self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
-        self.parameters = self._place_parameters()
-        for parameter in self.parameters:
-            parameter.value.requires_grad_(parameter.spec.trained)
+            built = build_model(config, layout, self.groups, kernels)
+        self.megatron_config, self.bare = built.megatron, built.chunks
+        beside = None if config.generator is None else build_generator(config, layout, self.groups, kernels, built)
+        self.parameters = [*built.parameters, *(beside.parameters if beside is not None else ())]
+        has_teacher = train and config.distillation.teacher is not None
+        self.teacher = TeacherPass(config, layout, self.groups, kernels) if has_teacher else None
         half = config.precision != "fp32"
         chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
+        generator_chunks: Sequence[Any] = () if beside is None else beside.chunks
+        if half:
+            generator_chunks = [Float16Module(chunk.config, chunk) for chunk in generator_chunks]
         self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
         self.sharding: Sharding | None = None
         if train:
@@ -77,17 +80,31 @@ class MegatronEngine:
                 groups=self.groups,
                 megatron=self.megatron_config,
                 chunks=chunks,
+                generator_chunks=generator_chunks,
                 parameters=self.parameters,
                 device=self.device,
             )
-            chunks = self.sharding.chunks
+            chunks, generator_chunks = self.sharding.chunks, self.sharding.generator_chunks
             if self.loss_scale is not None:
-                self.megatron_config.grad_scale_func = lambda loss: loss * self._backward_scale()
+                for one in (built, beside) if beside is not None else (built,):
+                    one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks = chunks
         self._state = State(self.parameters, self.groups, self.sharding)
         self._cutter = Cutter(self.groups, self.device, config.model)
         self._trimmer = PaddingTrimmer(config, layout)
         self._runner = Runner(config.model, layout, self.bare, chunks)
+        self.generator = None
+        if beside is not None:
+            assert isinstance(self.objective, SampledLoss)
+            self.generator = GeneratorPass(
+                config,
+                layout,
+                self.groups,
+                built=beside,
+                chunks=generator_chunks,
+                objective=self.objective,
+                device=self.device,
+            )
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -111,7 +128,7 @@ class MegatronEngine:
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
-        fill_initial(parameter_specs(self.config.model), self.config.run.seed, self.state())
+        fill_initial(run_specs(self.config), self.config.run.seed, self.state())
         if self.loss_scale is not None:
             self.loss_scale.begin()
         self.state_loaded(0)
@@ -129,8 +146,15 @@ class MegatronEngine:
         of_rank = np.array([*self.objective.counts(batch), positions, batch.tokens.size])
         *counts, computed, all_positions = self.sum_over_data(of_rank).tolist()
         token_count = int(np.nan_to_num(counts[0]))
-        loss = partial(self._train_loss, scales(self.objective.weights, counts))
-        results = self._runner.train(micro_batches, self.objective.forward_train, loss, self.sharding.forwarded)
+        factors = scales(self.objective.weights, counts)
+        results: list[list[Term]] = []
+        if self.teacher is not None:
+            micro_batches = self.teacher.read(micro_batches)
+        if self.generator is not None:
+            report = partial(self._report, factors)
+            micro_batches, results = self.generator.train(micro_batches, report, self.sharding.forwarded)
+        forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
+        results += self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
         sums = sum_pairs(results, 1 + len(names), self.device)
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
@@ -170,7 +194,7 @@ class MegatronEngine:
         rows, length = batch.labels.shape
         picked = batch.label_positions is not None
         model = self.config.model
-        if picked and (not self.decodes or model.is_encoder_decoder or model.binary_head):
+        if picked and (self.generator is not None or not self.decodes or model.is_encoder_decoder or model.binary_head):
             raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
         micro = min(self.config.batch.micro_sequences, rows)
         if picked:  # where data ranks share the weights, all need equally many
@@ -185,12 +209,15 @@ class MegatronEngine:
                 raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
         batch = self._trimmer.trim(batch)
         trimmed = batch.labels.shape[1]
+        micro_batches, of_tokens = self._cutter.cut(batch, micro), None
+        if self.generator is not None:
+            micro_batches, of_tokens = self.generator.score(micro_batches, batch)
         with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
-            results = self._runner.evaluate(
-                self._cutter.cut(batch, micro), self.objective.forward_score, self._score_loss
-            )
-        _, *names = self.objective.weights
-        answers = 0 if model.task_head is None else model.task_head.outputs
+            results = self._runner.evaluate(micro_batches, self.objective.forward_score, self._score_loss)
+        if of_tokens is not None:  # scores are those of the generator's labels, and terms of both models
+            results = [replace(tokens, others=judged.others) for tokens, judged in zip(of_tokens, results, strict=True)]
+        names = self.objective.scored
+        answers = 0 if model.task_head is None or self.generator is not None else model.task_head.outputs
         scores = torch.zeros(2 + answers, padded, trimmed // self.layout.context, device=self.device)
         for index, judged in enumerate(results):
             of_micro = torch.stack([judged.log_probability.float(), judged.greedy.float()])
@@ -257,6 +284,15 @@ class MegatronEngine:
         assert self.sharding is not None, "built for evaluation"
         return self._state.named("weight", self.sharding.in_use())
 
+    def teacher_state(self) -> dict[str, GlobalPart]:
+        """See `base.TrainEngine`."""
+        return {} if self.teacher is None else self.teacher.state()
+
+    def initialise_teacher(self) -> None:
+        """See `base.TrainEngine`."""
+        if self.teacher is not None:
+            self.teacher.initialise()
+
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """See `base.TrainEngine`."""
         self.updates = updates
@@ -277,25 +313,6 @@ class MegatronEngine:
         """See `base.Ranks`."""
         return self.groups.sum_over_data(values)
 
-    def _build_chunk(self, index: int) -> Network:
-        chunk = index if self.layout.virtual > 1 else None
-        first, last = groups.is_first(chunk), groups.is_last(chunk)
-        module = build_chunk(self.config.model, self.megatron_config, first, last, chunk)
-        module.to(self.device)
-        place_dropout(module, self.groups.axes)
-        return module
-
-    def _place_parameters(self) -> list[Parameter]:
-        specs = chunk_parameters(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
-        placed = [
-            parameter
-            for chunk, chunk_specs in zip(self.bare, specs, strict=True)
-            for parameter in parameters(chunk, chunk_specs, self.groups.weight_axes)
-        ]
-        mark_split(placed)
-        mark_shared(placed)
-        return placed
-
     def _cut(self, batch: Batch, micro: int, first_row: int) -> list[MicroBatch]:
         """Micro-batches without padding that no row needs: each cut to its longest row, or in a pipeline, whose stages
         exchange tensors of one shape, all to the longest row of this data rank."""
@@ -307,10 +324,17 @@ class MegatronEngine:
     def _train_loss(
         self, factors: dict[str, float], batch: MicroBatch, outputs: Any
     ) -> tuple[Tensor, Tensor, list[Term]]:
-        terms = self.objective.terms(outputs, batch)
-        main, *auxiliary = terms.values()
-        loss = Term(total(terms, factors), main.count)
-        return loss.sum, loss.count, [term.detached() for term in (loss, *([main, *auxiliary] if auxiliary else []))]
+        return self._report(factors, self.objective.terms(outputs, batch))
+
+    def _report(self, factors: dict[str, float], terms: dict[str, Term]) -> tuple[Tensor, Tensor, list[Term]]:
+        """(loss sum, token count, terms to report) of the terms of one pass: the loss, and with several terms each.
+        Those of other passes are zero here."""
+        main, *auxiliary = self.objective.weights
+        loss = total(terms, factors)
+        nothing = Term(torch.zeros_like(loss.detach()), torch.zeros_like(next(iter(terms.values())).count))
+        count = terms.get(main, nothing).count
+        every = [terms.get(name, nothing) for name in (main, *auxiliary)] if auxiliary else []
+        return loss, count, [term.detached() for term in (Term(loss, count), *every)]
 
     def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, ScoredLabels]:
         judged = self.objective.score(outputs, batch)

@@ -2,6 +2,7 @@
 the rows' values is computed before they are moved, so that the host never waits for the device to read them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class Cutter:
         """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""
         inputs, labels = (self._local_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
         local = {"rows": slice(None), "inputs": inputs, "labels": labels}
-        columns = {}
+        columns: dict[str, Any] = {}
         for name, column, values in batch.columns():
             if name == "documents":  # of which a model reads the segments and the positions
                 continue

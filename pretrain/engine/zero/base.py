@@ -43,6 +43,8 @@ class Sharding(Protocol):
 
     chunks: Sequence[Any]
     """the model chunks, wrapped as the schedule runs them"""
+    generator_chunks: Sequence[Any]
+    """chunks of the generator, if the run has one, wrapped alike"""
     replicated: bool
     """data ranks own the same ranges"""
 
@@ -93,6 +95,7 @@ class Sharding(Protocol):
 class OptimizerState(ABC):
     """The optimizer of a sharding: torch's Adam inside `optimizer`, or a rule."""
 
+    generator_chunks: Sequence[Any] = ()
     optimizer: Any
     """megatron-core's or DeepSpeed's, around the optimizer of torch that is its `optimizer`"""
     _rule: Rule | None
@@ -138,9 +141,11 @@ class OptimizerState(ABC):
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:
     """Whether gradients are exchanged during the backward pass. In a pipeline that would compete with what stages send
-    each other; DeepSpeed's stage 1 has one exchange, after the last backward pass; and the gradient of shared layers
-    that are recomputed arrives once for each layer."""
+    each other; DeepSpeed's stage 1 has one exchange, after the last backward pass; the gradient of shared layers that
+    are recomputed arrives once for each layer, and that of embeddings that two models share once for each model."""
     parallel = config.parallel
+    if config.generator is not None:
+        return False
     if config.model.shared_layers and parallel.recompute == "full":
         return False
     if parallel.shards_by_deepspeed and parallel.zero == 1:

@@ -19,6 +19,7 @@ from megatron.core.optimizer import (
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import FP32Optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
 from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
@@ -41,7 +42,8 @@ class MegatronSharding(OptimizerState):
 
     def __init__(
         self, *, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig,
-        chunks: Sequence[nn.Module], parameters: Sequence[Parameter], device: torch.device,
+        chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module], parameters: Sequence[Parameter],
+        device: torch.device,
     ) -> None:  # fmt: skip
         shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
@@ -59,7 +61,12 @@ class MegatronSharding(OptimizerState):
             ),  # heeded where the exchange overlaps with the backward pass
         )
         self.chunks: Sequence[Any] = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
-        megatron.finalize_model_grads_func = _sum_gradients
+        self.generator_chunks = [
+            DistributedDataParallel(get_model_config(chunk), ddp, chunk) for chunk in generator_chunks
+        ]
+        self._all_chunks = [*self.chunks, *self.generator_chunks]
+        if not generator_chunks:  # else gradients are complete only after the schedules of both models
+            megatron.finalize_model_grads_func = _sum_gradients
         if ddp.overlap_grad_reduce:  # but for the last micro-batch
             waits = [chunk.no_sync for chunk in self.chunks]
             megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
@@ -80,7 +87,7 @@ class MegatronSharding(OptimizerState):
             use_distributed_optimizer=shares,
         )
         overrides = _overrides(parameters)
-        chained = get_megatron_optimizer(optimizer_config, self.chunks, overrides, use_gloo_process_groups=False)
+        chained = get_megatron_optimizer(optimizer_config, self._all_chunks, overrides, use_gloo_process_groups=False)
         (self.optimizer,) = chained.chained_optimizers
         for group in self.optimizer.param_groups:
             group.setdefault("frozen_updates", 0.0)
@@ -90,7 +97,7 @@ class MegatronSharding(OptimizerState):
             inner.state[main] = adam.adam_state(main)
 
     def begin(self, keeps_gradients: bool) -> None:
-        for chunk in self.chunks:
+        for chunk in self._all_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
 
@@ -98,8 +105,13 @@ class MegatronSharding(OptimizerState):
         pass
 
     def reduce(self, token_count: int) -> None:
-        # The schedule has summed all, and a tied embedding's on both its stages.
-        for chunk in self.chunks if token_count else ():
+        if (
+            self.generator_chunks
+        ):  # last, as its tied embedding is summed over stages, after the model's over data ranks
+            _sum_gradients(list(self.chunks), torch.empty(0))
+            _sum_gradients(list(self.generator_chunks), torch.empty(0))
+        # Else the schedule has summed all, and a tied embedding's on both its stages.
+        for chunk in self._all_chunks if token_count else ():
             chunk.scale_gradients(1.0 / token_count)
         for parameter in (p for p in self._parameters if p.stages == "all" and p.spec.trained):
             dist.all_reduce(parameter.value.main_grad, group=self._groups.tied_group("all"))  # type: ignore[attr-defined]

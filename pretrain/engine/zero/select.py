@@ -33,10 +33,10 @@ def model_init(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]
 
 def make_sharding(
     *, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig, chunks: Sequence[nn.Module],
-    parameters: Sequence[Parameter], device: torch.device,
+    generator_chunks: Sequence[nn.Module], parameters: Sequence[Parameter], device: torch.device,
 ) -> Sharding:  # fmt: skip
-    """Shards gradients and optimizer state of `chunks`, which have these `parameters`, by `parallel.zero` and
-    `parallel.zero_engine`."""
+    """Shards gradients and optimizer state of `chunks` and of those of a generator, which have these `parameters`, by
+    `parallel.zero` and `parallel.zero_engine`."""
     if not config.parallel.shards_by_deepspeed:
         return MegatronSharding(
             config=config,
@@ -44,9 +44,11 @@ def make_sharding(
             groups=groups,
             megatron=megatron,
             chunks=chunks,
+            generator_chunks=generator_chunks,
             parameters=parameters,
             device=device,
         )
+    assert not generator_chunks, "the layout was checked"
     for stage in range(layout.pipeline):
         if not num_rank_parameters(config.model, layout, stage, trained=True):
             raise ConfigError(

@@ -56,7 +56,7 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("bart", "model.encoder_layers=0", "is a variant of the t5 family"),
         ("bart", "data={path: a, mixing: {name: equal}}", "data.mixing is between data.sources"),
         ("bart", "model.segments=2", "are BERT's"),
-        ("gpt", "model.embedding_size=8", "is for the bert or roberta or roformer or albert family"),
+        ("gpt", "model.embedding_size=8", "is for the bert or roberta or roformer or electra or albert family"),
         ("gpt", "model.shared_layers=true", None),
         ("bert", "model.embedding_size=8", None),
         ("roformer", "model.positions=learned", "is not in the roformer family: use rotary"),

@@ -94,7 +94,14 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "messages": "m", "sequence_length": 8, "choices": "c", "max_choices": 3, "both_orders": True,
         "language_model_weight": 0.5,
     }  # fmt: skip
-    for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss", "padding", "chat_template"}:
+    for key in kind.model_fields.keys() - {
+        "name",
+        "label_smoothing",
+        "z_loss",
+        "replaced_weight",
+        "padding",
+        "chat_template",
+    }:
         needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})
         needed |= {"codes": {"wiki": "Wiki"}} if name == "control" else {}
         needed |= (

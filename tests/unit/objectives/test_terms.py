@@ -25,6 +25,12 @@ def test_each_term_is_divided_by_its_own_count_in_the_whole_batch() -> None:
     ]
 
 
+def test_a_main_term_may_have_a_weight_too() -> None:
+    terms = {"tokens": _term([1.0, 2.0]), "answers": _term([4.0])}
+    factors = scales({"tokens": 2.0, "answers": 3.0}, [2, 1])
+    assert float(total(terms, factors)) / 2 == pytest.approx(2 * 3 / 2 + 3 * 4)
+
+
 def test_what_nothing_is_asked_of_adds_nothing() -> None:
     assert scales({"tokens": 1.0, "answers": 1.0}, [4, 0]) == {"answers": 0.0}
     assert scales({"tokens": 1.0}, [4]) == {}

@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
     "bert": {"name": "masked", "next_sentence": True},
+    "electra": {"name": "replaced_tokens"},
     "albert": {"name": "masked", "sentence_order": True, "whole_words": True, "ngrams": 3},
     **{name: {"name": name} for name in ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm")},
     "deshuffling": {"name": "deshuffling"},
@@ -44,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tlm": {"name": "tlm"},
 }
 OF_PAIRS = ("pairs", "tlm")
-OTHERS = ("causal", "packed", "control", "roberta", "whole words", "bert", "albert", "tlm")
+OTHERS = ("causal", "packed", "control", "roberta", "whole words", "bert", "electra", "albert", "tlm")
 TO_TARGET = [name for name in CASES if name not in OTHERS]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
@@ -342,7 +343,7 @@ def shown_text(stream: SampleStream, row: Rows) -> list[int]:
     if name in ("masked", "tlm") and row.segments is not None:
         labels = row.labels[row.attention_mask]
         return labels[labels < known.vocabulary].tolist()
-    if name == "masked":
+    if name in ("masked", "replaced_tokens"):
         text = row.labels[0, 1:-1]
         return np.where(text < known.vocabulary, text, known.end_of_text).tolist()
     if name == "pairs":

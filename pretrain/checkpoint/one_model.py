@@ -1,0 +1,58 @@
+"""One model of a checkpoint that has two: the discriminator of an ELECTRA, or its generator."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.recipes.masked import Masked
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.model_spec.generator import PREFIX, SHARED_TABLES, generator_specs
+from pretrain.model_spec.modules import parameter_specs
+
+ModelOfRun = Literal["discriminator", "generator"]
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """Names of one model's parameters in a checkpoint."""
+
+    prefix: str = ""
+    prefixed: frozenset[str] = frozenset()
+    """parameters whose names have the prefix there"""
+    unread: frozenset[str] = frozenset()
+    """names there that are of the other model alone"""
+
+    def of(self, name: str) -> str:
+        """The name in the checkpoint of a parameter of the model."""
+        return self.prefix + name if name in self.prefixed else name
+
+
+def one_model(config: RunConfig, model: ModelOfRun | None, checkpoint: Path) -> RunConfig:
+    """The config of one model of the run of `config`, for scoring, as a run of its own would have it. Raises
+    ConfigError where `model` is none of its models, or is not given and there are two."""
+    if config.generator is None:
+        if model is not None:
+            raise ConfigError(f"{checkpoint} has one model, and --model chooses between two: leave it out")
+        return config
+    if model is None:
+        raise ConfigError(
+            f"{checkpoint} has a discriminator and its generator: `pretrain export --model discriminator` or generator "
+            "writes one of them, `pretrain finetune` trains the discriminator, and other commands do not read both"
+        )
+    if model == "discriminator":
+        return config.model_copy(update={"generator": None})
+    objective = Masked(noise_density=config.objective.noise_density)  # type: ignore[union-attr]
+    return config.of_generator().model_copy(update={"objective": objective})
+
+
+def stored_names(stored: RunConfig, config: RunConfig) -> StoredNames:
+    """Where the parameters of the model of `config` are in a checkpoint of `stored`, whose model it is, or one of whose
+    models (`one_model`)."""
+    if stored.generator is None or config.generator is not None:
+        return StoredNames()
+    own = frozenset(spec.name for spec in generator_specs(stored))
+    if config.objective.loss == stored.objective.loss:
+        return StoredNames(unread=own)
+    of_discriminator = {spec.name for spec in parameter_specs(stored.model)} - SHARED_TABLES
+    return StoredNames(PREFIX, frozenset(name.removeprefix(PREFIX) for name in own), frozenset(of_discriminator))

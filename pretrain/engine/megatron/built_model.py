@@ -1,0 +1,80 @@
+"""One model of a run, as a rank holds it: the chunks of its pipeline stage, and their parameters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pretrain.config.run_config import RunConfig
+from pretrain.engine import groups as process_groups
+from pretrain.engine.groups import Groups
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.generator import PREFIX, generator_chunk_parameters
+from pretrain.model_spec.parameters import StageParameter, chunk_parameters
+from pretrain.models.kernels import Kernels
+from pretrain.models.megatron_config import MegatronConfig, megatron_config
+from pretrain.models.network import Network
+from pretrain.models.placement import Parameter, mark_shared, mark_split, parameters, place_dropout
+from pretrain.models.registry import build_chunk
+from pretrain.models.shared_tables import share_tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltModel:
+    """A model whose weights are uninitialised."""
+
+    megatron: MegatronConfig
+    chunks: Sequence[Network]
+    """model chunks without a wrapper"""
+    parameters: Sequence[Parameter]
+
+
+def build_model(config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels) -> BuiltModel:
+    """This rank's part of the model of `config`."""
+    megatron = megatron_config(config, kernels)
+    chunks = _chunks(config, layout, groups, megatron, "")
+    return BuiltModel(
+        megatron=megatron, chunks=chunks, parameters=_place(chunks, chunk_parameters(config.model, layout), groups)
+    )
+
+
+def build_generator(
+    config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels, main: BuiltModel
+) -> BuiltModel:  # fmt: skip
+    """This rank's part of the generator of `config`, beside that of its model, `main`. Its parameters are its own: not
+    the embeddings that both models use."""
+    megatron = megatron_config(config.of_generator(), kernels)
+    chunks = _chunks(config.of_generator(), layout, groups, megatron, PREFIX)
+    for chunk, chunk_of_main in zip(chunks, main.chunks, strict=True):
+        share_tables(chunk, chunk_of_main)
+    return BuiltModel(
+        megatron=megatron, chunks=chunks, parameters=_place(chunks, generator_chunk_parameters(config, layout), groups)
+    )
+
+
+def _chunks(
+    config: RunConfig, layout: Layout, groups: Groups, megatron: MegatronConfig, prefix: str
+) -> list[Network]:  # fmt: skip
+    chunks = []
+    for number in range(layout.virtual):
+        chunk = number if layout.virtual > 1 else None
+        first, last = process_groups.is_first(chunk), process_groups.is_last(chunk)
+        module = build_chunk(config.model, megatron, first, last, chunk)
+        module.to(megatron.kernels.device)
+        place_dropout(module, groups.axes, prefix)
+        chunks.append(module)
+    return chunks
+
+
+def _place(
+    chunks: Sequence[Network], by_chunk: Sequence[Sequence[StageParameter]], groups: Groups
+) -> list[Parameter]:  # fmt: skip
+    """The parameters of this rank's `chunks`, of a model whose chunks have those of `by_chunk`."""
+    placed = [
+        parameter
+        for chunk, held in zip(chunks, by_chunk[groups.stage :: groups.pipeline_world], strict=True)
+        for parameter in parameters(chunk, held, groups.weight_axes)
+    ]
+    mark_split(placed)
+    mark_shared(placed)
+    for parameter in placed:
+        parameter.value.requires_grad_(parameter.spec.trained)
+    return placed

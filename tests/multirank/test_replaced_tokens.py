@@ -1,0 +1,234 @@
+"""ELECTRA's step of two passes: its loss and every gradient are those of transformers' two models on the same samples,
+and on any layout and sharding those of one rank, samples included."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.config.run_config import RunConfig
+from pretrain.config.task_head import TaskHeadShape
+from pretrain.data.synthetic import SyntheticStream
+from pretrain.errors import ConfigError
+from pretrain.model_spec.generator import generator_specs
+from pretrain.model_spec.parameters import num_parameters
+from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
+from pretrain.training.replaced_head import replaced_head
+from tests.helpers.breadth import slow
+from tests.helpers.families import FAMILIES
+from tests.helpers.hf import randomise, save, tokenizer_for
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import ROWS, build_engine, tiny_config, whole, whole_state
+
+VOCABULARY = 60  # no multiple of 128: padding columns are never sampled; few, so that some samples are the originals
+OF_TOKENIZER = 390  # as many ids as a real tokenizer needs
+SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
+WEIGHT = 50.0
+SCORED = 5  # rows: no multiple of a micro-batch
+SHARED = "word_embeddings", "position_embeddings", "token_type_embeddings"
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2+sp-pp2": {"tensor": 2, "sequence": True, "pipeline": 2},
+    "cp2-dp2-zero1": {"context": 2, "zero": 1},
+    "pp2-vp2-dp2": {"pipeline": 2, "virtual": 2},
+    "pp2-dp2-zero1": {"pipeline": 2, "zero": 1},
+    "dp4-full": {"recompute": "full"},
+}
+
+
+def replaced_config(parallel: dict[str, Any], vocabulary: int = VOCABULARY, **sections: Any) -> RunConfig:
+    """A model of four layers, and its generator of four narrower ones."""
+    model = FAMILIES["electra"]["model"] | {"vocabulary": vocabulary}
+    return tiny_config(
+        model=model,
+        generator={"hidden": 32, "heads": 4, "ffn": 64},
+        objective={"name": "replaced_tokens"},
+        parallel=parallel,
+        **sections,
+    )
+
+
+def _step(parallel: dict[str, Any]) -> Any:
+    engine = build_engine(replaced_config(parallel))
+    randomise(engine)
+    engine.keeps_gradients = True
+    samples: list[np.ndarray] = []
+    read = ReplacedTokensLoss.read_samples
+
+    def noted(self: ReplacedTokensLoss, batch: Any, tokens_BL: torch.Tensor) -> Any:
+        samples.append(tokens_BL.numpy().copy())
+        return read(self, batch, tokens_BL)
+
+    ReplacedTokensLoss.read_samples = noted  # type: ignore[method-assign]
+    source = SyntheticStream(engine.config)
+    result = engine.train_step(source.batch(0, ROWS, engine.data_rank, engine.data_world), 1e-3, 1)
+    ReplacedTokensLoss.read_samples = read  # type: ignore[method-assign]
+    scored = engine.score(source.batch(ROWS, ROWS, 0, 1)[np.arange(SCORED)])
+    coordinates = engine.data_rank, engine.groups.context_rank
+    loss = result.loss_sum / result.token_count
+    return {
+        "loss": loss,
+        "terms": dict(result.terms),
+        "norm": result.grad_norm,
+        "gradients": whole(engine.gradients()),
+        "weights": whole_state(engine),
+        "samples": (coordinates, np.concatenate(samples)),
+        "scores": scored,
+    }
+
+
+def _joined(results: list[Any]) -> np.ndarray:
+    """The samples of the global batch, of the data and context ranks that have them."""
+    parts = dict(result["samples"] for result in results)
+    data, context = (1 + max(at[axis] for at in parts) for axis in (0, 1))
+    return np.concatenate([np.concatenate([parts[d, c] for c in range(context)], axis=1) for d in range(data)])
+
+
+@pytest.mark.parametrize("layout", [name if name == "tp2+sp-pp2" else slow(name) for name in LAYOUTS])
+def test_every_layout_makes_the_step_of_one_rank(layout: str) -> None:
+    one = run_ranks(1, _step, {})
+    expected = one[0]
+    means = {name: value / count for name, (value, count) in expected["terms"].items()}
+    assert list(means) == ["tokens", "replaced"]
+    assert expected["loss"] == pytest.approx(means["tokens"] + WEIGHT * means["replaced"], rel=1e-6)
+    found = run_ranks(4, _step, LAYOUTS[layout])
+    assert (_joined(found) == _joined(one)).all(), "samples are the same"
+    for other in found:
+        assert other["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert other["norm"] == pytest.approx(expected["norm"], rel=1e-4)
+        for name, (total, count) in other["terms"].items():
+            assert (total, count) == (pytest.approx(expected["terms"][name][0], rel=1e-5), expected["terms"][name][1])
+        for name, gradient in other["gradients"].items():
+            full = expected["gradients"][name]
+            assert np.abs(gradient - full).max() <= 1e-4 * np.abs(full).max() + 1e-6, name
+        assert other["weights"].keys() == expected["weights"].keys()
+        scores, alone = other["scores"], expected["scores"]
+        assert np.abs(scores.log_probability - alone.log_probability).max() < 1e-4
+        total, count = alone.terms["replaced"]
+        assert scores.terms["replaced"] == (pytest.approx(total, rel=1e-4), count)
+
+
+def _parity() -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float, float]:
+    """(each gradient, ours and theirs; our loss; theirs; share of masked tokens that were replaced)."""
+    from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
+    from pretrain.checkpoint.hf import electra
+    from pretrain.checkpoint.hf.links import linear
+    from pretrain.model_spec.generator import PREFIX
+
+    config = replaced_config({}, optimizer={"clip_norm": 0.0})
+    assert config.generator_model is not None
+    engine = build_engine(config)
+    randomise(engine)
+    state = {name.removeprefix("model/"): part.pieces[0].value.clone() for name, part in engine.state().items()}
+    generator_links = list(electra.links(config.generator_model))
+    head = [*linear("head.dense", "discriminator_predictions.dense", config.model)]
+    head += [*linear("head.detector", "discriminator_predictions.dense_prediction", config.model)]
+    model_links = [*electra.encoder_links(config.model), *head]
+    of_generator = ElectraForMaskedLM(electra.hf_config(config.generator_model, SPECIALS)).eval()
+    of_model = ElectraForPreTraining(electra.hf_config(config.model, SPECIALS)).eval()
+    pairs = []  # (our name, link, their name, their parameter, index in the link)
+    for prefix, links, theirs in ((PREFIX, generator_links, of_generator), ("", model_links, of_model)):
+        named = dict(theirs.named_parameters(remove_duplicate=False))
+        for link in links:
+            (own,) = link.mcore_names
+            ours = prefix + own if prefix + own in state else own  # the tables that both have
+            for index, (name, value) in enumerate(zip(link.hf_names, link.out(state[ours]), strict=True)):
+                with torch.no_grad():
+                    named[name].copy_(value)
+                pairs.append((ours, link, name, named[name], index))
+    engine.keeps_gradients = True
+    samples = []
+    read = ReplacedTokensLoss.read_samples
+    ReplacedTokensLoss.read_samples = lambda self, batch, tokens: (
+        samples.append(tokens.clone()) or read(self, batch, tokens)
+    )  # type: ignore
+    batch = SyntheticStream(config).batch(0, ROWS, 0, 1)
+    result = engine.train_step(batch, 0.0, 1)
+    ReplacedTokensLoss.read_samples = read  # type: ignore[method-assign]
+    tokens, labels = torch.cat(samples), torch.from_numpy(batch.labels)
+    assert batch.attention_mask is not None
+    assert batch.segments is not None
+    shown, asked = torch.from_numpy(batch.attention_mask), torch.from_numpy(batch.loss_mask).bool()
+    more = {"attention_mask": shown.long(), "token_type_ids": torch.from_numpy(batch.segments)}
+    logits = of_generator(input_ids=torch.from_numpy(batch.tokens), **more).logits
+    replaced = (tokens != labels).float()
+    found = of_model(input_ids=tokens, **more).logits
+    of_replaced = F.binary_cross_entropy_with_logits(found[shown], replaced[shown])
+    loss = F.cross_entropy(logits[asked], labels[asked]) + WEIGHT * of_replaced
+    loss.backward()
+    gradients, compared = engine.gradients(), {}
+    sums: dict[str, torch.Tensor] = {}
+    for ours, link, name, parameter, index in pairs:
+        key = f"{ours}:{index}"
+        sums[key] = sums.get(key, 0) + parameter.grad.clone()
+        own = link.out(gradients[f"gradient/{ours}"].pieces[0].value)[index].clone()
+        if name.endswith("word_embeddings.weight"):
+            own[SPECIALS.pad] = sums[key][SPECIALS.pad] = 0  # theirs learns nothing from reading padding
+        compared[key] = own.numpy(), sums[key].numpy()
+    share = float(replaced[asked].mean())
+    return compared, result.loss_sum / result.token_count, loss.item(), share
+
+
+def test_loss_and_gradients_are_those_of_transformers_models() -> None:
+    pairs, loss, expected, share = run_ranks(1, _parity)[0]
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert 0.5 < share < 1, "some samples are the original tokens"
+    assert len(pairs) > 100
+    largest = max(float(np.abs(theirs).max()) for _, theirs in pairs.values())
+    for name, (ours, theirs) in pairs.items():
+        assert np.abs(ours - theirs).max() <= 2e-5 * largest, name
+
+
+def _save(tokenizer: Path, directory: Path) -> None:
+    config = replaced_config({"tensor": 2, "pipeline": 2}, OF_TOKENIZER)
+    engine = build_engine(config)
+    randomise(engine)
+    save(engine, config, tokenizer, directory)
+
+
+def _export(checkpoint: Path, exported: Path) -> Any:
+    """For each model: how far transformers' answers are, its class and its number of parameters; what is refused."""
+    from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
+
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.state import scoring_config
+    from pretrain.evaluate.opening import build_scorer
+
+    found: dict[str, Any] = {}
+    for model, kind in (("discriminator", AutoModelForPreTraining), ("generator", AutoModelForMaskedLM)):
+        config = scoring_config(checkpoint, [], True, model)
+        agreement = export(checkpoint, config, exported / model, partial(build_scorer, config, checkpoint))
+        theirs = kind.from_pretrained(exported / model)
+        found[model] = agreement.difference, type(theirs).__name__, theirs.num_parameters()
+    with pytest.raises(ConfigError) as error:
+        scoring_config(checkpoint, [], True)
+    return found, str(error.value)
+
+
+def test_both_models_are_exported(tmp_path: Path) -> None:
+    run_ranks(4, _save, tokenizer_for("bert", tmp_path), tmp_path / "checkpoints")
+    found, refused = run_ranks(1, _export, tmp_path / "checkpoints" / "step-00000000", tmp_path)[0]
+    assert "pretrain export --model discriminator" in refused
+    assert [name for _, name, _ in found.values()] == ["ElectraForPreTraining", "ElectraForMaskedLM"]
+    assert all(difference < 1e-4 for difference, _, _ in found.values())
+    config = replaced_config({}, OF_TOKENIZER)
+    assert config.generator_model is not None
+    expected = [num_parameters(model, padded=False) for model in (config.model, config.generator_model)]
+    assert [count for _, _, count in found.values()] == expected
+
+
+def test_a_fine_tuned_model_starts_from_the_discriminator(tmp_path: Path) -> None:
+    run_ranks(4, _save, tokenizer_for("bert", tmp_path), tmp_path / "checkpoints")
+    checkpoint = tmp_path / "checkpoints" / "step-00000000"
+    config = replaced_config({}, OF_TOKENIZER)
+    head = TaskHeadShape(kind="sequence", outputs=3)
+    fresh, unread = replaced_head(checkpoint, config.model.model_copy(update={"task_head": head}))
+    leaves = "weight", "bias"
+    assert fresh == {f"model/head.{name}.{leaf}" for name in ("pooler", "classifier") for leaf in leaves}
+    of_head = {f"model/head.{name}.{leaf}" for name in ("dense", "detector") for leaf in leaves}
+    assert unread == of_head | {f"model/{spec.name}" for spec in generator_specs(config)}

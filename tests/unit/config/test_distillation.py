@@ -1,0 +1,88 @@
+"""`distillation`: what a teacher has to be, and what of it makes another run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pretrain.checkpoint.state import differences
+from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import with_teacher
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.plan.memory_bound import least_bytes
+from pretrain.plan.planner import check_one_model
+from tests.helpers.families import family_config
+from tests.helpers.tiny import tiny_config
+
+
+def _with_teacher(config: RunConfig, model: dict[str, Any] | None = None, **settings: Any) -> RunConfig:
+    recorded = config.model.model_dump(mode="json") | {"layers": 8} | (model or {})
+    distillation = {"teacher": "runs/teacher", "teacher_model": recorded, "teacher_digest": "abc"} | settings
+    return RunConfig.model_validate(config.model_dump(mode="json") | {"distillation": distillation})
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "sentence"),
+    [
+        ({"hidden": 128}, {"cosine_weight": 1.0}, "has hidden 128, and this model 64"),
+        ({"vocabulary": 251}, {}, "has vocabulary 251, and this model 250"),
+        ({"sequence_length": 16}, {}, "reads 16 positions, fewer than"),
+        ({"attention": {}}, {}, "with the same model.attention"),
+        ({}, {"kl_weight": 0.0}, "are 0, so that nothing is learned"),
+    ],
+)
+def test_a_teacher_that_does_not_suit_the_model_is_refused(
+    model: dict[str, Any], settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        _with_teacher(tiny_config(), model, **settings)
+
+
+def test_a_teacher_may_be_wider_if_only_predictions_are_compared() -> None:
+    config = _with_teacher(tiny_config(), {"hidden": 128})
+    assert config.of_teacher().model.hidden == 128
+    assert config.of_teacher().distillation.teacher is None
+
+
+def test_losses_of_more_than_tokens_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"the loss of objective\.name=masked is next_sentence"):
+        _with_teacher(family_config("bert"))
+    with pytest.raises(ValidationError, match="leave it out for an encoder-decoder"):
+        _with_teacher(family_config("t5"))
+
+
+def test_weights_without_a_teacher_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"distillation\.kl_weight does nothing without distillation\.teacher"):
+        tiny_config(distillation={"kl_weight": 2.0})
+
+
+def test_the_layout_must_divide_the_teacher_too() -> None:
+    plan_layout(_with_teacher(tiny_config(parallel={"pipeline": 2})), 2)
+    with pytest.raises(ConfigError, match=r"on the layout of the model, and model\.layers=3"):
+        plan_layout(_with_teacher(tiny_config(parallel={"pipeline": 2}), {"layers": 3}), 2)
+
+
+def test_another_teacher_is_another_run_and_another_path_is_not() -> None:
+    config = _with_teacher(tiny_config())
+    then, now = (config.model_dump(mode="json") for _ in range(2))
+    now["distillation"]["teacher"] = "elsewhere"
+    assert differences(then, now) == []
+    now["distillation"]["teacher_digest"] = "def"
+    assert differences(then, now) == [("distillation.teacher_digest", "abc", "def")]
+
+
+def test_the_memory_of_a_teacher_counts_and_plans_refuse_it() -> None:
+    alone, config = tiny_config(), _with_teacher(tiny_config())
+    layout = plan_layout(config, 1)
+    assert least_bytes(alone, layout)["teacher"] == 0
+    assert least_bytes(config, layout)["teacher"] > least_bytes(alone, layout)["weights"]
+    with pytest.raises(ConfigError, match="this run computes two"):
+        check_one_model(config)
+
+
+def test_a_teacher_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    config = tiny_config(distillation={"teacher": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"distillation\.teacher=.* is neither a checkpoint nor a run"):
+        with_teacher(config)

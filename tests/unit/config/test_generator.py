@@ -1,0 +1,73 @@
+"""`generator`: which runs have one, and on which layouts."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.generator import generator_specs, run_specs
+from pretrain.plan.planner import check_one_model
+from tests.helpers.families import FAMILIES
+from tests.helpers.tiny import tiny_config
+
+GENERATOR = {"hidden": 32, "heads": 4}
+
+
+def _config(**sections: Any) -> RunConfig:
+    model = FAMILIES["electra"]["model"] | sections.pop("model", {})
+    tree: dict[str, Any] = {"generator": GENERATOR, "objective": {"name": "replaced_tokens"}} | sections
+    return tiny_config(model=model, **tree)
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"generator": None}, "go together"),
+        ({"objective": {"name": "masked"}}, "go together"),
+        ({"model": {"family": "bert"}}, "is for model.family=electra"),
+        ({"model": {"tie_word_embeddings": False}}, "set model.tie_word_embeddings=true"),
+        ({"finetune": {"train": "head"}}, "leave out finetune and distillation"),
+        ({"generator": {"hidden": 30, "heads": 4}}, "is not a multiple of model.heads=4"),
+        ({"precision": "fp8"}, "is for fp32, bf16 and fp16"),
+    ],
+)
+def test_a_generator_that_does_not_suit_the_run_is_refused(sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        _config(**sections)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "ranks", "sentence"),
+    [
+        ({"zero": 2, "zero_engine": "deepspeed"}, 2, "DeepSpeed's stage 2 is not supported"),
+        ({"zero": 1, "zero_engine": "deepspeed"}, 2, "DeepSpeed's stage 1 is not supported"),
+        ({"overlap": True}, 2, "turn parallel.overlap off"),
+        ({"pipeline": 4}, 4, "generator is computed on the layout of the model, and model.layers=2"),
+    ],
+)
+def test_layouts_that_a_generator_does_not_support_are_refused(
+    parallel: dict[str, Any], ranks: int, sentence: str
+) -> None:
+    layers = {"layers": 2} if "pipeline" in parallel else {}
+    with pytest.raises(ConfigError, match=sentence):
+        plan_layout(_config(parallel=parallel, generator=GENERATOR | layers), ranks)
+
+
+def test_the_tables_that_both_models_use_are_declared_once() -> None:
+    config = _config()
+    names = [spec.name for spec in run_specs(config)]
+    assert len(names) == len(set(names))
+    own = [spec.name for spec in generator_specs(config)]
+    assert all(name.startswith("generator.") for name in own)
+    assert not any(name.endswith(("word_embeddings.weight", "position_embeddings.weight")) for name in own)
+    assert "generator.embedding.encoder.norm.weight" in own
+    assert "generator.output_layer.bias" in own
+    assert "generator.output_layer.weight" not in own
+
+
+def test_plans_refuse_a_generator() -> None:
+    with pytest.raises(ConfigError, match="this run computes two"):
+        check_one_model(_config())
