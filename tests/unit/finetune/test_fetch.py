@@ -22,9 +22,13 @@ from pretrain.finetune.metrics import DEFAULT_METRICS, MetricContext, check_metr
 from pretrain.finetune.sets.base import Archive, PublishedSet, PublishedSplit, SourceFile
 from pretrain.finetune.sets.readers import (
     boolean_questions,
+    causes_and_effects,
     columns,
+    dialogue_questions,
+    filled_blanks,
     json_pairs,
     label_then_text,
+    requested_choices,
     scored_pairs,
     squad,
     tagged_words,
@@ -279,6 +283,55 @@ def test_each_question_of_boolq_is_read_once() -> None:
     lines = "".join(json.dumps({"doc": document, "idx": answer}) + "\n" for answer in range(2))
     assert list(boolean_questions(gzip.compress(lines.encode()))) == [
         {"text": "is it?", "pair": "T -- p", "label": "no"}
+    ]
+
+
+def _requests(*documents: dict[str, Any], repeats: int = 1) -> bytes:
+    """A line for each choice of each document, all of them once more where `repeats` is 2."""
+    lines = [
+        json.dumps({"doc_id": number, "idx": choice, "doc": document})
+        for number, document in enumerate(documents * repeats)
+        for choice in range(2)
+    ]
+    return gzip.compress("\n".join(lines).encode())
+
+
+def test_choices_are_read_from_requests_once() -> None:
+    question = {"query": "Question: Which?\nAnswer:", "choices": ["a ", "b", "c"], "gold": 2}
+    assert list(requested_choices(_requests(question, question | {"gold": 0}, repeats=2))) == [
+        {"text": "Which?", "choices": ["a", "b", "c"], "label": 2},
+        {"text": "Which?", "choices": ["a", "b", "c"], "label": 0},
+    ]
+    goal = {"goal": "To sit", "query": "Goal: To sit\nAnswer:", "choices": ["a", "b"], "gold": 1}
+    assert list(requested_choices(_requests(goal, repeats=2))) == [
+        {"text": "To sit", "choices": ["a", "b"], "label": 1}
+    ]
+    social = {"context": "He sat.", "question": "Why?", "query": "Question: ...", "choices": ["a", "b"], "gold": 0}
+    assert list(requested_choices(_requests(social, repeats=2))) == [
+        {"text": "He sat.", "question": "Why?", "choices": ["a", "b"], "label": 0}
+    ]
+
+
+def test_blanks_are_filled_with_the_rest_of_the_sentence() -> None:
+    names = {"option1": "Ann", "option2": "Bob", "answer": "2"}
+    documents = [{"sentence": "Ann saw Bob as _ left.", **names}, {"sentence": " _ left Ann.", **names}]
+    assert list(filled_blanks(_requests(*documents))) == [
+        {"text": "Ann saw Bob as", "choices": ["Ann left.", "Bob left."], "label": 1}
+    ]
+
+
+def test_causes_effects_and_dialogues_have_a_question() -> None:
+    rows = [
+        {"premise": "It fell.", "choice1": "a", "choice2": "b", "question": kind, "label": label, "idx": label}
+        for label, kind in enumerate(("cause", "effect"))
+    ]
+    assert list(causes_and_effects("\n".join(map(json.dumps, rows)).encode())) == [
+        {"text": "It fell.", "question": "What was the cause of this?", "choices": ["a", "b"], "label": 0},
+        {"text": "It fell.", "question": "What happened as a result?", "choices": ["a", "b"], "label": 1},
+    ]
+    asked = {"question": "Who?", "choice": ["I", "you"], "answer": "you"}
+    assert list(dialogue_questions(json.dumps([[["M: a", "W: b"], [asked], "5-1"]]).encode())) == [
+        {"text": "M: a\nW: b", "question": "Who?", "choices": ["I", "you"], "label": 1}
     ]
 
 
