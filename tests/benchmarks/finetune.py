@@ -124,7 +124,7 @@ def _our_arguments(out: Path, name: str, seed: int, directory: Path) -> list[str
     settings: dict[str, Any] = {
         "run": {"name": name, "dir": str(directory), "seed": seed},
         "train": {"epochs": task.epochs},
-        "batch": {"sequences": BATCH, "micro_sequences": 8},
+        "batch": {"sequences": BATCH, "micro_sequences": BATCH},
         "data": {"path": str(out / name / "data")},
         "objective": objective,
         "optimizer": {"learning_rate": task.learning_rate, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},

@@ -101,10 +101,12 @@ def test_a_fine_tuning_run_has_the_losses_of_transformers_step_by_step(family: s
 
 
 @pytest.mark.parametrize(
-    ("family", "objective"), only([("bert", "classification")], [case for case in CASES if case[0] != "gpt"])
+    ("family", "objective"),
+    only([("bert", "classification")], [case for case in CASES if case[0] in ("bert", "roberta")]),
 )
 def test_dropout_changes_losses_as_in_transformers(family: str, objective: str) -> None:
-    """Dropout at another place, or at another rate, would change their mean or their spread."""
+    """Dropout at another place, or at another rate, would change their mean or their spread. Not of ALBERT, whose class
+    there has none behind the feed-forward layer, and not of GPT-2, whose class for tags has one of its own."""
     ours, expected = (np.array(losses) for losses in run_ranks(1, _drawn_losses, family, objective)[0])
     error = np.sqrt((ours.var() + expected.var()) / DRAWS)
     assert abs(ours.mean() - expected.mean()) <= 4 * error
