@@ -23,7 +23,8 @@ class Job:
     layout: Layout
     config: RunConfig
     reference: RunConfig
-    """config that it is compared with: one rank in fp32, another micro-batch size, no recomputation, plain kernels"""
+    """config that it is compared with: one rank in fp32, another micro-batch size, no recomputation, plain kernels,
+    padding computed"""
 
     @property
     def title(self) -> str:
@@ -88,6 +89,8 @@ def _reference(config: RunConfig, micro_sequences: int) -> RunConfig:
     tree = _on_layout(config, ONE_RANK, "fp32", micro_sequences).model_dump(mode="json")
     tree["parallel"]["recompute"] = "none"
     tree["run"]["kernels"] = "plain"
+    if config.objective.pads_to_longest:
+        tree["objective"]["padding"] = "max_length"
     return validate(RunConfig, tree, "the reference")
 
 

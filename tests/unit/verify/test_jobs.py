@@ -85,6 +85,14 @@ def test_recomputation_is_kept_but_for_the_reference() -> None:
     assert {job.reference.parallel.recompute for job in jobs} == {"none"}
 
 
+def test_padding_is_computed_by_the_reference_alone() -> None:
+    tokenizer = "data.tokenizer=unused"
+    config = _load("configs/finetune/classification.yaml", "model={layers: 2, hidden: 64, heads: 4, sequence_length: 64}", tokenizer)
+    jobs = plan(config, [parse_layout("tp2", 1)])
+    assert {job.config.objective.pads_to_longest for job in jobs} == {True}
+    assert {job.reference.objective.pads_to_longest for job in jobs} == {False}
+
+
 def test_windows_shrink_with_the_sequence() -> None:
     pattern = "model.attention.pattern=[banded, {name: banded, window: 1024}]"  # 256, 1024 of 2048 positions
     config = load(RunConfig, Path("configs/gpt3/125m.yaml"), ["run.dir=unused", pattern])
