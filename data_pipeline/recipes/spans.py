@@ -19,7 +19,8 @@ from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, one_span_per_sample
-from data_pipeline.recipes.labelled import FormatRecipe, JoinedTexts, PairObjective
+from data_pipeline.recipes.input_format import JoinedTexts
+from data_pipeline.recipes.labelled import FormatRecipe, PairObjective
 from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 

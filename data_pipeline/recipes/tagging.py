@@ -14,15 +14,9 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Samples
-from data_pipeline.recipes.labelled import (
-    FormatObjective,
-    FormatRecipe,
-    JoinedTexts,
-    RowSamples,
-    check_classes,
-    class_id,
-    distinct,
-)
+from data_pipeline.recipes.class_labels import check_classes, class_id, distinct
+from data_pipeline.recipes.input_format import JoinedTexts
+from data_pipeline.recipes.labelled import FormatObjective, FormatRecipe, RowSamples
 from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 

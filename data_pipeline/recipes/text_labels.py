@@ -21,14 +21,8 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Samples
-from data_pipeline.recipes.labelled import (
-    FormatRecipe,
-    RowSamples,
-    SequenceObjective,
-    check_classes,
-    class_id,
-    distinct,
-)
+from data_pipeline.recipes.class_labels import check_classes, class_id, distinct
+from data_pipeline.recipes.labelled import FormatRecipe, RowSamples, SequenceObjective
 from data_pipeline.recipes.objective import ModelShape, TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 

@@ -117,7 +117,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "data_pipeline.recipes": (
         "base bins windows",
         "objective",
-        "best_fit chat_template labelled masking targets",
+        "best_fit chat_template class_labels input_format masking targets",
+        "labelled",
         "causal control corruption instructions pairs segments spans tagging choice text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
         "replaced_tokens",

@@ -87,7 +87,11 @@ def test_recomputation_is_kept_but_for_the_reference() -> None:
 
 def test_padding_is_computed_by_the_reference_alone() -> None:
     tokenizer = "data.tokenizer=unused"
-    config = _load("configs/finetune/classification.yaml", "model={layers: 2, hidden: 64, heads: 4, sequence_length: 64}", tokenizer)
+    config = _load(
+        "configs/finetune/classification.yaml",
+        "model={layers: 2, hidden: 64, heads: 4, sequence_length: 64}",
+        tokenizer,
+    )
     jobs = plan(config, [parse_layout("tp2", 1)])
     assert {job.config.objective.pads_to_longest for job in jobs} == {True}
     assert {job.reference.objective.pads_to_longest for job in jobs} == {False}

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream
-from data_pipeline.recipes.labelled import truncated
+from data_pipeline.recipes.input_format import truncated
 from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.recipes.text_labels import Classification, Regression, TextLabelRecipe
 from data_pipeline.tokenizers.base import Tokenizer
