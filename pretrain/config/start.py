@@ -37,16 +37,17 @@ def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str]:
     try:
         with (checkpoint / RECORD).open("rb") as file:
             config = json.loads(file.read(_LARGEST_RECORD_BYTES))["config"]
-        model, lora = config["model"], config["finetune"]["lora"]
+        model, finetune = config["model"], config["finetune"]
+        added = [finetune.get(name) for name in ("lora", "adapters")]
         digest = hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise ConfigError(f"distillation.teacher: {error.filename} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"distillation.teacher={teacher} has no readable {RECORD}: name another checkpoint") from None
-    if model.get("task_head") is not None or lora is not None:
+    if config.get("generator") is not None or model.get("task_head") is not None or added != [None, None]:
         raise ConfigError(
-            f"distillation.teacher={teacher} has a task head or low-rank updates, and a teacher predicts tokens with "
-            "weights of its own: name a pretrained model"
+            f"distillation.teacher={teacher} has a task head, a generator, low-rank updates or adapters, and a teacher "
+            "is a model of its own that predicts tokens: name a pretrained one"
         )
     return model, digest
 

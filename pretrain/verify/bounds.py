@@ -1,5 +1,7 @@
 """Bounds of each compared quantity: how far apart rounding alone may bring two layouts."""
 
+from data_pipeline.recipes.replaced_tokens import ReplacedTokens
+from pretrain.config.run_config import RunConfig
 from pretrain.verify.departure import Verdict
 
 # What summing in another order does in fp32, with a margin. docs/benchmarks.md has what was measured.
@@ -23,10 +25,23 @@ _FLOORS = {
 }
 
 
-def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
-    """The bound of each quantity in `precision`, given the verdict on one rank (None: one rank itself is being
-    judged)."""
+def bounds_of(config: RunConfig, one_rank: Verdict | None) -> dict[str, float]:
+    """The bound of each quantity in the precision of `config`, given the verdict on one rank (None: one rank itself is
+    being judged)."""
+    precision = config.precision
     if one_rank is None:
-        return {"fp32": FP32, "bf16": HALF, "fp16": HALF, "fp8": FP8}[precision]
+        bounds = {"fp32": FP32, "bf16": HALF, "fp16": HALF, "fp8": FP8}[precision]
+        return bounds if precision == "fp32" else bounds | {"loss": bounds["loss"] * _loss_weight(config)}
     margin = _MARGINS[precision]
     return {name: max(floor, margin * one_rank.largest[name]) for name, floor in _FLOORS[precision].items()}
+
+
+def _loss_weight(config: RunConfig) -> float:
+    """Sum of the weights of a loss with terms of a second model; 1 for other losses. Half precision takes each term as
+    far as a loss of its own, and a generator in half precision samples some other tokens than one in fp32."""
+    if isinstance(config.objective, ReplacedTokens):
+        return 1 + config.objective.replaced_weight
+    if config.distillation.teacher is None:
+        return 1.0
+    settings = config.distillation
+    return max(1.0, settings.label_weight + settings.kl_weight + settings.cosine_weight)

@@ -83,7 +83,7 @@ class Verification:
                     expected, reference, measured = None, job.reference, {}  # frees one reference before the next
                     expected = self._find_reference(reference)
                 precision = job.config.precision
-                bounds = bounds_of(precision, None if job.layout == ONE_RANK else measured.get(precision))
+                bounds = bounds_of(job.config, None if job.layout == ONE_RANK else measured.get(precision))
                 verdict, error = self._watch(job, partial(_compare, expected, job, bounds), checkpoints)
                 if job.layout == ONE_RANK and verdict is not None and verdict.same:
                     measured[precision] = verdict

@@ -21,7 +21,7 @@ from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
 from pretrain.training.replaced_head import replaced_head
 from tests.helpers.breadth import slow
 from tests.helpers.families import FAMILIES
-from tests.helpers.hf import randomise, save, tokenizer_for
+from tests.helpers.hf import randomise, save, tokenizer_for, value
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import ROWS, build_engine, tiny_config, whole, whole_state
 
@@ -137,9 +137,9 @@ def _parity() -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float, f
         for link in links:
             (own,) = link.mcore_names
             ours = prefix + own if prefix + own in state else own  # the tables that both have
-            for index, (name, value) in enumerate(zip(link.hf_names, link.out(state[ours]), strict=True)):
+            for index, (name, weight) in enumerate(zip(link.hf_names, link.out(state[ours]), strict=True)):
                 with torch.no_grad():
-                    named[name].copy_(value)
+                    named[name].copy_(weight)
                 pairs.append((ours, link, name, named[name], index))
     engine.keeps_gradients = True
     samples = []
@@ -196,8 +196,9 @@ def _export(checkpoint: Path, exported: Path) -> Any:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
     from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.checkpoint.state import scoring_config
-    from pretrain.evaluate.opening import build_scorer
+    from pretrain.evaluate.opening import build_empty, build_scorer
 
     found: dict[str, Any] = {}
     for model, kind in (("discriminator", AutoModelForPreTraining), ("generator", AutoModelForMaskedLM)):
@@ -207,6 +208,10 @@ def _export(checkpoint: Path, exported: Path) -> Any:
         found[model] = agreement.difference, type(theirs).__name__, theirs.num_parameters()
     with pytest.raises(ConfigError) as error:
         scoring_config(checkpoint, [], True)
+    imported, warnings = read_config(exported / "discriminator", exported / "run"), []
+    engine = build_empty(imported)
+    import_hf(exported / "discriminator", imported, engine, warnings.append)
+    found["imported"] = imported.objective.name, whole_state(engine), warnings
     return found, str(error.value)
 
 
@@ -214,6 +219,11 @@ def test_both_models_are_exported(tmp_path: Path) -> None:
     run_ranks(4, _save, tokenizer_for("bert", tmp_path), tmp_path / "checkpoints")
     found, refused = run_ranks(1, _export, tmp_path / "checkpoints" / "step-00000000", tmp_path)[0]
     assert "pretrain export --model discriminator" in refused
+    objective, weights, warnings = found.pop("imported")
+    assert objective == "masked"
+    assert any("generator_predictions" in warning for warning in warnings), "which it has no weights of"
+    name = "encoder.layers.1.mlp.linear_fc1.weight"
+    assert (weights[f"model/{name}"] == value(name, weights[f"model/{name}"].shape)).all()
     assert [name for _, name, _ in found.values()] == ["ElectraForPreTraining", "ElectraForMaskedLM"]
     assert all(difference < 1e-4 for difference, _, _ in found.values())
     config = replaced_config({}, OF_TOKENIZER)

@@ -10,6 +10,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.generator import generator_specs, run_specs
 from pretrain.plan.planner import check_one_model
+from pretrain.verify.bounds import FP32, HALF, bounds_of
 from tests.helpers.families import FAMILIES
 from tests.helpers.tiny import tiny_config
 
@@ -71,3 +72,9 @@ def test_the_tables_that_both_models_use_are_declared_once() -> None:
 def test_plans_refuse_a_generator() -> None:
     with pytest.raises(ConfigError, match="this run computes two"):
         check_one_model(_config())
+
+
+def test_half_precision_takes_each_term_of_two_models_as_far_as_a_loss() -> None:
+    assert bounds_of(tiny_config(precision="bf16"), None)["loss"] == HALF["loss"]
+    assert bounds_of(_config(precision="bf16"), None)["loss"] == pytest.approx(51 * HALF["loss"])
+    assert bounds_of(_config(), None) == FP32
