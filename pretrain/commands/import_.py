@@ -7,7 +7,20 @@ from tempfile import TemporaryDirectory
 from pretrain.commands.arguments import Parser, check_directory
 
 HF_MODEL_TYPES = (
-    *("albert", "bart", "bert", "big_bird", "bloom", "ctrl", "gemma2", "gemma3_text", "gpt2", "gpt_neo", "llama"),
+    *(
+        "albert",
+        "bart",
+        "bert",
+        "big_bird",
+        "bloom",
+        "ctrl",
+        "electra",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neo",
+        "llama",
+    ),
     *("longformer", "marian", "mistral", "openai-gpt", "qwen2", "qwen3", "roberta", "roformer", "t5", "xlm"),
     "xlm-roberta",
 )

@@ -17,9 +17,9 @@ _EXPORTED = ("dense", "banded", "bigbird", "local_global")
 
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind: each runs unchanged."""
-    if config.generator is not None:  # `pretrain finetune` reads it, and asks for rows
-        return []
     run, name = _opened(config), Path(config.run.dir).resolve().name
+    if config.generator is not None:
+        return [f"pretrain export {run} --model discriminator --to hf {shlex.quote(f'exported/{name}')}"]
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []
     commands = [*scores, *_texts(config)]
@@ -84,6 +84,8 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
     if model.family == "gpt" and model.positions.name != "learned":
         return False
     if model.family == "t5" and not model.has_encoder:
+        return False
+    if model.family == "bert" and not model.segments:
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
 
