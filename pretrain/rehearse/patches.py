@@ -158,6 +158,26 @@ def _replace_device_of_tensors() -> None:
             )
         gradient.__set__(tensor, value)
 
+    convert: Any = Tensor.to
+
+    def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """C++, which sees another device than that of a tensor on "cuda", would copy it there once more."""
+        if args and not isinstance(args[0], torch.dtype | Tensor):
+            kwargs |= dict(zip(("device", "dtype", "non_blocking", "copy"), args, strict=False))
+            args = ()
+        elif args and isinstance(args[0], Tensor):
+            like, *flags = args
+            kwargs |= {"device": like.device, "dtype": like.dtype}
+            kwargs |= dict(zip(("non_blocking", "copy"), flags, strict=False))
+            args = ()
+        if (device := kwargs.pop("device", None)) is not None:
+            target = torch.device(DEVICE.type, device) if isinstance(device, int) else torch.device(device)
+            target = DEVICE if target == torch.device(DEVICE.type) else target
+            kwargs |= {"dtype": kwargs.get("dtype") or tensor.dtype}
+            kwargs |= {} if target == tensor.device else {"device": target}
+        moved: Tensor = convert(tensor, *args, **kwargs)
+        return moved
+
     def new_tensor(tensor: Tensor, data: Any, **kwargs: Any) -> Tensor:
         return torch.tensor(data, **{"dtype": tensor.dtype, "device": tensor.device, **kwargs})
 
@@ -165,6 +185,7 @@ def _replace_device_of_tensors() -> None:
     _set(
         FakeTensor,
         grad=property(gradient.__get__, set_gradient, gradient.__delete__),
+        to=to,
         new_tensor=new_tensor,
         is_cuda=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cuda"),
         is_cpu=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cpu"),

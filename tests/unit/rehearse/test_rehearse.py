@@ -1,16 +1,22 @@
 """A rehearsal makes steps of the engine as single ranks on a `cuda` device that is not there: it counts what the
 planner expects. `test_device_faults.py` plants faults that only a GPU would show."""
 
+import multiprocessing
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import find_device
+from pretrain.rehearse import patches
 from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 
@@ -184,6 +190,34 @@ def test_deepspeed_makes_its_step(stage: int) -> None:
     (rank,), (planned,) = found.ranks, found.planned
     assert rank.parameters == planned.parameters
     assert rank.state_bytes["optimizer"] == pytest.approx(planned.held["optimizer"], rel=0.02)
+
+
+def _moved() -> tuple[list[bool], list[bool], list[int]]:
+    """Whether tensors that are moved to where they are, and others, are the same as before, and bytes that live after
+    each is copied. In a process of its own."""
+    recorder = Recorder(2**30)
+    patches.install(config("debug/gpt"), H100, recorder)
+    with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        x, flags = torch.zeros(1024, device="cuda"), {"non_blocking": True}
+        stays = [x.to("cuda"), x.to(torch.device("cuda", 0), **flags), x.to(0), x.to(x), x.to("cuda", torch.float32)]
+        stays += [x.to(device="cuda", dtype=torch.float32), x.to(torch.float32), x.cuda()]
+        kept, live = [y is x for y in stays], [recorder.memory.live_bytes]
+        others = [x.to("cuda", copy=True), x.to("cuda", torch.bfloat16), x.to(torch.zeros(1, device="cuda").half())]
+        live.append(recorder.memory.live_bytes)
+        others += [torch.zeros(1024).to("cuda"), x.to("cpu")]
+        live.append(recorder.memory.live_bytes)
+        assert [y.device.type for y in others] == ["cuda"] * 4 + ["cpu"]
+        return kept, [y is x for y in others], live
+
+
+def test_a_tensor_is_not_copied_to_where_it_is() -> None:
+    """As on a GPU: ZeRO 3 moves weights that it gathers to their device, and would hold them twice."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, context) as pool:
+        kept, copied, live = pool.submit(_moved).result()
+    assert all(kept)
+    assert not any(copied)
+    assert live == [4096, 4096 + 4096 + 2048 + 2048, 4096 + 4096 + 2048 + 2048 + 4096]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
