@@ -65,41 +65,45 @@ def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowPa
             if not by.concerns(input):
                 return super().forward(input)
             out: Tensor = Product.apply(input, self.weight, by, None, None)  # type: ignore[no-untyped-call]
-            return add_bias(out, self.bias)
+            return out if self.bias is None else add_bias(out, self.bias)
 
     return ColumnLinear, RowLinear, ReplicatedLinear
 
 
 class Product(torch.autograd.Function):
     """x [S, B, in], weight [out, in] -> [S, B, out]. Ranks of the group `gathers` each have a part of S; those of
-    `sums` each have a part of the gradient of x. Communication overlaps with products, and x is kept as it came."""
+    `sums` each have a part of the gradient of x. Communication overlaps with products, and x is kept as it came, unless
+    the weight is frozen."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, arithmetic: Arithmetic[Any],
         gathers: dist.ProcessGroup | None, sums: dist.ProcessGroup | None,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(x, weight)
-        ctx.settings = arithmetic, gathers, sums
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        ctx.settings = arithmetic, gathers, sums, x.shape
         gathered, _ = _gathered(x, gathers, waits=True)
         out: Tensor = arithmetic.forward(gathered.flatten(0, -2), weight).unflatten(0, gathered.shape[:-1])
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), (arithmetic, gathers, sums) = ctx.saved_tensors, ctx.settings
-        gathered, arrival = _gathered(x, gathers, waits=False)
+        (x, weight), (arithmetic, gathers, sums, shape) = ctx.saved_tensors, ctx.settings
+        gathered, arrival = (None, None) if x is None else _gathered(x, gathers, waits=False)
         received = arithmetic.received(gradient.flatten(0, -2))
-        all_of_x = arithmetic.of_input(received, weight).unflatten(0, gathered.shape[:-1])
+        all_of_x = arithmetic.of_input(received, weight).unflatten(0, gradient.shape[:-1])
         of_x, leaving = all_of_x, None
         if gathers is not None:
-            of_x = x.new_empty(x.shape)
+            of_x = all_of_x.new_empty(shape)
             leaving = dist.reduce_scatter_tensor(of_x, all_of_x, group=gathers, async_op=True)
         elif sums is not None:
             leaving = dist.all_reduce(of_x, group=sums, async_op=True)
         if arrival is not None:
             arrival.wait()
-        of_weight = accumulate(weight, lambda into: arithmetic.add_of_weight(into, received, gathered.flatten(0, -2)))
+        of_weight = None
+        if gathered is not None:
+            rows = gathered.flatten(0, -2)
+            of_weight = accumulate(weight, lambda into: arithmetic.add_of_weight(into, received, rows))
         if leaving is not None:
             leaving.wait()
         return of_x, of_weight, None, None, None

@@ -27,8 +27,8 @@ def check_memory(
     largest part, and what would fit. `host`: whether this is the memory of a host, which also holds batches and
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
-    added = config.finetune.lora or config.finetune.adapters  # inputs of frozen matrices beside these are not kept
-    if trains and not host and not added and config.generator is None:
+    exact = config.finetune.train == "all" or layout.pipeline == 1  # later stages keep less of frozen layers
+    if trains and not host and exact and config.generator is None:
         teacher = least_bytes(config, layout)["teacher"]  # which the builder does not count
         _check_held(config, layout, available_bytes - teacher)
 

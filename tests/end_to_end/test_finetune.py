@@ -93,6 +93,46 @@ def test_a_run_that_moves_to_other_ranks_learns_the_same_and_answers_the_same(
     assert (tmp_path / "one/reports/finetune/report.html").read_text().count("<svg") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", ["{unfreeze_steps: 2, rate_decay: 0.8}", "{train: head}", "{lora: {rank: 4}}"])
+def test_a_trained_set_moves_to_other_ranks_within_an_epoch(
+    trained: str, uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    _move(trained, uninterrupted, tone, tmp_path)
+
+
+def test_adapters_move_to_other_ranks_and_are_the_start_of_a_run_with_the_same(
+    uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
+) -> None:
+    _move("{adapters: {size: 8}}", uninterrupted, tone, tmp_path)
+    for setting in ("{adapters: {size: 4}}", "{}"):
+        done = command.run("finetune", tmp_path / "one", tone("other"), f"finetune={setting}", "--nproc", "1")
+        assert done.returncode == 2
+        assert "has adapters of finetune.adapters={'size': 8}, which this run would not read" in done.stderr
+    done = command.run("finetune", tmp_path / "one", tone("next"), "finetune={adapters: {size: 8}}", "train.epochs=0.2")
+    assert done.returncode == 0, done.stderr
+    first, last = read_metrics(tmp_path / "one")[0]["loss"], read_metrics(tmp_path / "one")[-1]["loss"]
+    assert last < read_metrics(tmp_path / "next")[0]["loss"] + 0.2 < first + 0.2
+
+
+def _move(trained: str, start: Path, tone: Callable[..., Path], directory: Path) -> None:
+    """Trains once on one rank, and once on two layouts with a stop between them, within the first epoch."""
+    settings = ["schedule.name=constant", f"finetune={trained}"]
+    stopped = ["train.epochs=0.7", "parallel.pipeline=2", "--nproc", "2"]
+    for name, calls in {
+        "one": [["--nproc", "1"]],
+        "moved": [stopped, ["parallel.zero=2", "parallel.zero_engine=deepspeed", "--nproc", "2"]],
+    }.items():
+        for arguments in calls:
+            done = command.run("finetune", start, tone(name), *settings, *arguments)
+            assert done.returncode == 0, done.stderr
+    one, moved = (read_metrics(directory / name) for name in ("one", "moved"))
+    assert [line["step"] for line in moved] == list(range(1, 13))
+    assert [line["data_hash"] for line in one] == [line["data_hash"] for line in moved]
+    assert [line["loss"] for line in moved] == pytest.approx([line["loss"] for line in one], rel=1e-4)
+    assert [line["grad_norm"] for line in moved] == pytest.approx([line["grad_norm"] for line in one], rel=1e-3)
+
+
 def test_a_finished_run_answers_alike_in_eval_and_in_transformers(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

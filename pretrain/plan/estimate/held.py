@@ -139,10 +139,14 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     crossing = np.where(stack.encoder_length > 0, 1.0, 0.0)
     norm_tensors, norms = kernels.norm_bytes / width, model.layer_norms
     outside = (2 + norms + 2 * crossing + (norms + crossing) * norm_tensors) * model.hidden / slices
+    unkept = 2 - model.keeps_qkv_input - model.keeps_fc1_input + crossing * (1 - model.keeps_cross_input)
+    outside = outside - unkept * model.hidden / slices
     # An adapter's input, its features, and what GELU makes of them.
     adapter = (model.adapter_dim > 0) * model.hidden + 2 * model.adapter_dim
     outside = outside + (2 + crossing) * adapter / slices
-    attention = queries + 2 * keys + queries
+    # Flash attention keeps its output itself.
+    keeps_output = np.where(work.attention.score_bytes > 0, model.keeps_projection_input, 1.0)
+    attention = queries + 2 * keys + keeps_output * queries
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
@@ -216,7 +220,7 @@ def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
     layer, and with that one's norm half of what lies outside."""
     layout, step = work.layout, work.step
     positions = step.micro_sequences * stack.length / layout.context
-    norms = 1 + work.model.layer_norms / 2 * _norm_tensors(work)
+    norms = work.model.keeps_fc1_input + work.model.layer_norms / 2 * _norm_tensors(work)
     outside = norms * work.model.hidden / layout.sequence_slices
     feed_forward = work.kernels.ffn_tensors * work.model.ffn / layout.tensor
     return positions * step.activation_bytes * (outside + feed_forward)

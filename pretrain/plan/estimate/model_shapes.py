@@ -36,6 +36,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         qk_norm=model.qk_norm,
         layer_norms=4 if model.norm == "sandwich" else 2,
         adapter_dim=0 if model.finetune.adapters is None else model.finetune.adapters.size,
+        **_kept_inputs(model),
         trains_output=_trains_output(model),
         embedding_norm=model.embedding_norm,
         final_norm=model.norm_first,
@@ -44,6 +45,19 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         embedding_projection=model.embedding_size is not None,
         shared_layers=model.shared_layers,
     )
+
+
+def _keeps_input(model: Model, target: str) -> bool:
+    """Whether the input of a linear layer is kept: for its own weight, or for LoRA's."""
+    finetune = model.finetune
+    if finetune.lora is not None:
+        return target in finetune.lora.targets
+    return finetune.adapters is None
+
+
+def _kept_inputs(model: Model) -> dict[str, bool]:
+    targets = {"qkv": "qkv", "projection": "projection", "cross": "cross_q", "fc1": "fc1"}
+    return {f"keeps_{name}_input": _keeps_input(model, target) for name, target in targets.items()}
 
 
 def _trains_output(model: Model) -> bool:
@@ -195,8 +209,11 @@ def _ffn_tensors(model: Model, width: float, compiled: bool) -> float:
     """Number of tensors of the feed-forward width that are kept for the backward pass. A gated layer keeps the gate,
     its activation, the value and their product; compiled, it recomputes the activation, and ReLU keeps a byte of each
     input. `width`: bytes of an activation."""
+    unkept = 0 if _keeps_input(model, "fc2") else 1
     if model.gated:
-        return 3 if compiled else 4
+        return (3 if compiled else 4) - unkept
     if model.activation != "relu":
-        return 2
-    return 1 + 1 / width if compiled else 1 + (model.ffn_dropout > 0)
+        return 2 - unkept
+    if compiled:
+        return 1 + 1 / width - unkept
+    return 1 + (model.ffn_dropout > 0) * (1 - unkept)  # ReLU keeps its output, which dropout copies

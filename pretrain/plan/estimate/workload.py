@@ -62,6 +62,14 @@ class ModelShapes(Entries):
     """norms of a layer, without the one of cross-attention"""
     adapter_dim: Array
     """width between the two matrices of each adapter; 0: none"""
+    keeps_qkv_input: Array
+    """1 if the input of queries, keys and values is kept for the gradient of their weight"""
+    keeps_projection_input: Array
+    """1 if the input of attention's output projection is kept alike"""
+    keeps_cross_input: Array
+    """1 if the input of a decoder's queries to an encoder is kept alike"""
+    keeps_fc1_input: Array
+    """1 if the input of a feed-forward layer is kept alike"""
     trains_output: Array
     """1 if the matrix that makes logits or answers is trained"""
     embedding_norm: Array
