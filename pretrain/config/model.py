@@ -261,8 +261,10 @@ class Model(Section):
 
     @property
     def classifier_bias(self) -> bool:
-        """Whether a task head has a bias: all but the row classifiers of decoders (as in transformers)."""
-        return self.task_head is not None and (self.task_head.kind != "sequence" or not self.is_causal)
+        """Whether a task head has a bias: all but the row classifiers of decoders (as in transformers) and those of
+        choices, of which none would win or lose by it."""
+        head = self.task_head
+        return head is not None and head.kind != "choice" and (head.kind == "token" or not self.is_causal)
 
     @property
     def has_pooler(self) -> bool:

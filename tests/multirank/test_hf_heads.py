@@ -9,6 +9,7 @@ import pytest
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.breadth import only, slow
 from tests.helpers.families import family_config
@@ -46,13 +47,14 @@ CASES = [
     *(("gemma2", name) for name in ("classification", "regression", "tagging")),
     ("bigbird", "tagging"),
     *((family, "choice") for family in ("bert", "albert", "roberta", "bigbird", "gpt", "gpt-post")),
+    *((family, "both orders") for family in ("gpt", "gpt-post")),
     *((family, "choice and tokens") for family in ("gpt", "gpt-untied", "gpt-post")),
 ]
 QUICK = [
     ("bert", "classification"), ("bert", "spans"), ("roberta", "tagging"), ("roformer", "classification"),
     ("tlm", "regression"), ("gpt", "classification"), ("llama", "spans"), ("t5", "classification"),
     ("bart", "regression"), ("bert", "choice"), ("roberta", "choice"), ("gpt-post", "choice and tokens"),
-    ("gpt-untied", "choice and tokens"),
+    ("gpt-untied", "choice and tokens"), ("gpt-post", "both orders"),
 ]  # fmt: skip
 """a case of each way in which heads differ"""
 REFUSED = {
@@ -105,8 +107,12 @@ def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict
         weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
     theirs.load_state_dict(weights, strict=False)
     rows = head_rows_for(config, theirs.config)
-    loss = _loss_of_choices(config, theirs, rows) if config.objective.loss == "choice" else None
-    if loss is None:
+    if config.objective.loss == "choice":
+        loss = _loss_of_choices(config, theirs, rows)
+    elif config.objective.texts_per_row > 1:
+        rows = SyntheticStream(config).batch(0, 4, 0, 1)
+        loss = _loss_of_both_orders(theirs, rows)
+    else:
         rows, inputs = rows_with_labels(config, rows)
         inputs = hf_inputs(theirs, rows, model.position_offset) | inputs
         inputs.pop("decoder_input_ids", None)
@@ -144,6 +150,19 @@ def _loss_of_choices(config: RunConfig, theirs: Any, rows: Any) -> Any:
     outputs = theirs(**inputs, mc_labels=right, labels=labels)
     assert outputs.loss > 1, "the loss of tokens counts"
     return outputs.mc_loss + config.objective.language_model_weight * outputs.loss
+
+
+def _loss_of_both_orders(theirs: Any, rows: Any) -> Any:
+    """The hidden states of both last tokens are added up before the classifier: what transformers has no class for."""
+    import torch
+
+    sums = []
+    for tokens, documents in zip(rows.tokens, rows.documents, strict=True):
+        texts = [torch.from_numpy(tokens[documents == number])[None] for number in (0, 1)]
+        assert len(texts[0][0]) != len(texts[1][0])
+        sums.append(sum(theirs.transformer(text).last_hidden_state[0, -1] for text in texts))
+    labels = torch.from_numpy(rows.labels[rows.loss_mask > 0])
+    return torch.nn.functional.cross_entropy(theirs.score(torch.stack(sums)), labels)
 
 
 def rows_with_labels(config: RunConfig, rows: Any) -> tuple[Any, dict[str, Any]]:

@@ -48,10 +48,7 @@ def _trained(family: str, objective: dict[str, Any], parallel: dict[str, Any]) -
     # Between texts that lie side by side is padding, whose states depend on how ranks cut the row.
     seen = np.ones(rows.labels.shape, bool) if rows.documents is None else rows.documents >= 0
     counts = [count for _, count in scores.terms.values()]
-    answers = scores.outputs[seen]
-    if objective["name"] == "choice":  # no loss depends on the bias, so that rounding moves it, as far as Adam's step
-        answers = answers - answers[0]
-    return steps, answers, scores.log_probability * rows.loss_mask, counts
+    return steps, scores.outputs[seen], scores.log_probability * rows.loss_mask, counts
 
 
 CASES = [

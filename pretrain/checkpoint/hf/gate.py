@@ -164,7 +164,8 @@ def _choices_side_by_side(rows: Rows, tokens: np.ndarray, seen: np.ndarray, answ
 
 def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tensor, ...]:
     """Logits of a model that predicts tokens; of one with a task head, its answers where the loss mask of `batch` is 1,
-    [answers, outputs]; of choices the answer of each, and the vocabulary's logits if the model has them."""
+    [answers, outputs]; of choices the answer of each, less their mean, and the vocabulary's logits if the
+    model has them."""
     if model.task_head is None:
         return engine.logits(batch)
     known = np.minimum(batch.tokens, model.vocab_size - 1)  # padding may be another id, and comes after the text
@@ -172,7 +173,13 @@ def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tenso
     if model.task_head.kind != "choice":
         return (answers[torch.from_numpy(batch.loss_mask > 0)],)
     seen = torch.from_numpy(_seen(batch))
-    return answers[torch.from_numpy(batch.labels > 0)], *(x[seen][:, : model.vocab_size] for x in more)
+    return _compared(answers[torch.from_numpy(batch.labels > 0)]), *(x[seen][:, : model.vocab_size] for x in more)
+
+
+def _compared(answers: Tensor) -> Tensor:
+    """[rows, choices]: less the mean of each row's choices, which no probability depends on."""
+    of_rows = answers.reshape(_ROWS, -1)
+    return of_rows - of_rows.mean(dim=1, keepdim=True)
 
 
 def _seen(batch: Rows) -> np.ndarray:
@@ -190,8 +197,8 @@ def _hf_answers(hf_model: Any, batch: Rows, model: Model) -> tuple[Tensor, ...]:
             return head_outputs(hf_model, batch, model.position_offset)
         outputs = hf_model(**choice_inputs(hf_model, batch, model))
         if not hasattr(outputs, "mc_logits"):
-            return (outputs.logits.reshape(-1, 1),)
-        answers = outputs.mc_logits.reshape(-1, 1)
+            return (_compared(outputs.logits),)
+        answers = _compared(outputs.mc_logits)
         if not model.has_vocabulary_logits:
             return (answers,)
         logits = outputs.logits.flatten(1, 2)[torch.from_numpy(_seen(batch))]

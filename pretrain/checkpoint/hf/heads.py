@@ -203,9 +203,22 @@ def _head_links(head: HfHead, model: Model) -> Iterator[Link]:
         for leaf in ("weight", "bias"):
             yield same(f"head.pooler.{leaf}", f"{head.pooler}.{leaf}")
     classifier = same("head.classifier.weight", f"{head.classifier}.weight")
-    yield classifier if head.unused is None else _with_unused(classifier.hf_names[0], head.unused)
+    if model.task_head is not None and model.task_head.kind == "choice":
+        yield _with_bias(f"{head.classifier}.weight", f"{head.classifier}.bias")
+    else:
+        yield classifier if head.unused is None else _with_unused(classifier.hf_names[0], head.unused)
     if model.classifier_bias:
         yield same("head.classifier.bias", f"{head.classifier}.bias")
+
+
+def _with_bias(classifier: str, bias: str) -> Link:
+    """The classifier's weight, and a bias of zero. One from elsewhere is left out: it adds the same to all choices."""
+    return one(
+        "head.classifier.weight",
+        (classifier, bias),
+        lambda weight: [weight, weight.new_zeros(len(weight))],
+        lambda weight, _: weight,
+    )
 
 
 def _with_unused(classifier: str, unused: str) -> Link:
