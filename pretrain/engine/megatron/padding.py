@@ -25,7 +25,8 @@ class PaddingTrimmer:
     """Cuts rows to the longest of them. All ranks of a model's replica read the same rows, so that they cut alike."""
 
     def __init__(self, config: RunConfig, layout: Layout) -> None:
-        self._model, self._spans = config.model, config.objective.loss == "spans"
+        loss = config.objective.loss
+        self._model, self._spans, self._positions_compete = config.model, loss == "spans", loss in ("spans", "choice")
         self.enabled = trims_padding(config)
         self._multiple = lcm(MULTIPLE, layout.context * (layout.tensor if layout.sequence else 1))
 
@@ -47,14 +48,14 @@ class PaddingTrimmer:
             for _, column, values in rows.columns()
             if "labels" in column.axes and (column.masked is not None or values.dtype == bool)
         )
-        if self._model.task_head is not None:  # whose answers may compete
+        if self._positions_compete:  # those with a label, of which one counts
             counted = max(counted, _end(rows.labels != 0))
         if rows.documents is not None:
             counted = max(counted, _end(rows.documents >= 0))
         visible = width if shown is None else _end(shown)
         if self._model.is_encoder_decoder and self._model.task_head is None:
             return self._rounded(visible, width), self._rounded(counted, label_width)
-        # A decoder is not affected by what follows the last label, unless positions compete for a span.
+        # A decoder is not affected by what follows the last label, unless all positions compete for a span.
         needed = counted if shown is None and self._model.is_causal and not self._spans else max(counted, visible)
         return self._rounded(needed, width), self._rounded(needed, label_width)
 
