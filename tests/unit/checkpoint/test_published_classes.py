@@ -24,6 +24,7 @@ CLASSES = {
     "xlm-r/large": "RobertaForMaskedLM",
     "xlm/": "XLMWithLMHeadModel",
     "roformer/": "RoFormerForMaskedLM",
+    "electra/": "ElectraForMaskedLM",  # its encoder's config; the discriminator's class follows from its head
     "t5/": "T5ForConditionalGeneration",
     "t5-v1.1/": "T5ForConditionalGeneration",
     "byt5/": "T5ForConditionalGeneration",
@@ -43,6 +44,7 @@ CLASSES = {
     "debug/gpt": "GPTNeoForCausalLM",
     "debug/bert": "BertForPreTraining",
     "debug/roberta": "RobertaForMaskedLM",
+    "debug/electra": "ElectraForMaskedLM",
     "debug/roformer": "RoFormerForMaskedLM",
     "debug/albert": "AlbertForPreTraining",
     "debug/t5": "T5ForConditionalGeneration",
@@ -54,6 +56,7 @@ REFUSED = {
     "t5/prefix-lm": "T5 has an encoder",
     "transformer/shaw-base": "model.positions",
     "transformer/shaw-big": "model.positions",
+    "distilbert/base": "model.segments",
     "debug/arithmetic": "model.positions",
     "debug/demo": "model.positions",
     "debug/ladder": "model.positions",
