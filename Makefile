@@ -1,4 +1,5 @@
 # make demo [TEXT=path]   raw text -> shards -> a GPT on several ranks -> a few-shot report
+# make demo-finetune      raw text -> a pretrained GPT -> a classifier, beside the same from random weights
 # make test               the tests that CI runs
 # make docs               the documentation, into site/index.html
 # `make setup` creates .venv with pinned versions of everything; the other targets run it first if necessary.
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo ladder test test-machines test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench clean
+.PHONY: setup demo demo-finetune ladder test test-machines test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench clean
 
 setup: $(STAMP)
 
@@ -24,6 +25,9 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo $(if $(TEXT),"$(TEXT)")
+
+demo-finetune: $(STAMP)
+	$(BIN)/python -m examples.demo_finetune
 
 # Fits a scaling law on real text and tests it on one more run: up to three hours on two idle cores. TINY=1: minutes.
 ladder: $(STAMP)
