@@ -182,7 +182,9 @@ def test_half_precision_keeps_frozen_weights_to_the_bit(precision: str, trained:
     ),
 )
 def test_every_optimizer_trains_a_set_alike_on_any_ranks(optimizer: str, trained: str, layout: str) -> None:
-    rule = {"name": optimizer, "learning_rate": 1e-3} | ({"eps": 1e-6} if optimizer in ("lamb", "adam") else {})
+    # Adagrad's sum begins at 0.1: at a small rate, the first updates of LoRA's A are below the rounding of A.
+    rule: dict[str, Any] = {"name": optimizer, "learning_rate": 0.1 if optimizer == "adagrad" else 1e-3}
+    rule |= {"eps": 1e-6} if optimizer in ("lamb", "adam") else {}
     sections = {"objective": CLASSES, "finetune": SETS[trained], "optimizer": rule}
     _compare("bert", sections, LAYOUTS[layout])
 
