@@ -104,7 +104,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "combine write",
     ),
     "pretrain.finetune": ("answers metrics sets", "fetch judge", "texts", "sources", "report spread", "eval_rows"),
-    "pretrain.finetune.sets": ("base", "readers sources", "splits", "registry"),
+    "pretrain.finetune.sets": ("base", "readers sources", "splits", "choices", "registry"),
     "pretrain.training": (
         "best changes replaced_head skips",
         "build",
