@@ -166,7 +166,7 @@ class SpansSamples:
     """[rows] the number of windows up to the end of each row."""
     num_cut: int
     """Rows whose question is cut off; contexts become windows."""
-    num_skipped: int = 0
+    num_skipped: ClassVar[int] = 0
 
     @property
     def count(self) -> int:

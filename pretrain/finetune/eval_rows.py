@@ -42,7 +42,9 @@ def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]
 
     def write() -> None:
         if engine.is_reporter:
-            write_report(directory, config, facts, judges.datasets, judged, judges.num_cut(judges.splits))
+            write_report(
+                directory, config, facts, datasets=judges.datasets, judged=judged, num_cut=judges.num_cut(judges.splits)
+            )
 
     run_on_all_ranks(f"writing to {directory}", write, file_group(config.health.timeout_s))
     if not engine.is_reporter:

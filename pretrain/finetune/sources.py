@@ -72,7 +72,7 @@ class SourceJudges:
     """Answers the rows of each source of a run."""
 
     judges: Mapping[str, Judge | TextJudge]
-    """by the source's name, in the order of the config"""
+    """judge of each source by the source's name, in the order of the config"""
 
     @property
     def datasets(self) -> Mapping[str, LabelledDataset]:

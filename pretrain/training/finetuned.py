@@ -61,7 +61,14 @@ def report_answers(session: Session) -> None:
 
     def write() -> None:
         if run.engine.is_reporter:
-            write_report(directory, config, facts, judges.datasets, judged, judges.num_cut(["train", *judges.splits]))
+            write_report(
+                directory,
+                config,
+                facts,
+                datasets=judges.datasets,
+                judged=judged,
+                num_cut=judges.num_cut(["train", *judges.splits]),
+            )
 
     run_on_all_ranks(f"writing to {directory}", write, session.group)
     for line in figure_lines(judged):

@@ -63,6 +63,7 @@ def write_report(
     directory: Path,
     config: RunConfig,
     facts: FinetuneFacts,
+    *,
     datasets: Mapping[str, LabelledDataset],
     judged: Mapping[LabelledSplit, JudgedSplit],
     num_cut: Mapping[str, Mapping[LabelledSplit, int]],
