@@ -91,6 +91,11 @@ class ChatTemplate:
                 done = after
         return pieces
 
+    def question(self, messages: Sequence[dict[str, Any]]) -> str:
+        """A conversation up to the beginning of the next response. Raises ValueError with the reason why it can't be
+        rendered."""
+        return self._render(messages, True)
+
     def split(self, text: str) -> list[str | int]:
         """A rendered text as plain texts and the ids of the special pieces between them."""
         parts = self._split.split(text) if self._split else [text]

@@ -1,5 +1,6 @@
-"""`pretrain generate --interactive`: prompts typed one by one, each answered by text as it comes. Ctrl-C ends a text,
-Ctrl-D all. The first rank reads and prints; the others do as it does."""
+"""`pretrain generate --interactive`: prompts typed one by one, each answered by text as it comes. Of a run with a chat
+template they are turns of one conversation. Ctrl-C ends a text, Ctrl-D all. The first rank reads and prints; the others
+do as it does."""
 
 import os
 import signal
@@ -7,11 +8,13 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from types import FrameType
 
+from data_pipeline.recipes.chat_template import ChatTemplate
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
@@ -19,6 +22,7 @@ from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import DecodeRequest, Sampling
+from pretrain.evaluate.decoding.chat import Chat
 from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.sampling import sample
@@ -26,15 +30,20 @@ from pretrain.evaluate.decoding.stream import TextStream
 from pretrain.evaluate.generate import GenerateRequest
 from pretrain.evaluate.opening import build_scorer
 from pretrain.process.streams import is_lost
-from pretrain.run_dir.paths import TOKENIZER
+from pretrain.run_dir.paths import TOKENIZER, run_of
 
 _PATIENCE = timedelta(days=30)  # of the other ranks, with whoever types
 
 
-def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -> None:
-    """Answers prompts until the input ends. A prompt that does not fit is reported, and the next one is read.
-    Collective."""
-    prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER))
+def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest, raw: bool) -> None:
+    """Answers prompts until the input ends. A prompt that does not fit is reported, and the next one is read. Of a
+    model that continues text, and whose run has a chat template, prompts are turns of a conversation unless they are
+    `raw`. Collective."""
+    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
+    prompts, template = Prompts(config, tokenizer), run_of(checkpoint).chat_template
+    chat = None
+    if not raw and prompts.continues and config.model.is_causal and template.is_file():
+        chat = Chat(ChatTemplate(template, tokenizer), tokenizer, config.model.sequence_length)
     engine = build_scorer(config, checkpoint)
     sampling, stops = generation.decoding, generation.stops
     assert isinstance(sampling, Sampling), "a beam has nothing to show until its end"
@@ -45,7 +54,21 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
             if prompt is None:
                 return
             try:
-                if config.model.has_decoder:
+                if chat is not None:
+                    request = chat.request(prompt, generation.max_tokens, f"{turn}/{prompt}")
+                    if chat.num_left_out:
+                        _show(engine, f"(left out, as it no longer fits: {_turns(chat.num_left_out)})\n")
+                    text = answer(
+                        engine,
+                        prompts,
+                        request,
+                        sampling=sampling,
+                        stops=stops,
+                        keyboard=keyboard,
+                        special=chat.special,
+                    )
+                    chat.answered(text)
+                elif config.model.has_decoder:
                     request = prompts.request(prompt, generation.max_tokens)
                     # The same prompt again is another draw.
                     request = DecodeRequest(request.reads, request.start, request.longest, f"{turn}/{prompt}")
@@ -65,17 +88,34 @@ def answer(
     sampling: Sampling,
     stops: Sequence[str],
     keyboard: "Keyboard",
-) -> None:
-    """Shows the text of a request as it comes, until it is over or Ctrl-C is pressed. Collective."""
-    stream = TextStream(prompts.decode, prompts.context(request), stops)
+    special: frozenset[int] = frozenset(),
+) -> str:
+    """Shows the text of a request as it comes, until it is over or Ctrl-C is pressed, and returns it. Ids that are
+    `special` end it, too, and are not shown. Collective."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return prompts.decode([index for index in ids if index not in special])
+
+    stream, shown = TextStream(decode, prompts.context(request), stops), list[str]()
+
+    def show(text: str) -> None:
+        shown.append(text)
+        _show(engine, text)
 
     def watch(texts: Sequence[Sequence[int]]) -> bool:
-        _show(engine, stream.add(texts[0][-1]))
+        show(stream.add(texts[0][-1]))
         return not engine.any(keyboard.interrupted)
 
     keyboard.interrupted = False
-    sample(engine, [request], sampling, prompts.stops(stops), watch)
-    _show(engine, f"{stream.end()}\n")
+    ends = prompts.stops(stops)
+    sample(engine, [request], sampling, replace(ends, ids=ends.ids | special), watch)
+    show(stream.end())
+    _show(engine, "\n")
+    return "".join(shown)
+
+
+def _turns(count: int) -> str:
+    return "the oldest question and its answer" if count == 1 else f"the {count} oldest questions and their answers"
 
 
 def _show(engine: Engine, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`pretrain export CHECKPOINT_OR_RUN --to hf DIR [--model discriminator|generator]`"""
+"""`pretrain export CHECKPOINT_OR_RUN --to hf|peft DIR [--base NAME] [--model discriminator|generator]`"""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def main(argv: list[str]) -> int:
         "export",
         "Exports a checkpoint's weights and tokenizer to another library's format, after checking that the library's "
         "logits match.",
-        ("runs/book --to hf exported/book",),
+        ("runs/book --to hf exported/book", "runs/tuned --to peft exported/adapter"),
     )
     parser.add_checkpoint()
     parser.add_argument(
@@ -21,7 +21,14 @@ def main(argv: list[str]) -> int:
         metavar=("FORMAT", "DIR"),
         required=True,
         help="Format and directory. FORMAT is hf: safetensors in fp32, with config, tokenizer and model card, for "
-        "transformers. DIR must not exist.",
+        "transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for PEFT. DIR "
+        "must not exist.",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="NAME",
+        help="Base model that a peft export names: a directory, whose weights are compared with the run's frozen ones, "
+        "or a name on the Hub, which is not checked (default: DIR/base, to which these weights are exported).",
     )
     parser.add_argument(
         "--model",
@@ -31,18 +38,28 @@ def main(argv: list[str]) -> int:
     parser.add_trust_code()
     options = parser.parse(argv)
     kind, directory = options.to
-    if kind != "hf":
-        raise ConfigError(f"--to {kind}: the one known format is hf")
-    if not directory:
-        raise ConfigError("--to hf '': an empty text is no path")
-    check_directory("--to hf", Path(directory))
+    if kind not in ("hf", "peft"):
+        raise ConfigError(f"--to {kind}: known formats are hf and peft")
+    if options.base is not None and kind != "peft":
+        raise ConfigError("--base names the base model of an adapter: leave it out, or export with --to peft")
+    if not directory or options.base == "":
+        raise ConfigError(f"{'--base' if directory else f'--to {kind}'} '': an empty text is no path")
+    check_directory(f"--to {kind}", Path(directory))
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
     candidates, _ = find_checkpoints(options, [], one_rank=True)
-    from pretrain.checkpoint.hf.export import export
     from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
     config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True, model=options.model)
-    agreement = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
+    if kind == "peft":
+        from pretrain.checkpoint.hf.peft import export_adapter
+
+        agreement = export_adapter(
+            checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.base
+        )
+    else:
+        from pretrain.checkpoint.hf.export import export
+
+        agreement = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
     print(f"{directory}: {agreement}")
     return 0

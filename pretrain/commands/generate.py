@@ -1,6 +1,6 @@
-"""`pretrain generate CHECKPOINT_OR_RUN [--prompt TEXT]... | --file FILE | --interactive [--temperature T] [--top-k N]
-[--top-p P] [--beam N] [--penalty X] [--samples N] [--max-tokens N] [--stop TEXT]... [--seed N] [--out FILE] [--nproc N]
-[key=value ...]`"""
+"""`pretrain generate CHECKPOINT_OR_RUN [--prompt TEXT]... | --file FILE | --interactive [--raw] [--temperature T]
+[--top-k N] [--top-p P] [--beam N] [--penalty X] [--samples N] [--max-tokens N] [--stop TEXT]... [--seed N] [--out FILE]
+[--nproc N] [key=value ...]`"""
 
 import argparse
 import json
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     if options.interactive:
         from pretrain.commands.conversation import converse
 
-        converse(config, checkpoint, request)
+        converse(config, checkpoint, request, options.raw)
         return 0
     texts = prompts if prompts is not None else _standard_input()
     records = generate(config, checkpoint, texts, request)
@@ -78,7 +78,13 @@ def _parser() -> Parser:
         "--file", type=Path, help="File of prompts: one per line, or JSON Lines with the key prompt (*.jsonl)."
     )
     parser.add_argument(
-        "--interactive", action="store_true", help="Read prompts from the keyboard and print each text token by token."
+        "--interactive",
+        action="store_true",
+        help="Read prompts from the keyboard and print each text token by token. If the run has a chat template, they "
+        "are the user's turns of one conversation.",
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="Continue the lines of --interactive as text, without a chat template."
     )
     parser.add_argument("--samples", type=count, help="Number of texts per prompt (default 1).")
     parser.add_argument(
@@ -107,6 +113,8 @@ def _prompts(options: argparse.Namespace) -> list[str] | None:
         raise ConfigError(f"{' and '.join(given)} each say where prompts come from: leave all but one out")
     if options.interactive and options.out is not None:
         raise ConfigError("--interactive shows text as it comes, and --out writes it to a file: leave one out")
+    if options.raw and not options.interactive:
+        raise ConfigError("--raw says how --interactive reads lines; without it no prompt is a turn: leave it out")
     if "" in options.stop:
         raise ConfigError("--stop '' would end every text at once: leave it out")
     if options.file is not None:

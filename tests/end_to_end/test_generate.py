@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import sys
 import time
 from functools import partial
@@ -74,6 +75,35 @@ def test_what_is_piped_in_is_one_prompt(uninterrupted: Path, tmp_path: Path) -> 
     made = command.Command("generate", uninterrupted, "--max-tokens", 3, first=partial(_piped, tmp_path / "prompt.txt"))
     assert made.wait(60) == 0, made.stderr
     assert made.stdout.startswith("[prompt] The import\nstatement\n[text] ")
+
+
+def test_lines_are_turns_of_a_conversation_where_the_run_has_a_chat_template(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    """The same text as of a prompt that is typed as the template renders it; `--raw` reads lines as they are."""
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    (run / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message.role[0] + message.content + '.' }}{% endfor %}"
+        "{% if add_generation_prompt %}a{% endif %}"
+    )
+    (tmp_path / "lines.txt").write_text("The import\nstatement\n")
+
+    def answers(*more: str) -> list[str]:
+        first = partial(_piped, tmp_path / "lines.txt")
+        talk = command.Command("generate", run, "--interactive", "--max-tokens", 3, *more, first=first)
+        assert talk.wait(60) == 0, talk.stderr
+        return [part.removesuffix("\n") for part in talk.stdout.split("> ")[1:3]]
+
+    def continued(prompt: str) -> str:
+        made = command.run("generate", run, "--max-tokens", 3, "--prompt", prompt)
+        return str(made.stdout.removeprefix(f"[prompt] {prompt}\n[text] ").removesuffix("\n"))
+
+    first, second = answers()
+    assert first == continued("uThe import.a")
+    assert second == continued(f"uThe import.a{first.strip()}.ustatement.a")
+    assert answers("--raw") == [continued("The import"), continued("statement")]
+    assert "--raw says how --interactive reads lines" in command.run("generate", run, "--raw", "--prompt", "a").stderr
 
 
 def test_on_a_terminal_prompts_are_answered_ctrl_c_drops_a_line_and_ctrl_d_leaves(uninterrupted: Path) -> None:

@@ -87,7 +87,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "publish",
         "checkpoints",
     ),
-    "pretrain.evaluate.decoding": ("base stream", "beam choice prompts", "fill sampling", "decode"),
+    "pretrain.evaluate.decoding": ("base stream", "beam choice prompts", "chat fill sampling", "decode"),
     "pretrain.evaluate.scorers": ("base", "batches", "causal pseudo targets", "make"),
     "pretrain.evaluate.tasks": (
         "filters jsonl metric_names normalization published",
@@ -182,7 +182,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "scorers", "settings", "tasks", "translate"),
     ),
-    "pretrain.checkpoint.hf": ("export", "gguf", "imports"),
+    "pretrain.checkpoint.hf": ("export", "gguf", "imports", "peft"),
     "pretrain.objectives": ("base", "registry", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "data_pipeline.build": ("build", "config", "cost", "inputs"),

@@ -6,7 +6,7 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.run_length.changes import change_record, describe_change
 
 
-def text(record: Record, config: RunConfig, name: str, difference: float) -> str:
+def text(record: Record, config: RunConfig, name: str, difference: float, library: str = "transformers") -> str:
     """Markdown, with Hugging Face's front matter."""
     model, optimizer = config.model, config.optimizer
     sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
@@ -15,7 +15,7 @@ def text(record: Record, config: RunConfig, name: str, difference: float) -> str
     if changes:
         changes = f"\nBatch, optimizer and schedule are as they were at the start of the run, which\n\n{changes}"
     return f"""---
-library_name: transformers
+library_name: {library}
 tags: [{model.family}, pretrain]
 ---
 # {config.run.name}
@@ -33,6 +33,7 @@ A {model.family} model of {num_parameters(model, padded=False):,} parameters, ex
 | batch | {config.batch.sequences} sequences |
 | optimizer | {optimizer.name}, peak learning rate {optimizer.learning_rate:g}, {config.schedule.name} schedule |
 | precision | {config.precision} |
+| low-rank updates | {_updates(config)} |
 | seed | {config.run.seed} |
 | layout of the last step | {record.layout} |
 | largest logit difference from transformers | {difference:.1e} (fp32, made-up input) |
@@ -43,6 +44,11 @@ Data:
 
 Versions: {versions}.
 """
+
+
+def _updates(config: RunConfig) -> str:
+    lora = config.finetune.lora
+    return "none" if lora is None else f"rank {lora.rank}, alpha {lora.alpha:g}, of {', '.join(lora.targets)}"
 
 
 def _changes(record: Record, config: RunConfig) -> list[str]:

@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.heads import decoder_padding, with_head
 from pretrain.checkpoint.hf.links import Link
@@ -30,6 +32,7 @@ from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.one_model import StoredNames, stored_names
 from pretrain.checkpoint.state import Record, config_of
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
@@ -45,43 +48,67 @@ def export(
     card) from a verified checkpoint.
     `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ; raises ConfigError for a
     model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
-    if directory.exists():
-        raise ConfigError(f"{directory} is there already: choose another directory")
-    family = hf_family_of(config.model)
-    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-    if config.model.task_head is not None:
-        pad = decoder_padding(config.model, config.objective, tokenizer)
-        family = with_head(family, config.objective, pad)
-    described = family.hf_config(config.model, config.objective.specials(tokenizer))
-    temporary = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be written ({error.strerror}): choose another directory") from None
-    try:
-        _write_config(described, config.model.tie_word_embeddings, temporary)
-        manifest = Manifest.read(checkpoint)
-        write_tokenizer(tokenizer, config.objective, config.model, temporary)
-        if (template := chat.of_run(checkpoint)) is not None:
-            (temporary / chat.FILE).write_text(template, encoding="utf-8")
-        write_tensors(temporary / WEIGHTS, family.links(config.model), MergedTensors(checkpoint, manifest, config))
-        batch = rows_for(config, described)
+    tensors = MergedTensors(checkpoint, Manifest.read(checkpoint), config)
+    with directory_for_export(directory) as temporary:
+        family, described, end = write_model(checkpoint, config, temporary, tensors)
+        batch = rows_for(config, described, end)
         logits = our_answers(scorer(), config.model, batch)
-        hf_model, missing, unknown = load(family, config.model, temporary)
-        if missing or unknown:
-            raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
+        hf_model = load_written(family, config.model, temporary)
         agreement = pass_gate("exported", logits, hf_model, batch, config.model)
         if hf_model.can_generate():
             hf_model.generation_config.save_pretrained(temporary)
         (temporary / "README.md").write_text(
             card.text(Record.read(checkpoint / RECORD), config, type(hf_model).__name__, agreement.difference)
         )
+    return agreement
+
+
+@contextmanager
+def directory_for_export(directory: Path) -> Iterator[Path]:
+    """A temporary directory, which becomes `directory` if no error is raised and is removed otherwise. Raises
+    ConfigError for a directory that exists or cannot be written."""
+    if directory.exists():
+        raise ConfigError(f"{directory} is there already: choose another directory")
+    temporary = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written ({error.strerror}): choose another directory") from None
+    try:
+        yield temporary
         temporary.rename(directory)
     except OSError as error:
         raise RunError(f"not exported: {directory} cannot be written ({error})") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return agreement
+
+
+def write_model(
+    checkpoint: Path, config: RunConfig, directory: Path, tensors: "FullTensors"
+) -> tuple[HfFamily, PretrainedConfig, int]:
+    """Writes config, tokenizer, chat template and weights into `directory`. Returns the family with the run's head, its
+    config, and the id that ends a text of the run's rows (-1: none)."""
+    family = hf_family_of(config.model)
+    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
+    specials = config.objective.specials(tokenizer)
+    if config.model.task_head is not None:
+        pad = decoder_padding(config.model, config.objective, tokenizer)
+        family = with_head(family, config.objective, pad)
+    described = family.hf_config(config.model, specials)
+    _write_config(described, config.model.tie_word_embeddings, directory)
+    write_tokenizer(tokenizer, config.objective, config.model, directory)
+    if (template := chat.of_run(checkpoint)) is not None:
+        (directory / chat.FILE).write_text(template, encoding="utf-8")
+    write_tensors(directory / WEIGHTS, family.links(config.model), tensors)
+    return family, described, specials.end
+
+
+def load_written(family: HfFamily, model: Model, directory: Path) -> Any:
+    """transformers' model of a directory that was just written. Raises RunError if weights are missing or unknown."""
+    hf_model, missing, unknown = load(family, model, directory)
+    if missing or unknown:
+        raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
+    return hf_model
 
 
 def write_tensors(path: Path, links: Iterator[Link], read: "FullTensors") -> None:

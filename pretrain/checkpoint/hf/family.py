@@ -72,6 +72,8 @@ class HfFamily:
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
     heads: Mapping[str, HfHead | str] = field(default_factory=dict)
     """classes of fine-tuned models by kind (`heads.Kind`), or why the class computes something else"""
+    fan_in_fan_out: bool = False
+    """whether layers are Conv1D, which keeps weights [inputs, outputs]; PEFT's name"""
     padded: bool = True
     """whether rows with padding have the same answers in both implementations"""
 

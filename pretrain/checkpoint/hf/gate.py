@@ -77,9 +77,9 @@ def _rounding(hf_model: Any, batch: Rows, model: Model, expected: tuple[Tensor, 
     return max(moved)
 
 
-def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None) -> Rows:
+def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None, end: int = -1) -> Rows:
     """Synthetic rows of the model's full length, with padding, segments and targets where the model reads them. Of a
-    model with a task head, see `head_rows_for`, which needs `hf_config`.
+    model with a task head, see `head_rows_for`, which needs `hf_config` and takes `end`.
 
     Each row is one document with consecutive positions, as Hugging Face's models expect. Without a table of positions,
     rows are only as long as every window's border needs. A class with its own rules for padding gets none. Where a text
@@ -91,17 +91,18 @@ def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None) -> Ro
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
     if model.task_head is not None:
         assert hf_config is not None
-        return head_rows_for(config, hf_config)
+        return head_rows_for(config, hf_config, end)
     rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
     if not hf_family_of(model).padded and rows.attention_mask is not None:
         rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
     return rows
 
 
-def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
+def head_rows_for(config: RunConfig, hf_config: PretrainedConfig, end: int = -1) -> Rows:
     """Synthetic rows for a model with a task head, the first of the model's full length and others shorter, with the
-    padding and the end of text of `hf_config`. `loss_mask` is 1 where the model answers. Of choices, the texts of a row
-    have different lengths."""
+    padding of `hf_config`. A decoder's rows end with `end`, as its run's do, even if that is the padding, which
+    transformers would pass over; other rows, and those without an `end`, with the end of text of `hf_config`.
+    `loss_mask` is 1 where the model answers. Of choices, the texts of a row have different lengths."""
     model, length = config.model, config.sequence_length
     texts = config.objective.texts_per_row if config.objective.loss == "choice" else 1
     if texts == 1 and config.objective.texts_per_row > 1:  # a classifier of sums is one of each text
@@ -110,7 +111,9 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     rows = SyntheticStream(config).batch(0, _ROWS, 0, 1)
     ends = hf_config.eos_token_id if isinstance(hf_config.eos_token_id, list) else [hf_config.eos_token_id]
     known = range(hf_config.vocab_size)  # defaults of a config may lie beyond
-    end: int = next((index for index in ends if index in known), -1)
+    has_end_of_run = config.model.is_causal and end >= 0
+    if not has_end_of_run:
+        end = next((index for index in ends if index in known), -1)
     pad: int = next((index for index in (hf_config.pad_token_id, end) if index in known), 0)
     count, length = _ROWS * texts, length // texts
     every = np.arange(count)
@@ -121,7 +124,7 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig) -> Rows:
     ordinary = next(index for index in range(model.vocab_size) if index not in (pad, end))
     tokens = rows.tokens.reshape(count, length)
     tokens = np.where(np.isin(tokens, (pad, end)), ordinary, tokens)
-    if end not in (-1, pad):
+    if has_end_of_run or end not in (-1, pad):
         tokens[every, sizes - 1] = end
     tokens = np.where(seen, tokens, pad)
     mask = seen.astype(np.float32)

@@ -139,6 +139,7 @@ GPT2 = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    fan_in_fan_out=True,
     heads={
         "sequence": HfHead(model_class=GPT2ForSequenceClassification, classifier="score"),
         "choice": double_heads(GPT2DoubleHeadsModel),

@@ -1,8 +1,8 @@
 """`pretrain import hf DIR`: a Hugging Face model as a checkpoint that any layout reads, after a gate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
-from pretrain.checkpoint.hf.family import HfHead
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.folder import Folder
 from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
@@ -18,10 +18,23 @@ from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import dump, validate
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import RunDir, complete_checkpoints
+
+
+class Updates(Protocol):
+    """Low-rank updates of a model of transformers."""
+
+    def matrices(self, family: HfFamily, model: Model) -> Iterable[tuple[str, Tensor]]:
+        """Names and values of the parameters that they are in `model`. Raises ConfigError where they are none."""
+        ...
+
+    def apply(self, hf_model: Any, family: HfFamily) -> None:
+        """Adds them to the weights of a model of transformers."""
+        ...
 
 
 def read_config(directory: Path, run: Path) -> RunConfig:
@@ -54,11 +67,17 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     return config
 
 
-def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable[[str], None]) -> Agreement:
+def import_hf(
+    directory: Path,
+    config: RunConfig,
+    engine: Engine,
+    warn: Callable[[str], None],
+    updates: Updates | None = None,
+) -> Agreement:
     """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
     `config.run.dir`, beside `config` and the chat template if there is one. Returns how far logits differ; raises
     RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn
-    from the seed."""
+    from the seed. `updates` are low-rank updates of the weights of `directory`, which `config` has, too."""
     run = RunDir(config.run.dir)
     if complete_checkpoints(run.checkpoints):
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
@@ -81,6 +100,11 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
                 )
             for piece in part.pieces:
                 piece.value.copy_(value)
+    if updates is not None:
+        for name, value in updates.matrices(folder.family, config.model):
+            for piece in state.pop(f"model/{name}").pieces:
+                piece.value.copy_(value)
+        updates.apply(hf_model, folder.family)
     assert not state, f"no link leads to {sorted(state)}"
     batch = rows_for(config, hf_model.config)
     if config.model.task_head is not None and config.model.is_causal:

@@ -79,6 +79,7 @@ OPENAI_GPT = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
+    fan_in_fan_out=True,
     heads={
         "choice": double_heads(OpenAIGPTDoubleHeadsModel),
         "sequence": HfHead(model_class=OpenAIGPTForSequenceClassification, classifier="score"),

@@ -14,7 +14,14 @@ from pretrain.checkpoint.hf.tokenizer import ORIGINAL, SENTINEL_IDS
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
-_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt", "bytes.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.txt",
+    "bytes.json",
+)
 _PAIR = ("vocab.json", "merges.txt")
 _MARIAN = ("source.spm", "target.spm")
 _BYTE = re.compile("<0x[0-9A-F]{2}>|[\0-\x7f\ufffd]")  # a byte has several spellings
@@ -70,7 +77,7 @@ def _settings(directory: Path) -> dict[str, Any]:
 
 
 def _in(directory: Path) -> list[Path]:
-    return [directory / name for name in _FILES]
+    return [directory / name for name in TOKENIZER_FILES]
 
 
 def _load(path: Path) -> Tokenizer:
