@@ -315,6 +315,18 @@ def _exports_flipped(checkpoint: Path, exported: Path) -> str:
     return str(error.value)
 
 
+def _exports_with_the_end_as_padding(checkpoint: Path, exported: Path) -> str:
+    """The error of an export whose config names the end of text as padding, which transformers passes over."""
+    from pretrain.checkpoint.hf import export as exports
+    from pretrain.evaluate.opening import build_scorer
+
+    config = head_config("gpt", "classification")
+    exports.decoder_padding = lambda model, objective, tokenizer: objective.specials(tokenizer).end
+    with pytest.raises(RunError) as error:
+        exports.export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+    return str(error.value)
+
+
 def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, Any] | str]:
     """What `pretrain import` makes of each: the gate's difference and the objective, or the sentence."""
     from pretrain.checkpoint.hf.imports import import_hf, read_config
@@ -336,6 +348,15 @@ def test_the_gate_sees_classes_that_changed_places(tmp_path: Path) -> None:
     run_ranks(1, _write, "bert", "classification", {}, tokenizer, tmp_path / "checkpoints")
     checkpoint, exported = tmp_path / "checkpoints" / "step-00000000", tmp_path / "hf"
     assert "logits differ by" in run_ranks(1, _exports_flipped, checkpoint, exported)[0]
+    assert not exported.exists()
+
+
+def test_the_gate_sees_padding_that_is_the_end_of_text(tmp_path: Path) -> None:
+    """Rows of a decoder end with the end of text, at which it answers, and the shorter one is padded."""
+    tokenizer = tokenizer_for("gpt", tmp_path)
+    run_ranks(1, _write, "gpt", "classification", {}, tokenizer, tmp_path / "checkpoints")
+    checkpoint, exported = tmp_path / "checkpoints" / "step-00000000", tmp_path / "hf"
+    assert "logits differ by" in run_ranks(1, _exports_with_the_end_as_padding, checkpoint, exported)[0]
     assert not exported.exists()
 
 

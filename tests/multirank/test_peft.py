@@ -62,11 +62,11 @@ def _peft_model(config: RunConfig, adapter: Path) -> tuple[Any, Any]:
 def _rows(config: RunConfig, theirs: Any) -> tuple[Rows, dict[str, Any]]:
     """A batch, and the labels that transformers takes, if it computes the loss itself."""
     from pretrain.checkpoint.hf.gate import head_rows_for, rows_for
-    from tests.multirank.test_hf_heads import _rows_with_labels
+    from tests.multirank.test_hf_heads import rows_with_labels
 
     if config.model.task_head is None:
         return rows_for(config), {}
-    return _rows_with_labels(config, head_rows_for(config, theirs.config))
+    return rows_with_labels(config, head_rows_for(config, theirs.config))
 
 
 def _loss(config: RunConfig, theirs: Any, rows: Rows, labels: dict[str, Any]) -> Any:
