@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(near, f"see `{self.prog} --help`")
             raise ConfigError(f"{self._verb} knows no {typed}: {hint}")
         config = getattr(options, "config", None)
-        if config is not None and "=" in config and not os.path.exists(config):
+        if isinstance(config, str) and "=" in config and not os.path.exists(config):
             self.error(f"CONFIG is missing: {config} is an override, and follows it")
         return options
 

@@ -34,8 +34,8 @@ class StepResult:
     """the loss scale of this step; None unless precision is fp16"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """sum and count of each term by name, the main one first; empty for a loss of one term"""
-    computed: float = 1.0
-    """fraction of the rows' input positions that the model computed: the others were padding"""
+    computed_positions: int | None = None
+    """input positions of the global batch that the model computed: the others were padding; None: every position"""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,8 @@ class RunLog:
         paused `save_seconds` for saving; until then the rank with most memory had held `peak`."""
         assert self._tracker is not None, "the run has begun"
         per_speed = self._mfu_per_speed
-        tokens_per_second = len(batch.sample_ids) * batch.tokens.shape[1] / seconds
+        positions = len(batch.sample_ids) * batch.tokens.shape[1]
+        computed = positions if result.computed_positions is None else result.computed_positions
         metrics = StepMetrics(
             step=step,
             loss=result.loss_sum / result.token_count if result.token_count else math.nan,
@@ -152,8 +153,8 @@ class RunLog:
             samples=batch.cursor.samples,
             data_hash=batch.data_hash,
             step_seconds=seconds,
-            tokens_per_second=tokens_per_second,
-            mfu=tokens_per_second * result.computed * per_speed[batch.tokens.shape[1]] if per_speed else None,
+            tokens_per_second=positions / seconds,
+            mfu=computed / seconds * per_speed[batch.tokens.shape[1]] if per_speed else None,
             save_seconds=save_seconds,
             loss_scale=result.loss_scale,
             device_peak_bytes=peak.device,

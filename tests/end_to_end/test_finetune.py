@@ -331,7 +331,9 @@ def test_mistakes_are_one_sentence_before_the_first_step(
 
 @pytest.mark.parametrize("name", [name for name in shipped() if name.startswith("finetune/")])
 def test_a_shipped_config_has_the_checkpoint_s_model(uninterrupted: Path, name: str) -> None:
-    config = load(RunConfig, name, [f"run.start_from={uninterrupted}", "model.dropout=0.1"])
+    config = load(
+        RunConfig, name, [f"run.start_from={uninterrupted}", "model.dropout=0.1", "objective.sequence_length=null"]
+    )
     start = load(RunConfig, uninterrupted / "config.yaml").model
     assert (config.model.task_head is None) == (name == "finetune/instructions")
     expected = start.model_copy(update={"dropout": 0.1, "task_head": config.model.task_head})

@@ -117,7 +117,7 @@ def decay_on_norms(patch: pytest.MonkeyPatch) -> None:
         build(self, config=config, **rest)
         if config.parallel.tensor > 1 and dist.get_rank() % config.parallel.tensor:
             for group in self.optimizer.param_groups:
-                group["weight_decay"] = config.optimizer.weight_decay
+                group["wd_mult"] = 1.0
 
     patch.setattr(MegatronSharding, "__init__", everywhere)
 

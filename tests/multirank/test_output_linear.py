@@ -51,14 +51,14 @@ def judged(
     config = family_config(family, parallel=parallel, batch={"micro_sequences": 2}, precision=precision, **settings)
     engine = build_engine(config)
     engine.keeps_gradients = True
-    sums = engine.objective._sums  # type: ignore[attr-defined]
+    sums = engine.objective.judge_sums  # type: ignore[attr-defined]
 
     def counted(*asked: Any) -> Any:
         nonlocal calls
         calls += 1
         return sums(*asked)
 
-    engine.objective._sums = counted  # type: ignore[attr-defined]
+    engine.objective.judge_sums = counted  # type: ignore[attr-defined]
     source = SyntheticStream(config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output_linear, "positions_at_once", lambda vocabulary: at_once)
@@ -97,7 +97,7 @@ def _beside_plain_torch(at_once: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """(ours, torch's) of the loss and its gradients, times a factor as a loss scale is."""
     factor, smoothing, z = 3.0, 0.1, 0.01
     engine = build_engine(family_config("llama", objective={"label_smoothing": smoothing, "z_loss": z}))
-    layer, sums = engine.bare[0].output_layer, engine.objective._sums  # type: ignore[attr-defined]
+    layer, sums = engine.bare[0].output_layer, engine.objective.judge_sums  # type: ignore[attr-defined]
     words, random = engine.objective.vocabulary, torch.Generator().manual_seed(1)  # type: ignore[attr-defined]
     hidden, weights = torch.randn(7, 3, 64, generator=random), layer.weight.detach()
     labels = torch.randint(0, words, (7, 3), generator=random)

@@ -68,7 +68,7 @@ def _trained(family: str, objective: dict[str, Any], parallel: dict[str, Any], p
     assert scores.outputs.shape[:2] == scores.log_probability.shape == (4, LENGTH)
     counted = whole.loss_mask[:4] > 0
     answers = np.where(counted[..., None], scores.outputs, 0), np.where(counted, scores.log_probability, 0)
-    return [(one.loss_sum, one.grad_norm) for one in results], results[0].computed, *answers
+    return [(one.loss_sum, one.grad_norm) for one in results], results[0].computed_positions / (ROWS * LENGTH), *answers
 
 
 def _assert_same(family: str, objective: str, layout: str, computed: float | None) -> None:

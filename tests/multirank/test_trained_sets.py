@@ -86,17 +86,12 @@ def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tole
 _QUICK = [
     ("bert", "head", "pp2dp2"),
     ("llama", "top", "tp2cp2"),
-    ("bert", "lora", "tp2cp2"),
-    ("bert", "lora", "pp2dp2full"),
     ("bert", "lora", "dp4zero2"),
     ("bart", "lora", "dp4zero3full"),
     ("bert", "lora-dropout", "tp2cp2"),
     ("bart", "lora-dropout", "pp2dp2full"),
     ("bert", "adapters", "tp2cp2"),
-    ("gemma", "adapters", "pp2dp2full"),
     ("bart", "adapters", "dp4zero3"),
-    ("llama", "rates", "tp2cp2"),
-    ("bart", "unfrozen", "pp2dp2"),
     ("llama", "unfrozen", "dp4zero3"),
 ]
 _PAIRS = [
@@ -143,7 +138,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("family", "layout"),
     only(
-        [("gemma", "pp2dp2"), ("mistral", "tp2cp2"), ("albert", "dp4zero3full"), ("roformer", "pp2dp2")],
+        [("mistral", "tp2cp2"), ("roformer", "pp2dp2")],
         [(family, layout) for family in CAUSAL for layout in ("tp2cp2", "pp2dp2", "dp4zero3full")],
     ),
 )
@@ -157,7 +152,7 @@ def test_pretraining_objectives_train_a_set_alike_on_any_ranks(family: str, layo
 @pytest.mark.parametrize(
     ("precision", "trained", "layout"),
     only(
-        [("bf16", "lora", "tp2cp2"), ("bf16", "adapters", "dp4zero3"), ("fp16", "lora", "pp2dp2")],
+        [("bf16", "adapters", "dp4zero3"), ("fp16", "lora", "pp2dp2")],
         product(
             ["bf16", "fp16"],
             ["head", "top", "lora", "adapters", "unfrozen"],
@@ -173,7 +168,7 @@ def test_half_precision_keeps_frozen_weights_to_the_bit(precision: str, trained:
 @pytest.mark.parametrize(
     ("optimizer", "trained", "layout"),
     only(
-        [("adagrad", "head", "pp2dp2"), ("adafactor", "adapters", "tp2cp2")],
+        [("adafactor", "adapters", "tp2cp2")],
         product(
             ["lamb", "adafactor", "adagrad", "adam"],
             ["head", "top", "lora", "adapters"],
@@ -203,7 +198,7 @@ def _saved_and_resumed(directory: Path, sections: dict[str, Any], layout: dict[s
 @pytest.mark.parametrize(
     ("precision", "trained"),
     only(
-        [("fp32", "unfrozen"), ("bf16", "adapters")],
+        [("bf16", "unfrozen")],
         product(["fp32", "bf16"], ["lora", "adapters", "rates", "unfrozen"]),
     ),
 )

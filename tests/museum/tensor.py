@@ -14,7 +14,7 @@ from torch import Tensor
 from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.core import CoreAttention
 from pretrain.engine.boxes import Piece
-from pretrain.engine.megatron import engine, state
+from pretrain.engine.megatron import built_model, state
 from pretrain.models.blocks import BiasDropoutAdd
 from pretrain.objectives import tokens
 from pretrain.objectives.label_logits import label_logits
@@ -55,7 +55,7 @@ def norms_summed_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def split_parameters_counted_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine, "mark_split", lambda placed: None)
+    patch.setattr(built_model, "mark_split", lambda placed: None)
 
 
 def loss_of_gathered_logits(patch: pytest.MonkeyPatch) -> None:

@@ -143,8 +143,7 @@ class MegatronEngine:
         micro = micro_sequences(self.config.batch, len(batch.tokens), group)
         micro_batches = self._cut(batch, micro, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
-        of_rank = np.array([*self.objective.counts(batch), positions, batch.tokens.size])
-        *counts, computed, all_positions = self.sum_over_data(of_rank).tolist()
+        *counts, computed = self.sum_over_data(np.array([*self.objective.counts(batch), positions])).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         factors = scales(self.objective.weights, counts)
         results: list[list[Term]] = []
@@ -186,7 +185,7 @@ class MegatronEngine:
             lowered_scale=lowered,
             loss_scale=loss_scale,
             terms=terms,
-            computed=computed / all_positions,
+            computed_positions=int(computed),
         )
 
     def score(self, batch: Rows) -> Scores:

@@ -62,6 +62,7 @@ REFUSED = {
     "debug/ladder": "model.positions",
     "debug/long": "model.attention.pattern",
     "debug/sparse-transformer": "model.attention.pattern",
+    "debug/topics": "model.positions",
     "sparse-transformer/enwik8": "model.attention.pattern",
 }
 

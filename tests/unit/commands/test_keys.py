@@ -25,7 +25,9 @@ def test_a_pattern_is_a_part_of_a_key_or_has_stars(capsys: pytest.CaptureFixture
     def names(pattern: str) -> list[str]:
         return [key["dotted"] for key in json.loads(printed(capsys, pattern, "--json"))]
 
-    assert names("dropout") == ["model.dropout", "model.attention_dropout", "model.ffn_dropout"]
+    assert names("dropout") == [
+        "model.dropout", "model.attention_dropout", "model.ffn_dropout", "finetune.lora.dropout",
+    ]  # fmt: skip
     assert names("*dropout") == names("dropout")
     assert names("health.s*") == [
         "health.stop_on_nan", "health.stragglers", "health.straggler_steps", "health.spike", "health.spike.name",

@@ -47,6 +47,8 @@ def test_nothing_is_asked_of_rows_that_fill_up_a_batch() -> None:
     assert changed.loss_mask.tolist() == [[1] * LABELS, [0] * LABELS] * 2
     assert changed.next_sentence is not None
     assert changed.next_sentence.tolist() == [1, -1, 1, -1]
+    assert changed.next_tokens is not None
+    assert changed.next_tokens.tolist() == [[1] * LABELS, [-1] * LABELS] * 2
     assert all((values == 1).all() for _, _, values in rows.columns()), "as they were"
     same = {name for name, _, values in changed.columns() if (values == 1).all()}
-    assert same == {one.name for one in fields(Rows)} - {"loss_mask", "next_sentence"}
+    assert same == {one.name for one in fields(Rows)} - {"loss_mask", "next_sentence", "next_tokens"}
