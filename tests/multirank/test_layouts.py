@@ -122,9 +122,9 @@ def _up_a_ramp(parallel: dict[str, Any], micro: int) -> tuple[list[tuple[float, 
     engine = build_engine(tiny_config(parallel=parallel, batch={**batch, "ramp": ramp}))
     found, sizes, forward = [], [], engine.objective.forward_train
 
-    def counted(model: Any, micro_batch: Any) -> Any:
+    def counted(model: Any, micro_batch: Any, **keywords: Any) -> Any:
         sizes.append(len(micro_batch.tokens_BS))
-        return forward(model, micro_batch)
+        return forward(model, micro_batch, **keywords)
 
     engine.objective.forward_train = counted  # type: ignore[method-assign]
     for step, many in enumerate((6, 8)):
