@@ -77,23 +77,23 @@ class LossObjective(ABC):
     def counts(self, rows: Rows) -> Sequence[float]:
         """How many losses of each term, in the order of `weights`, `rows` ask for."""
 
-    @abstractmethod
     def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one logits."""
+        return model(batch)
 
     @property
     def scored(self) -> Sequence[str]:
         """Terms besides the main one that `score` returns, in this order."""
         return list(self.weights)[1:]
 
-    @abstractmethod
     def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """Hidden states for the next stage, or on the last one the inputs of `terms`. `factors` are those of
         `scales`."""
+        return model(batch)
 
-    @abstractmethod
     def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one the inputs of `score`."""
+        return model(batch)
 
     @abstractmethod
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:

@@ -6,7 +6,7 @@ is the original token counts as original. No gradient passes from one model to t
 that they share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,20 +41,9 @@ class ReplacedTokensLoss(SampledLoss):
         real = rows.tokens.size if rows.attention_mask is None else rows.attention_mask.sum(dtype=float)
         return [*self._tokens.counts(rows), float(real)]
 
-    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Hidden states for the next stage, or on the last one logits [L, B, 1] that a token was replaced."""
-        return model(batch)
-
-    def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
-        """See `forward`."""
-        return model(batch)
-
-    def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """See `forward`."""
-        return model(batch)
-
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """See `base.LossObjective`. The labels of `batch` are 1 where a token was replaced (`read_samples`)."""
+        """See `base.LossObjective`. `outputs`: logits [L, B, 1] that a token was replaced. The labels of `batch` are 1
+        where one was (`read_samples`)."""
         logits_BL = outputs[..., 0].T.float()
         losses_BL = F.binary_cross_entropy_with_logits(logits_BL, batch.labels_BL.float(), reduction="none")
         mask_BL = batch.loss_mask_BL

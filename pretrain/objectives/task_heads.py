@@ -5,13 +5,13 @@ that only pad a batch need nothing of their own. AnswerLoss are the same on ever
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Rows
 from pretrain.config.run_config import RunConfig
@@ -33,20 +33,8 @@ class AnswerLoss(LossObjective):
         """See `base.LossObjective`."""
         return [float(rows.loss_mask.sum(dtype=float))]
 
-    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Hidden states for the next stage, or on the last one the answers [L, B, outputs]."""
-        return model(batch)
-
-    def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
-        """See `forward`."""
-        return model(batch)
-
-    def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """See `forward`."""
-        return model(batch)
-
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """See `base.LossObjective`."""
+        """See `base.LossObjective`. `outputs`: answers [L, B, outputs]."""
         losses_BL = self.losses(self._answers(outputs, batch), batch, self._smoothing)
         return {self.term: Term((losses_BL * batch.loss_mask_BL).sum(), batch.loss_mask_BL.sum().int())}
 

@@ -212,7 +212,7 @@ def _print_answered() -> None:
 def test_the_report_has_the_answers_of_the_last_evaluation(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Of 12 steps, the 5th, 10th and 12th are evaluated; no fourth time for the report."""
+    """Steps 5, 10 and 12, the last one, are evaluated; the report does not evaluate a fourth time."""
     started = command.Command("finetune", uninterrupted, tone("once"), first=_print_answered)
     assert started.wait(120) == 0, started.printed
     assert started.stdout.count("answers validation\n") == 3

@@ -137,7 +137,7 @@ def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict
 
 
 def _loss_of_choices(config: RunConfig, theirs: Any, rows: Any) -> Any:
-    """Of transformers' class, of which GPT's have a second loss, that of the next token."""
+    """Loss of the class in transformers; GPT's classes have a second loss, that of the next token."""
     import torch
 
     from pretrain.checkpoint.hf.gate import choice_inputs

@@ -21,7 +21,7 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, whole_state
 from tests.multirank.test_hf_lora import ALPHA, LAYER, LAYOUT, RANK, VOCABULARY, lora_config
 
-needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed: pip install -e .[peft]")
+needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed: pip install -e .[dev]")
 
 
 # What runs on ranks. transformers takes seconds to import: only where it is needed.

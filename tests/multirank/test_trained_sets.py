@@ -231,7 +231,8 @@ OPTIMIZERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer["name"])
 def test_an_update_is_as_large_as_the_rate_of_its_layer(optimizer: dict[str, Any]) -> None:
-    """As in ELECTRA: 1 for the head, rate_decay^(L + 2 - l) for layer l of L, rate_decay^(L + 2) for embeddings."""
+    """Multipliers are ELECTRA's: 1 for the head, rate_decay^(L + 2 - l) for layer l of L, and for embeddings
+    rate_decay^(L + 2)."""
     sections: dict[str, Any] = {"objective": CLASSES, "optimizer": {**optimizer, "learning_rate": 1e-2, "clip_norm": 0}}
     plain = run_ranks(1, _moved, "bert", sections)[0]
     decayed = run_ranks(1, _moved, "bert", {**sections, "finetune": {"rate_decay": 0.5}})[0]

@@ -211,7 +211,7 @@ def _moved() -> tuple[list[bool], list[bool], list[int]]:
 
 
 def test_a_tensor_is_not_copied_to_where_it_is() -> None:
-    """As on a GPU: ZeRO 3 moves weights that it gathers to their device, and would hold them twice."""
+    """ZeRO 3 moves gathered weights to their device. On a GPU, where they already are, that makes no copy."""
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(1, context) as pool:
         kept, copied, live = pool.submit(_moved).result()

@@ -23,7 +23,7 @@ LENGTH, MOST = 64, 4
 
 
 def _rows(count: int) -> list[dict[str, Any]]:
-    """Of two to four choices in turn, the last of which is right."""
+    """Rows of two, three and four choices in turn; the last choice is right."""
     texts = [text[:40] for text in make_documents(0, 6 * count)]
     return [
         {
