@@ -128,14 +128,17 @@ def _load(
 
 
 def planned_reads(
-    checkpoint: Path, state: dict[str, GlobalPart], weights: dict[str, tuple[int, ...]]
+    checkpoint: Path,
+    state: dict[str, GlobalPart],
+    weights: dict[str, tuple[int, ...]],
+    passed_over: Container[str] = (),
 ) -> dict[str, int]:
     """Bytes that `load` would read of each file for one rank's `state`, of which none is read. Raises RunError, as
     `load`, if the checkpoint's tensors are not those of `state`, or its weights not `weights`: the shapes of all
-    ranks' `model/...`."""
+    ranks' `model/...`; it may have others of the names in `passed_over`."""
     manifest = Manifest.read(checkpoint)
     path = checkpoint / MANIFEST
-    _check_names(path, manifest, weights, passed_over=())
+    _check_names(path, manifest, weights, passed_over)
     for name, part in state.items():
         if name not in manifest.tensors:
             raise RunError(f"{path} has no tensor {name}, which this config needs")

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import ITEM_BYTES
+from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.rehearse.work import RehearsedWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +29,24 @@ class LoadCounts:
     """most memory on the device"""
 
 
-def load_without_data(config: RunConfig, engine: Any, trains: bool, checkpoint: Path | None) -> LoadCounts:
-    """Does what `store.load` does with `engine.state()`, without values. Where a `checkpoint` is given, its manifest is
-    compared with what the engine needs. Raises RunError as `store.load`."""
-    state = engine.state()
+def load_without_data(config: RunConfig, engine: Any, work: RehearsedWork) -> LoadCounts:
+    """Does what `store.load` does with `engine.state()`, without values; at the start of a run from another's weights,
+    with those of them that the checkpoint has. The manifest of a `work.checkpoint` is compared with what the engine
+    needs. Raises RunError as `store.load`."""
+    checkpoint, fresh, unused = work.checkpoint, set[str](), set[str]()
+    if checkpoint is not None and work.starts:
+        fresh, unused = replaced_head(checkpoint, config.model)
+    state = {name: part for name, part in engine.state().items() if not work.starts or name.startswith("model/")}
+    state = {name: part for name, part in state.items() if name not in fresh}
     files = None
     if checkpoint is not None:
-        originals = (spec for spec in parameter_specs(config.model) if spec.alias_of is None)
-        weights = {f"model/{spec.name}": spec.shape for spec in originals}
-        files = len(store.planned_reads(checkpoint, state, weights))
+        originals = {f"model/{spec.name}": spec.shape for spec in parameter_specs(config.model) if not spec.alias_of}
+        weights = {name: shape for name, shape in originals.items() if name not in fresh}
+        files = len(store.planned_reads(checkpoint, state, weights, unused))
     pieces = [piece for part in state.values() for piece in part.pieces]
     sizes = [ITEM_BYTES * math.prod(piece.value.shape) for piece in pieces]
     for piece in pieces:
         piece.value.copy_(torch.empty(piece.value.shape, dtype=torch.float32, device="cpu"))
-    if trains:
-        engine.state_loaded(1)
+    if work.trains:
+        engine.state_loaded(0 if work.starts else 1)
     return LoadCounts(tensors=len(state), read_bytes=sum(sizes), files=files, host_bytes=max(sizes, default=0))

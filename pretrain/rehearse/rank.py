@@ -200,7 +200,7 @@ def rehearse_rank(
             if work.loads:
                 action, recorder.phase = "load a checkpoint", "load"
                 recorder.clear()
-                counts = load_without_data(config, engine, work.trains, work.checkpoint)
+                counts = load_without_data(config, engine, work)
                 found["load"] = replace(counts, peak_bytes=recorder.memory.peak_bytes)
                 logs["load"] = tuple(recorder.exchange_log)
             recorder.phase = "forward"

@@ -8,8 +8,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
 from pretrain.rehearse.agreement import ExchangeAgreement, compare
@@ -86,7 +88,9 @@ def rehearse(
     layout = plan_layout(config, gpus, trains=what == "train")
     work = replace(plan_work(what, sequences, config, layout), loads=loads, checkpoint=checkpoint)
     if checkpoint is not None and work.trains:
-        check_same_run(Record.read(checkpoint / RECORD), config)
+        work = replace(work, starts=_starts_from(checkpoint, config))
+        if not work.starts:
+            check_same_run(Record.read(checkpoint / RECORD), config)
     numbers = rank_numbers(ranks, config, layout)
     count = run_micro_batches = 0
     planned: tuple[PlannedRank, ...] = ()
@@ -110,6 +114,20 @@ def rehearse(
         planned=planned,
         agreement=compare({rank.rank: rank.exchange_log for rank in made if rank.problem is None}),
     )
+
+
+def _starts_from(checkpoint: Path, config: RunConfig) -> bool:
+    """Whether `checkpoint` has the weights that the run starts from, rather than the state that it resumes from. Raises
+    ConfigError if the run draws its weights all the same."""
+    start = config.run.start_from
+    if start is None or checkpoint.resolve() not in [one.resolve() for one in locate(Path(start))]:
+        return False
+    if config.finetune.weights == "random":
+        raise ConfigError(
+            f"finetune.weights=random: a run draws its weights, and loads nothing of run.start_from={start}: leave out "
+            "--checkpoint"
+        )
+    return True
 
 
 def _side_by_side(

@@ -40,6 +40,8 @@ class RehearsedWork:
     """whether the rank loads a checkpoint first"""
     checkpoint: Path | None = None
     """checkpoint whose manifest is compared with what ranks load; None: none is at hand"""
+    starts: bool = False
+    """whether the checkpoint is another run's, whose weights this run starts from"""
 
     @property
     def trains(self) -> bool:

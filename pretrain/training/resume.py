@@ -10,6 +10,7 @@ from data_pipeline.loader import load
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.identity import versions
+from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
@@ -26,7 +27,6 @@ from pretrain.training.bad_steps import BadSteps
 from pretrain.training.best import Evaluations, read_evaluations
 from pretrain.training.build import TrainingRun, starting_weights
 from pretrain.training.changes import recorded_changes, resolve_changes
-from pretrain.training.replaced_head import replaced_head
 from pretrain.training.session import Session
 from pretrain.training.skips import recorded_config, resolve_skips
 

@@ -106,7 +106,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.finetune": ("answers metrics sets", "fetch judge", "texts", "sources", "report spread", "eval_rows"),
     "pretrain.finetune.sets": ("base", "readers sources", "splits", "choices", "registry"),
     "pretrain.training": (
-        "best changes replaced_head skips",
+        "best changes skips",
         "build",
         "session",
         "bad_steps",
@@ -125,8 +125,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.rehearse": (
-        "caching_allocator cuda_kernels exchange flops kinds loading modules planned unmeasured work",
-        "deadlock device_memory",
+        "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured work",
+        "deadlock device_memory loading",
         "agreement recorder",
         "patches",
         "rank",

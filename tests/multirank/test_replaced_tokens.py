@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.config.run_config import RunConfig
 from pretrain.config.task_head import TaskHeadShape
 from pretrain.data.synthetic import SyntheticStream
@@ -18,7 +19,6 @@ from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import generator_specs
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
-from pretrain.training.replaced_head import replaced_head
 from tests.helpers.breadth import slow
 from tests.helpers.families import FAMILIES
 from tests.helpers.hf import randomise, save, tokenizer_for, value

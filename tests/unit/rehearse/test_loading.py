@@ -1,24 +1,33 @@
 """A rehearsal of loading reads what a rank reads of a checkpoint that another layout wrote, and finds what it lacks."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pretrain.checkpoint import store
+from pretrain.checkpoint.saver import Saver
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.plan.device import find_device
 from pretrain.rehearse.report import lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tiny import build_engine, save, tiny_config
+from tests.helpers.tiny import build_engine, record, save, tiny_config
 
 LAYOUT = {"pipeline": 2, "zero": 1}
+PRETRAINED = tiny_config(model={"tie_word_embeddings": False}, parallel={"tensor": 2})
+CLASSES = {"name": "classification", "labels": ["a", "b", "c"]}
 
 
 def _write(directory: Path) -> None:
-    save(directory, build_engine(tiny_config(parallel={"tensor": 2})), 1)
+    save(directory / "checkpoints", build_engine(tiny_config(parallel={"tensor": 2})), 1)
+    with Saver(directory / "pretrained" / "checkpoints", 1, in_flight=0) as saver:
+        tree = PRETRAINED.model_dump(mode="json")
+        saver.save(build_engine(PRETRAINED).state(), replace(record(1), config=tree), b"tokenizer")
 
 
 def _load(checkpoint: Path) -> int:
@@ -27,10 +36,15 @@ def _load(checkpoint: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("checkpoints")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("runs")
     run_ranks(2, _write, directory)
-    return complete_checkpoints(directory)[-1]
+    return directory
+
+
+@pytest.fixture(scope="module")
+def checkpoint(runs: Path) -> Path:
+    return complete_checkpoints(runs / "checkpoints")[-1]
 
 
 def _rehearsed(checkpoint: Path | None, **sections: Any) -> Rehearsal:
@@ -73,3 +87,40 @@ def test_a_file_that_is_too_short_is_named(checkpoint: Path, tmp_path: Path) -> 
     found = _rehearsed(copy)
     assert found.problems
     assert all("beyond the end of tensors-00001" in problem for problem in found.problems)
+
+
+def _finetuned(start: Path, finetune: dict[str, Any], **model: Any) -> RunConfig:
+    tree = {
+        "run": {"dir": "unused", "start_from": str(start)},
+        "train": {"steps": 10},
+        "batch": {"sequences": 2, "micro_sequences": 1},
+        "model": model,
+        "objective": CLASSES,
+        "finetune": finetune,
+        "optimizer": {"learning_rate": 1e-4},
+    }
+    return RunConfig.model_validate(tree)
+
+
+def test_a_run_that_starts_from_weights_reads_what_its_model_has_of_them(runs: Path) -> None:
+    start = runs / "pretrained"
+    (written,) = complete_checkpoints(start / "checkpoints")
+
+    def rehearsed(config: RunConfig) -> Rehearsal:
+        return rehearse(
+            config, 1, ranks=[0], device=find_device("h100"), per_node=1, loads=True, checkpoint=written, jobs=1
+        )
+
+    found = rehearsed(_finetuned(start, {"lora": {"rank": 2}}))
+    assert found.problems == []
+    # All but the head, which classes replace; the matrices of LoRA and a classifier keep their initial values.
+    read = [spec for spec in parameter_specs(PRETRAINED.model) if spec.name != "output_layer.weight"]
+    load = found.ranks[0].load
+    assert load is not None
+    assert (load.tensors, load.read_bytes) == (len(read), sum(4 * spec.size for spec in read))
+
+    (problem,) = rehearsed(_finetuned(start, {}, ffn=128)).problems
+    assert problem.startswith("rank 0 cannot load a checkpoint: RunError: ")
+    assert "has shape" in problem
+    with pytest.raises(ConfigError, match="a run draws its weights"):
+        rehearsed(_finetuned(start, {"weights": "random"}))
