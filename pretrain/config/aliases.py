@@ -2,7 +2,7 @@
 `pretrain keys` finds keys by these names too; a config has only our own."""
 
 _RATE = ("optimizer.learning_rate", "schedule.name", "schedule.final_fraction")
-_WARMUP = ("schedule.warmup_tokens", "schedule.warmup_steps", "schedule.warmup")
+_WARMUP = ("schedule.warmup_tokens", "schedule.warmup_steps", "schedule.warmup_fraction", "schedule.warmup")
 _LENGTH = ("train.steps", "train.tokens")
 
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -61,6 +61,9 @@ def _changeable(settings: dict[str, Any]) -> dict[str, Any]:
                 f"run.change cannot change {key}: a run can change {', '.join(CHANGEABLE)}; for others "
                 "start a new run, with its weights if they fit (run.start_from)"
             )
+    schedule = settings.get("schedule")
+    if isinstance(schedule, dict) and schedule.get("warmup_fraction") is not None:
+        raise ValueError("run.change cannot set schedule.warmup_fraction: set schedule.warmup_steps")
     return settings
 
 

@@ -34,6 +34,8 @@ from pretrain.config.train import Train
 
 _OF_POSITIONS = ("spans", "choice")
 """losses that compare the positions of a row"""
+_SIZES = {"layers", "hidden"}
+"""keys of a model that says all of itself"""
 
 
 class RunConfig(Section):
@@ -97,7 +99,7 @@ class RunConfig(Section):
         """The model of the weights that a run starts from, where the config does not say all of it."""
         run, model = (as_mapping(tree.get(key)) if isinstance(tree, dict) else None for key in ("run", "model"))
         start = run.get("start_from") if isinstance(run, dict) else None
-        if not isinstance(start, str) or not isinstance(model or {}, dict) or "layers" in (model or {}):
+        if not isinstance(start, str) or not isinstance(model or {}, dict) or _SIZES <= (model or {}).keys():
             return tree
         recorded = {key: value for key, value in recorded_model(start).items() if key != "task_head"}
         return {**tree, "model": {**recorded, **(model or {})}}

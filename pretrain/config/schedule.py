@@ -7,7 +7,7 @@ tokens if there is none.
 
 import math
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
@@ -18,9 +18,21 @@ class _AnySchedule(Section):
     name: str
     warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
     warmup_steps: int = Field(0, ge=0, description="optimizer steps of linear warm-up from zero")
+    warmup_fraction: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="length of linear warm-up as a fraction of the run's steps (transformers' warmup_ratio); the run "
+        "records schedule.warmup_steps in its place",
+    )
 
     @model_validator(mode="after")
     def _one_unit(self) -> "_AnySchedule":
+        if self.warmup_fraction is not None and (self.warmup_steps or self.warmup_tokens):
+            raise ValueError(
+                "schedule.warmup_fraction is the length of the warm-up: set it to null, or warmup_steps and "
+                "warmup_tokens to 0"
+            )
         if any(self._lengths("tokens")) and self.in_steps:
             raise ValueError("schedule is in tokens or in steps: set warmup_tokens and decay_tokens, or the other two")
         return self
@@ -32,6 +44,15 @@ class _AnySchedule(Section):
     @property
     def warmup_length(self) -> int:
         return self.warmup_steps or self.warmup_tokens
+
+    def of_length(self, steps: int, tokens: int) -> Self:
+        """The schedule of a run of this length, with `warmup_fraction` as steps, or as tokens beside a decay in
+        tokens."""
+        if self.warmup_fraction is None:
+            return self
+        end, unit = (tokens, "tokens") if any(self._lengths("tokens")) else (steps, "steps")
+        warmup = max(1, round(self.warmup_fraction * end))
+        return self.model_copy(update={"warmup_fraction": None, f"warmup_{unit}": warmup})
 
     @property
     def starts_at_peak(self) -> bool:
@@ -68,7 +89,7 @@ class InverseSqrtSchedule(_AnySchedule):
 
     @model_validator(mode="after")
     def _has_a_warmup(self) -> "InverseSqrtSchedule":
-        if not self.warmup_length:
+        if not self.warmup_length and self.warmup_fraction is None:
             raise ValueError("schedule.name=inverse_sqrt falls from where warm-up ends: set schedule.warmup_steps")
         return self
 

@@ -20,20 +20,23 @@ from pretrain.config.data import Data, Source
 from pretrain.config.load import validate
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
+from pretrain.config.schedule import Schedule
 from pretrain.config.start import recorded_chat_template, recorded_teacher, recorded_tokenizer
 from pretrain.config.train import Train
+from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
 from pretrain.run_length.segments import run_length
 
 
 def resolve(config: RunConfig) -> RunConfig:
     """The config with the sources of `data.path` if it is a mix, with `model.vocabulary` set (the ids of its data's
-    tokenizer and of what its objective adds), with `train.steps` in place of `train.epochs`, and with the chat template
-    of `run.start_from` where conversations need one. Raises ConfigError
-    where there is no data, a given vocabulary is too small, or the run ends within its warm-up; DataError where the
-    data cannot be read, or lengths do not suit the objective."""
+    tokenizer and of what its objective adds), with `train.steps` in place of `train.epochs`, the warm-up's length in
+    place of its fraction, and with the chat template of `run.start_from` where conversations need one. Raises
+    ConfigError where there is no data, the model is not that of `run.start_from`, a given vocabulary is too small, or
+    the run ends within its warm-up; DataError where the data cannot be read, or lengths do not suit the objective."""
+    check_start(config)
     if config.train.epochs is None:
-        _check_schedule(config)
+        config = _with_warmup(config)
     config = with_teacher(_with_chat_template(_of_mix(config)))
     sources = config.data.resolved_sources
     _check_twice(sources)
@@ -56,8 +59,7 @@ def resolve(config: RunConfig) -> RunConfig:
     config = config.model_copy(update={"model": model})
     check_teacher(config)
     if config.train.epochs is not None:
-        config = _with_steps(config, tokenizer, config.train.epochs)
-        _check_schedule(config)
+        config = _with_warmup(_with_steps(config, tokenizer, config.train.epochs))
     return config
 
 
@@ -98,16 +100,22 @@ def _with_steps(config: RunConfig, tokenizer: Tokenizer, epochs: float) -> RunCo
     return config.model_copy(update={"train": Train(steps=steps)})
 
 
-def _check_schedule(config: RunConfig) -> None:
-    """Raises ConfigError for a run that ends before its warm-up, and so never learns at the rate it names."""
-    schedule, (steps, tokens) = config.schedule, run_length(config)
+def _with_warmup(config: RunConfig) -> RunConfig:
+    """The config with `schedule.warmup_steps` in place of `schedule.warmup_fraction`. Raises ConfigError for a run that
+    ends before its warm-up, and so never learns at the rate it names."""
+    steps, tokens = run_length(config)
+    schedule = config.schedule.of_length(steps, tokens)
+    _check_schedule(schedule, steps, tokens)
+    return config.model_copy(update={"schedule": schedule})
+
+
+def _check_schedule(schedule: Schedule, steps: int, tokens: int) -> None:
     end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")
     if schedule.warmup_length > end and not schedule.starts_at_peak:
         raise ConfigError(
             f"schedule.warmup_{unit}={schedule.warmup_length} is longer than the run, which ends after {end:,} {unit}: "
             "shorten it, or train for longer"
         )
-
     decay = getattr(schedule, "decay_length", None)
     if decay is None:
         return

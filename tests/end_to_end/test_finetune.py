@@ -66,9 +66,10 @@ def report_of(run: Path) -> dict[str, Any]:
 def test_a_run_that_moves_to_other_ranks_learns_the_same_and_answers_the_same(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
+    """`test_finetune_stops.py` also moves it while it is killed and stopped."""
     for name, calls in {
         "one": [["--nproc", "1"]],
-        "moved": [["train.epochs=0.7", "parallel.pipeline=2", "--nproc", "2"], ["parallel.tensor=2", "--nproc", "2"]],
+        "moved": [["train.epochs=0.7", "--nproc", "1"], ["parallel.tensor=2", "--nproc", "2"]],
     }.items():
         for arguments in calls:
             done = command.run("finetune", uninterrupted, tone(name), "schedule.name=constant", *arguments)
@@ -94,17 +95,20 @@ def test_a_run_that_moves_to_other_ranks_learns_the_same_and_answers_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trained", ["{unfreeze_steps: 2, rate_decay: 0.8}", "{train: head}", "{lora: {rank: 4}}"])
+@pytest.mark.parametrize(
+    "trained", ["{unfreeze_steps: 2, rate_decay: 0.8}", "{train: head}", "{lora: {rank: 4}}", "{adapters: {size: 8}}"]
+)
 def test_a_trained_set_moves_to_other_ranks_within_an_epoch(
     trained: str, uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
     _move(trained, uninterrupted, tone, tmp_path)
 
 
-def test_adapters_move_to_other_ranks_and_are_the_start_of_a_run_with_the_same(
+def test_adapters_are_the_start_of_a_run_with_the_same(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
-    _move("{adapters: {size: 8}}", uninterrupted, tone, tmp_path)
+    done = command.run("finetune", uninterrupted, tone("one"), "finetune={adapters: {size: 8}}", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
     for setting in ("{adapters: {size: 4}}", "{}"):
         done = command.run("finetune", tmp_path / "one", tone("other"), f"finetune={setting}", "--nproc", "1")
         assert done.returncode == 2
@@ -313,6 +317,8 @@ def test_several_seeds_are_runs_of_their_own_with_a_spread(
         (["model.task_head={kind: token, outputs: 2}"], "is not the head of objective.name=classification"),
         (["objective.z_loss=1e-4"], "leave it out for classification"),
         (["data.path=nowhere"], "train.jsonl is missing"),
+        (["model.hidden=64"], "pretrain: model.hidden=64 does not fit the weights of run.start_from="),
+        (["model.layers=4"], "which have model.layers=2: leave it out"),
         (["--seeds", "1,1"], "names a seed twice"),
     ],
 )
@@ -387,7 +393,7 @@ def test_texts_are_judged_by_a_layout_that_writes_them_also_after_the_end(uninte
     assert '<mark class="right"> what it is</mark>' in html
     assert "Confusion" not in html
     out = tmp_path / "again"
-    done = command.run("eval", run, "--tasks", "heldout", "--out", out, "--nproc", "2")
+    done = command.run("eval", run, "--tasks", "heldout", "--out", out)
     assert done.returncode == 0, done.stderr
     again = json.loads((out / "report.json").read_text())
     assert again["cut"] == {"replies": {"validation": 0, "test": 0}}

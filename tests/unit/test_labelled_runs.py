@@ -105,6 +105,12 @@ def test_epochs_become_steps(folder: Path) -> None:
     assert resolve(config) == config, "a run that resumes"
 
 
+def test_a_fraction_of_epochs_becomes_steps_of_warm_up(folder: Path) -> None:
+    config = resolve(config_of(folder, schedule={"name": "linear", "warmup_fraction": 0.25}))
+    assert (config.schedule.warmup_steps, config.schedule.warmup_fraction) == (4, None)  # of 16
+    assert resolve(config) == config, "a run that resumes"
+
+
 def test_epochs_of_windows_count_windows(folder: Path, tmp_path: Path) -> None:
     row = {"question": "a", "context": "b " * 60, "answers": {"text": [], "start": []}}
     for split in ("train", "validation"):

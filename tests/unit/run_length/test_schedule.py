@@ -125,11 +125,29 @@ def test_schedules_are_the_same_in_tokens(name: str) -> None:
             "schedule.final_fraction=0.2 does nothing",
         ),
         ({"name": "cosine", "warmup": "none"}, "schedule.warmup=none does nothing"),
+        ({"warmup_fraction": 0.1, "warmup_steps": 5}, "schedule.warmup_fraction is the length of the warm-up"),
+        ({"warmup_fraction": 1.0}, "schedule.warmup_fraction"),
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(schedule: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config(schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"warmup_fraction": 0.06}, {"warmup_steps": 6}),
+        ({"name": "inverse_sqrt", "warmup_fraction": 0.0001}, {"warmup_steps": 1}),
+        ({"name": "wsd", "warmup_fraction": 0.1, "decay_tokens": 300}, {"warmup_tokens": 100}),
+        ({"warmup_steps": 5}, {"warmup_steps": 5}),
+    ],
+)
+def test_a_fraction_becomes_a_length(schedule: dict[str, Any], expected: dict[str, int]) -> None:
+    """transformers' warmup_ratio rounds up; here it is rounded to the nearest step."""
+    found = config(schedule=schedule).schedule.of_length(100, 1000)
+    given = {name: getattr(found, name) for name in ("warmup_steps", "warmup_tokens", "warmup_fraction")}
+    assert given == {"warmup_steps": 0, "warmup_tokens": 0, "warmup_fraction": None} | expected
 
 
 def _record(run: RunConfig, step: int) -> Record:

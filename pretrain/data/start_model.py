@@ -1,0 +1,49 @@
+"""Refuses a model that the weights of `run.start_from` do not fit, before any data is read."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from pretrain.config.finetune import Finetune
+from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
+from pretrain.config.start import recorded_model
+from pretrain.errors import ConfigError
+from pretrain.model_spec.modules import parameter_specs
+
+_OF_A_RUN = ("task_head", "vocabulary")
+"""keys of a model that the objective and the data decide"""
+
+
+def check_start(config: RunConfig) -> None:
+    """Raises ConfigError with the keys of `model` that give other parameters than `run.start_from` has, beside those of
+    a head."""
+    start = config.run.start_from
+    if start is None or config.finetune.weights == "random":
+        return
+    recorded, given = recorded_model(start), config.model.model_dump(mode="json")
+    shapes = _shapes(recorded, given)
+    if shapes is None or shapes == _shapes(given, given):  # another version's model is refused where it is loaded
+        return
+    changed = {key: given[key] for key in given if key in recorded and given[key] != recorded[key]}
+    guilty = [key for key in changed if _shapes({**recorded, key: changed[key]}, given) != shapes] or list(changed)
+    wrong = ", ".join(f"model.{key}={_text(given[key])}" for key in guilty)
+    raise ConfigError(
+        f"{wrong} does not fit the weights of run.start_from={start}, which have "
+        f"{', '.join(f'model.{key}={_text(recorded[key])}' for key in guilty)}: leave it out"
+    )
+
+
+def _shapes(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, tuple[int, ...]] | None:
+    """Shapes of all parameters but those of heads, with the keys of _OF_A_RUN as `given`; None: it is no model."""
+    try:
+        of_run = {key: given[key] for key in _OF_A_RUN if given[key] is not None}
+        model = Model.model_validate({**tree, **of_run}).trained_by(Finetune())
+    except ValidationError:
+        return None
+    depth = sum(model.stacks) + 1
+    return {spec.name: spec.shape for spec in parameter_specs(model) if spec.depth != depth and spec.alias_of is None}
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
