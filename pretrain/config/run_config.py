@@ -99,7 +99,7 @@ class RunConfig(Section):
         """The model of the weights that a run starts from, where the config does not say all of it."""
         run, model = (as_mapping(tree.get(key)) if isinstance(tree, dict) else None for key in ("run", "model"))
         start = run.get("start_from") if isinstance(run, dict) else None
-        if not isinstance(start, str) or not isinstance(model or {}, dict) or _SIZES <= (model or {}).keys():
+        if not isinstance(start, str) or not isinstance(model or {}, dict) or (model or {}).keys() >= _SIZES:
             return tree
         recorded = {key: value for key, value in recorded_model(start).items() if key != "task_head"}
         return {**tree, "model": {**recorded, **(model or {})}}

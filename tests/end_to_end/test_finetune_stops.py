@@ -114,12 +114,13 @@ def _figures(run: Path) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("case", "layouts"),
     [
-        ("classes", ("one rank", "tensor 2", "data 2, zero 1")),
-        ("instructions", ("data 2, zero 1", "one rank", "tensor 2")),
+        ("classes", ("pipeline 2", "tensor 2", "data 2, zero 1")),
         *(
             slow(pair)
             for pair in (
                 ("classes", ("one rank", "one rank", "one rank")),
+                ("classes", ("one rank", "tensor 2", "data 2, zero 1")),
+                ("instructions", ("data 2, zero 1", "one rank", "tensor 2")),
                 ("lora", ("tensor 2", "data 2, zero 1", "one rank")),
                 ("classes", ("pipeline 2", "tensor 2 x pipeline 2", "one rank")),
                 ("head", ("one rank", "one rank", "one rank")),

@@ -44,11 +44,11 @@ def test_rank_0_names_who_is_missing_while_it_waits_and_at_the_end(config: Path)
     port = free_port()
     early = start(2, 4, port, config, "health.rendezvous_timeout_s=60")
     wait_for(early, "waiting to meet rank 0")
-    first = start(0, 4, port, config, "health.rendezvous_timeout_s=15")
+    first = start(0, 4, port, config, "health.rendezvous_timeout_s=5")
     assert [rank.wait(90) for rank in (first, early)] == [1, 1], first.printed + early.printed
     assert "pretrain: waiting to meet ranks 1, 3 of 4\n" in first.stderr
     assert "waiting to meet ranks" not in early.stderr, "one of those that are there says so"
-    assert "ranks 1, 3 of 4 said nothing within 15 s (health.rendezvous_timeout_s)" in last(first)
+    assert "ranks 1, 3 of 4 said nothing within 5 s (health.rendezvous_timeout_s)" in last(first)
     assert "rank 0 was met and is gone" in last(early)
 
 

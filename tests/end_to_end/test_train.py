@@ -1,7 +1,7 @@
 """`pretrain train`: stopped, killed, moved to another layout and started by torchrun, it stays the same run.
 
-Started in new interpreters, as a user does: the uninterrupted run that all are compared with (console script), a killed
-launcher and a stop at once (`python -m pretrain`), and torchrun. Other commands are forked.
+Started in new interpreters, as a user does: the uninterrupted run that all are compared with (console script), a stop
+at once (`python -m pretrain`), and torchrun. Other commands are forked.
 """
 
 import json
@@ -110,6 +110,7 @@ def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, u
     assert heldout_losses(run)[-1] == pytest.approx(heldout_losses(uninterrupted)[-1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_fp16_goes_on_with_its_loss_scale_under_another_sharding(config: Path, tmp_path: Path) -> None:
     """Stopped under DeepSpeed's stage 3, continued under its stage 2 in a pipeline, from a scale too high at first."""
     half = ["precision=fp16", "loss_scale={initial: 4194304, growth_interval: 5}", "parallel.zero_engine=deepspeed"]
@@ -170,25 +171,25 @@ def test_a_run_s_data_can_be_looked_up(uninterrupted: Path) -> None:
 
 
 def test_a_killed_launcher_leaves_no_rank_behind(config: Path) -> None:
-    process = start_afresh("train", config, "train.steps=2000", *TENSOR_2)
+    process = command.Command("train", config, "train.steps=2000", *TENSOR_2)
     wait_for_steps(process, config.parent / "run", 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 2
     process.kill()
-    process.wait()
     deadline = time.monotonic() + 20
     while any(_alive(int(child)) for child in children):
         assert time.monotonic() < deadline, "a rank outlived its launcher"
         time.sleep(0.1)
 
 
-def test_torchrun_on_two_nodes_is_the_same_run(config: Path, uninterrupted: Path) -> None:
+@pytest.mark.parametrize("nodes", only([1], [1, 2]))
+def test_torchrun_on_nodes_is_the_same_run(nodes: int, config: Path, uninterrupted: Path) -> None:
     port = free_port()
-    nodes = [
+    agents = [
         subprocess.Popen(
             [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)),
-                *("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)),
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(node)),
+                *("--nproc-per-node", str(2 // nodes), "--master-addr", "127.0.0.1", "--master-port", str(port)),
                 *("-m", "pretrain", "train", str(config), "parallel.tensor=2"),
             ],
             env=environment(),
@@ -196,10 +197,10 @@ def test_torchrun_on_two_nodes_is_the_same_run(config: Path, uninterrupted: Path
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for node in range(2)
+        for node in range(nodes)
     ]
-    outputs = [node.communicate(timeout=120)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], outputs
+    outputs = [agent.communicate(timeout=120)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0] * nodes, outputs
     assert_same_run(config.parent / "run", uninterrupted, tolerance=0)
 
 

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE[:LAYOUT]", help=f"one of {', '.join(CASES)}; default: all")
     parser.add_argument("--overwrite", action="store_true", help="replace existing records")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where records are written (default: %(default)s)")
+    parser.add_argument("--datasets", type=Path, help="where the datasets of build_datasets are; default: made now")
     options = parser.parse_args()
     layouts: dict[str, list[str]] = {}
     for case in options.cases or list(CASES):
@@ -38,10 +39,12 @@ def main() -> None:
         layouts.setdefault(name, []).extend([layout] if layout else CASES[name].layouts)
     if (there := [name for name in layouts if (options.folder / f"{name}.json").exists()]) and not options.overwrite:
         parser.error(f"{', '.join(there)} recorded already: --overwrite replaces it")
-    with tempfile.TemporaryDirectory() as datasets:
-        build_datasets(Path(datasets))
+    with tempfile.TemporaryDirectory() as directory:
+        datasets = options.datasets or Path(directory)
+        if options.datasets is None:
+            build_datasets(datasets)
         for name, chosen in layouts.items():
-            record = json.dumps(_record(name, chosen, Path(datasets)), indent=1)
+            record = json.dumps(_record(name, chosen, datasets), indent=1)
             (options.folder / f"{name}.json").write_text(record + "\n")
             print(name)
 

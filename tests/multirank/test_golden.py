@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.breadth import only
 from tests.helpers.golden import CASES, build_datasets, train_case
 from tests.helpers.machine import build
 from tests.multirank.golden_record import ABOUT_DATA, FOLDER
@@ -26,16 +27,12 @@ KINKED_TOLERANCE = 1e-3
 ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "transformer", "bart")
 """Cases that share a model among ranks as another does, too: on one rank they are tried with every test run."""
 
-each_case = pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        pytest.param(name, layout, marks=pytest.mark.slow)
-        if name in ANOTHER_OF_ITS_KIND and layout != "one rank"
-        else (name, layout)
-        for name, case in CASES.items()
-        for layout in case.layouts
-    ],
-)
+_ALL = [(name, layout) for name, case in CASES.items() for layout in case.layouts]
+_QUICK = [(name, layout) for name, layout in _ALL if name not in ANOTHER_OF_ITS_KIND or layout == "one rank"]
+_QUICK_HERE = [
+    (name, layout) for name, layout in _QUICK if layout == "one rank" or name in ("gpt-dropout", "gpt-sharded")
+]
+"""in this processor's arithmetic; the layouts themselves are compared bit by bit"""
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +43,19 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def in_portable_arithmetic(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def in_portable_arithmetic(
+    request: pytest.FixtureRequest, datasets: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Records of the cases that this session runs, made now by one process in portable arithmetic."""
     folder = tmp_path_factory.mktemp("portable")
     own = (item for item in request.session.items if item.path == request.path)
     asked = {
-        (item.callspec.params["name"], item.callspec.params["layout"]) for item in own if hasattr(item, "callspec")
+        (item.callspec.params["name"], item.callspec.params["layout"])
+        for item in own
+        if hasattr(item, "callspec") and "in_portable_arithmetic" in item.fixturenames
     }
     command = [sys.executable, "-m", "tests.multirank.golden_record", "--folder", str(folder)]
+    command += ["--datasets", str(datasets)]
     command += [f"{name}:{layout}" for name, layout in sorted(asked)]
     done = subprocess.run(command, cwd=FOLDER.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -65,7 +67,7 @@ def _recorded(name: str, folder: Path = FOLDER) -> dict[str, Any]:
     return record
 
 
-@each_case
+@pytest.mark.parametrize(("name", "layout"), only(_QUICK, _ALL))
 @pytest.mark.timeout(600)
 def test_a_curve_is_the_recorded_one_to_the_bit(
     name: str, layout: str, in_portable_arithmetic: Path, record_property: Any
@@ -82,7 +84,7 @@ def test_a_curve_is_the_recorded_one_to_the_bit(
         assert now == values, f"{key}: {_departure(now, values):.1e} of it off"
 
 
-@each_case
+@pytest.mark.parametrize(("name", "layout"), only(_QUICK_HERE, _ALL))
 def test_a_curve_in_this_processors_arithmetic_is_near_the_recorded_one(name: str, layout: str, datasets: Path) -> None:
     recorded, found = _recorded(name), train_case(name, layout, datasets)
     assert {key: found[key] for key in ABOUT_DATA} == {key: recorded[key] for key in ABOUT_DATA}
