@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.dataset.source import LabelledSplit
-from data_pipeline.heldout import heldout
+from data_pipeline.heldout import heldout, num_heldout
 from data_pipeline.labelled.dataset import LabelledDataset
+from data_pipeline.lengths import by_length
 from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import ScoreEngine
@@ -17,7 +18,10 @@ from pretrain.finetune.answers import RowAnswer, by_row, reader
 from pretrain.finetune.metrics import MetricContext, check_metric, compute_metric, default_metrics
 from pretrain.process import watchdog
 
-_RANK_ROWS = 16
+_CALL_ROWS = 16
+"""rows that a rank answers at once"""
+_SORTED_ROWS = 16 * _CALL_ROWS
+"""at most so many rows a rank sorts by their lengths, so that those of a call share little padding"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +54,23 @@ class Judge:
         watchdog.kick(f"answering the {split} rows")
         engine, answers, sums = self.engine, list[RowAnswer](), np.zeros(2)
         read = reader(self.recipe.samples(self.dataset, split), self.loss, self.context.labels)
-        rows = _RANK_ROWS * engine.data_world
+        share = _rows_to_sort(num_heldout(self.dataset, self.recipe, split), engine.data_world)
+        rows = share * engine.data_world
         for batch in heldout(
             self.dataset, self.recipe, rows, data_rank=engine.data_rank, data_world=engine.data_world, split=split
         ):
-            scores = engine.score(batch)
-            assert scores.outputs is not None, "the model has a task head"
-            counted = batch.loss_mask > 0
-            sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
-            share = len(batch.tokens)
-            numbers = batch.sample_ids[engine.data_rank * share : (engine.data_rank + 1) * share, 2].tolist()
-            answers += [  # but for rows that only pad the batch
-                read(number, batch[row : row + 1], scores.outputs[row])
-                for row, number in enumerate(numbers)
-                if number >= 0
-            ]
+            numbers = batch.sample_ids[engine.data_rank * share : (engine.data_rank + 1) * share, 2]
+            for called in np.split(by_length(batch), share // _CALL_ROWS):
+                part = batch[called]
+                scores = engine.score(part)
+                assert scores.outputs is not None, "the model has a task head"
+                counted = part.loss_mask > 0
+                sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
+                answers += [  # but for rows that only pad the batch
+                    read(number, part[row : row + 1], scores.outputs[row])
+                    for row, number in enumerate(numbers[called].tolist())
+                    if number >= 0
+                ]
         loss_sum, count = engine.sum_over_data(sums).tolist()
         of_ranks = dict(gather((engine.data_rank, answers)))  # ranks of one replica have the same
         rows_answered = by_row(answer for part in of_ranks.values() for answer in part)
@@ -74,6 +80,13 @@ class Judge:
             figures={name: compute_metric(name, predicted, expected, self.context) for name in self.figures},
             predictions=rows_answered,
         )
+
+
+def _rows_to_sort(count: int, data_world: int) -> int:
+    """Rows that each of `data_world` ranks reads at a time, of `count` in all: equally many each time, so that few rows
+    pad the last batch."""
+    batches = -(-count // (_SORTED_ROWS * data_world))
+    return -(-count // (batches * data_world * _CALL_ROWS)) * _CALL_ROWS
 
 
 def make_judge(config: RunConfig, engine: ScoreEngine, dataset: LabelledDataset, recipe: Recipe) -> Judge:

@@ -33,7 +33,7 @@ class MicroBatch:
     """what a teacher made of the rows; on the last pipeline stage of a run that has one"""
     noise_rows_B: Tensor | None = None
     """int64, of each row: what the noise of a generator's samples depends on besides positions and tokens; None: the
-    row's number, `first_row` and on"""
+    row's number"""
     packed: PackedSegments | None = None
     """the documents of packed rows; in an encoder with sparse patterns each row up to its last position that is not
     padding; None: rows are not split"""
@@ -41,6 +41,8 @@ class MicroBatch:
     """some segments contain padding"""
     first_row: int = 0
     """the number that dropout knows it by: see pretrain/random/dropout.py"""
+    row_offsets_B: Tensor | None = None
+    """int64: what to add to `first_row` for the number of each row; None: 0, 1, ..."""
 
 
 def positions_within(documents_BS: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -85,7 +85,8 @@ class ReplacedTokensLoss(SampledLoss):
         row_B = batch.noise_rows_B
         if row_B is None:
             first = (batch.first_row + 2**63) % 2**64 - 2**63  # as int64 holds it
-            row_B = torch.arange(rows, device=labels_LB.device) + first
+            offsets_B = batch.row_offsets_B
+            row_B = first + (torch.arange(rows, device=labels_LB.device) if offsets_B is None else offsets_B)
         position_L = torch.arange(length, device=labels_LB.device) + dist.get_rank(self._context_group) * length
 
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:

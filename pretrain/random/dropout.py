@@ -7,7 +7,7 @@ generators"), folded over one coordinate after another.
 
 Which rows a forward pass computes travels as the seed of torch's CPU generator, from which nothing is drawn:
 megatron-core restores that generator wherever it recomputes activations, however many other micro-batches have been
-forwarded since.
+forwarded since. Where a micro-batch's rows are not consecutive, its seed finds their numbers in a table.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pretrain.random.hashing import fold, mix
 
 _LANES, _LEVELS = 4, 1 << 16  # one 64-bit hash decides four elements, each by 16 bits
+_offsets: dict[int, Tensor] = {}  # seed -> what to add to it for each row, of the micro-batches of this step
 
 
 def key(name: str) -> int:
@@ -28,9 +29,17 @@ def key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
+def number_rows(offsets: Mapping[int, Tensor]) -> None:
+    """Replaces the table of a step: `first_row` of each micro-batch whose rows are not consecutive -> int64 [rows],
+    what to add to it for each row."""
+    _offsets.clear()
+    _offsets.update({first_row % 2**64: of_rows for first_row, of_rows in offsets.items()})
+
+
 def begin(first_row: int) -> None:
-    """Says which rows the next forward pass computes: `first_row`, `first_row + 1`, ... (modulo 2**64). The rows of a
-    global batch are counted from the `key` of its seed and step, so that no two steps share one."""
+    """Says which rows the next forward pass computes: `first_row`, `first_row + 1`, ... (modulo 2**64), or those of
+    `number_rows`. The rows of a global batch are counted from the `key` of its seed and step, so that no two steps
+    share one."""
     torch.default_generator.manual_seed(first_row % 2**64)
     # Under sequence parallelism megatron-core switches CUDA's generator to this state, whose place on a CPU the same
     # generator takes.
@@ -49,11 +58,14 @@ class Drawn(NamedTuple):
     """dropout probability in steps of 2**-16"""
     rows_second: bool
     """the tensor is [shared, rows, ..., columns], not [rows, shared, ..., columns]"""
+    offsets: Tensor | None = None
+    """[rows] int64: what to add to `first` for each row; None: 0, 1, ..."""
 
     def mask(self, shape: torch.Size) -> Tensor:
         """Bool `shape`: the elements to drop."""
         shared, rows, *inner, columns = shape if self.rows_second else (shape[1], shape[0], *shape[2:])
-        hashed = mix(torch.arange(rows, device=self.first.device) + self.first)
+        offsets = torch.arange(rows, device=self.first.device) if self.offsets is None else self.offsets
+        hashed = mix(offsets + self.first)
         hashed = fold(hashed, self.begin, shared)
         for size in inner:
             hashed = fold(hashed, 0, size)
@@ -112,6 +124,7 @@ class Dropout(nn.Module):
             self.column_shard * columns,
             self.dropped_levels,
             self.rows_second,
+            _offsets.get(torch.initial_seed() % 2**64),
         )
 
 

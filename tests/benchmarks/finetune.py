@@ -30,6 +30,8 @@ from pretrain.finetune.sets.registry import published_set
 from pretrain.run_dir.paths import RunDir
 
 BATCH = 16
+MICRO = 8
+"""rows of one of our micro-batches: rows of like lengths, each micro-batch padded to its own longest"""
 LENGTH = 128
 _SIDES = ("theirs", "ours")
 _ROWS_SEED = 0
@@ -45,6 +47,10 @@ class Task:
     """training rows, drawn once from all"""
     epochs: int = 1
     learning_rate: float = 2e-4
+
+    @property
+    def steps(self) -> int:
+        return -(-self.rows // BATCH) * self.epochs
 
 
 TASKS = {
@@ -118,17 +124,23 @@ def _measure(options: argparse.Namespace, name: str, seed: int, side: Side) -> N
 
 def _our_arguments(out: Path, name: str, seed: int, directory: Path) -> list[str]:
     task, published = TASKS[name], published_set(name)
+    steps = task.steps
     objective = {"name": published.objective, "sequence_length": LENGTH, **published.settings}
     if published.labels:
         objective["labels"] = list(published.labels)
     settings: dict[str, Any] = {
         "run": {"name": name, "dir": str(directory), "seed": seed},
         "train": {"epochs": task.epochs},
-        "batch": {"sequences": BATCH, "micro_sequences": BATCH},
+        "batch": {"sequences": BATCH, "micro_sequences": MICRO},
         "data": {"path": str(out / name / "data")},
         "objective": objective,
-        "optimizer": {"learning_rate": task.learning_rate, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-        "schedule": {"name": "linear", "final_fraction": 0.0},
+        "optimizer": {
+            "learning_rate": task.learning_rate * (steps + 1) / steps,
+            "beta2": 0.999,
+            "eps": 1e-8,
+            "weight_decay": 0.0,
+        },
+        "schedule": {"name": "linear", "final_fraction": 0.0, "decay_steps": steps + 1},
         "evaluate": {"every_steps": 0, "figures": _figures(task)},
         "track": {"mlflow": False},
     }
@@ -244,7 +256,7 @@ def _print_table(options: argparse.Namespace) -> None:
             spread = {side: (mean(of_side), stdev(of_side)) for side, of_side in values.items()}
             apart = (spread["ours"][0] - spread["theirs"][0]) / spread["theirs"][1]
             print(
-                f"| {name} | {task.rows:,} x {task.epochs} | {-(-task.rows // BATCH) * task.epochs} | {figure} "
+                f"| {name} | {task.rows:,} x {task.epochs} | {task.steps} | {figure} "
                 f"| {_shown(spread['ours'])} | {_shown(spread['theirs'])} | {apart:+.2f} | {seconds['ours']:.1f} "
                 f"| {seconds['theirs']:.1f} | {seconds['ours'] / seconds['theirs']:.2f} |"
             )

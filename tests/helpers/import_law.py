@@ -22,7 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "text dataset",
         "labelled order",
         "batch",
-        "dedup overlap recipes",
+        "dedup lengths overlap recipes",
         "steps loader",
         "build heldout",
         "cli",

@@ -29,9 +29,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 SIZES = (7, 5, 3, 19, 12, 9, 16, 2)
 """Tokens of each row."""
-PER_MICRO_BATCH = (8 + 24 + 16 + 16) / (4 * LENGTH)
-"""Fraction of positions that are computed where each pair of rows is cut to its longer one."""
-PER_DATA_RANK = 24 / LENGTH
+ONE_RANK = (3 + 7 + 12 + 19) / (4 * LENGTH)
+"""Fraction of positions that are computed where rows are paired by their lengths and each pair is cut to its longer
+one."""
+TWO_DATA_RANKS = (5 + 19 + 9 + 16) / (4 * LENGTH)
+"""The same where each rank sorts its half of the rows."""
+MULTIPLES_OF_FOUR = (4 + 8 + 12 + 20) / (4 * LENGTH)
+"""The same where four ranks share the positions."""
+WHOLE = 19 / LENGTH
 """The same where all rows are cut to the longest."""
 
 
@@ -88,17 +93,17 @@ def _assert_same(family: str, objective: str, layout: str, computed: float | Non
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_losses_and_answers_do_not_depend_on_padding(family: str, objective: str) -> None:
     full = family in ("llama", "bloom", "mistral") and objective == "spans"  # all positions of a decoder's row compete
-    _assert_same(family, objective, "one rank", 1.0 if full else PER_MICRO_BATCH)
+    _assert_same(family, objective, "one rank", 1.0 if full else ONE_RANK)
 
 
 @pytest.mark.parametrize(
     ("layout", "computed"),
     [
-        ("data 2", PER_MICRO_BATCH),
-        ("data 2, zero 3", PER_MICRO_BATCH),
-        ("tensor 2 + sequence, context 2", PER_MICRO_BATCH),
-        ("pipeline 2", PER_DATA_RANK),
-        slow(("pipeline 2, virtual 2", PER_DATA_RANK)),
+        ("data 2", TWO_DATA_RANKS),
+        ("data 2, zero 3", TWO_DATA_RANKS),
+        ("tensor 2 + sequence, context 2", MULTIPLES_OF_FOUR),
+        ("pipeline 2", WHOLE),
+        slow(("pipeline 2, virtual 2", WHOLE)),
     ],
 )
 def test_rows_are_cut_alike_on_the_ranks_that_share_them(layout: str, computed: float) -> None:

@@ -14,6 +14,7 @@ from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
+from data_pipeline.lengths import by_length
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, Scores, Stack, StepResult
@@ -91,7 +92,7 @@ class MegatronEngine:
         self.chunks = chunks
         self._state = State(self.parameters, self.groups, self.sharding)
         self._cutter = Cutter(self.groups, self.device, config.model)
-        self._trimmer = PaddingTrimmer(config, layout)
+        self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self.generator = None
         if beside is not None:
@@ -313,12 +314,17 @@ class MegatronEngine:
         return self.groups.sum_over_data(values)
 
     def _cut(self, batch: Batch, micro: int, first_row: int) -> list[MicroBatch]:
-        """Micro-batches without padding that no row needs: each cut to its longest row, or in a pipeline, whose stages
-        exchange tensors of one shape, all to the longest row of this data rank."""
+        """Micro-batches without padding that no row needs: rows of like lengths together, each micro-batch cut to its
+        longest row; or in a pipeline, whose stages exchange tensors of one shape, all to the longest row of this data
+        rank."""
         if self.layout.pipeline > 1 or not self._trimmer.enabled:
+            dropout.number_rows({})
             return self._cutter.cut(self._trimmer.trim(batch), micro, first_row)
-        rows = [self._trimmer.trim(batch[slice(n, n + micro)]) for n in range(0, len(batch.tokens), micro)]
-        return self._cutter.cut_each(rows, first_row)
+        order = by_length(batch)
+        parts = [order[n : n + micro] for n in range(0, len(order), micro)]
+        micro_batches = self._cutter.cut_each([(rows, self._trimmer.trim(batch[rows])) for rows in parts], first_row)
+        dropout.number_rows({x.first_row: x.row_offsets_B for x in micro_batches if x.row_offsets_B is not None})
+        return micro_batches
 
     def _train_loss(
         self, factors: dict[str, float], batch: MicroBatch, outputs: Any

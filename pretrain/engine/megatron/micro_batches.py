@@ -2,6 +2,7 @@
 the rows' values is computed before they are moved, so that the host never waits for the device to read them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,15 @@ class Cutter:
             )
         return micro_batches
 
-    def cut_each(self, micro_batches: Sequence[Rows], first_row: int) -> list[MicroBatch]:
-        """One micro-batch of each of these rows, of any lengths, which dropout numbers from `first_row`."""
-        cut, first = list[MicroBatch](), first_row
-        for rows in micro_batches:
-            cut += self.cut(rows, len(rows.tokens), first)
-            first += len(rows.tokens)
+    def cut_each(self, micro_batches: Sequence[tuple[np.ndarray, Rows]], first_row: int) -> list[MicroBatch]:
+        """One micro-batch of each of these rows, of any lengths. Dropout knows them by their numbers, [rows] each,
+        counted from `first_row`."""
+        cut, start = list[MicroBatch](), 0
+        for numbers, rows in micro_batches:
+            (micro_batch,) = self.cut(rows, len(numbers), first_row + start)
+            offsets = to_device(numbers - start, self._device)
+            cut.append(replace(micro_batch, row_offsets_B=offsets))
+            start += len(numbers)
         return cut
 
     def segments(

@@ -3,15 +3,15 @@
 from math import lcm
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_pipeline.batch import Axis, Rows
+from data_pipeline.lengths import row_lengths
 from pretrain.config.attention import Banded, Dense
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 
-MULTIPLE = 8
-"""Positions of trimmed rows are a multiple of this."""
+GPU_MULTIPLE = 8
+"""Positions of trimmed rows are a multiple of this on a GPU, for its matrix units."""
 
 
 def trims_padding(config: RunConfig) -> bool:
@@ -24,11 +24,11 @@ def trims_padding(config: RunConfig) -> bool:
 class PaddingTrimmer:
     """Cuts rows to the longest of them. All ranks of a model's replica read the same rows, so that they cut alike."""
 
-    def __init__(self, config: RunConfig, layout: Layout) -> None:
+    def __init__(self, config: RunConfig, layout: Layout, *, on_gpu: bool) -> None:
         loss = config.objective.loss
         self._model, self._spans, self._positions_compete = config.model, loss == "spans", loss in ("spans", "choice")
         self.enabled = trims_padding(config)
-        self._multiple = lcm(MULTIPLE, layout.context * (layout.tensor if layout.sequence else 1))
+        self._multiple = lcm(GPU_MULTIPLE if on_gpu else 1, layout.context * (layout.tensor if layout.sequence else 1))
 
     def trim(self, rows: Rows) -> Rows:
         """These rows with fewer positions: as many as the longest one has, rounded up."""
@@ -42,28 +42,19 @@ class PaddingTrimmer:
     def _lengths(self, rows: Rows) -> tuple[int, int]:
         """Positions (of inputs, of labels) that have an effect on what counts."""
         width, label_width = rows.tokens.shape[1], rows.labels.shape[1]
-        shown = rows.attention_mask
-        counted = max(
-            _end(values if column.masked is None else values != column.masked)
-            for _, column, values in rows.columns()
-            if "labels" in column.axes and (column.masked is not None or values.dtype == bool)
-        )
+        visible, counted = (int(lengths.max()) for lengths in row_lengths(rows))
         if self._positions_compete:  # those with a label, of which one counts
-            counted = max(counted, _end(rows.labels != 0))
-        if rows.documents is not None:
-            counted = max(counted, _end(rows.documents >= 0))
-        visible = width if shown is None else _end(shown)
+            (labelled,) = np.nonzero((rows.labels != 0).any(axis=0))
+            counted = max([counted, *(labelled + 1).tolist()])
         if self._model.is_encoder_decoder and self._model.task_head is None:
             return self._rounded(visible, width), self._rounded(counted, label_width)
         # A decoder is not affected by what follows the last label, unless all positions compete for a span.
-        needed = counted if shown is None and self._model.is_causal and not self._spans else max(counted, visible)
+        needed = (
+            counted
+            if rows.attention_mask is None and self._model.is_causal and not self._spans
+            else max(counted, visible)
+        )
         return self._rounded(needed, width), self._rounded(needed, label_width)
 
     def _rounded(self, length: int, width: int) -> int:
         return min(-(-max(length, 1) // self._multiple) * self._multiple, width)
-
-
-def _end(marked: NDArray[np.bool_]) -> int:
-    """Positions up to the last one that is marked in any of the rows."""
-    (positions,) = np.nonzero(marked.any(axis=0))
-    return int(positions[-1]) + 1 if len(positions) else 0
