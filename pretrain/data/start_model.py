@@ -21,7 +21,11 @@ def check_start(config: RunConfig) -> None:
     start = config.run.start_from
     if start is None or config.finetune.weights == "random":
         return
-    recorded, given = recorded_model(start), config.model.model_dump(mode="json")
+    try:
+        recorded, given = recorded_model(start), config.model.model_dump(mode="json")
+    except ConfigError:  # a run that resumes needs it no longer; another is refused where it loads weights
+        return
+    given["vocabulary"] = given["vocabulary"] or recorded.get("vocabulary")  # None: that of the data
     shapes = _shapes(recorded, given)
     if shapes is None or shapes == _shapes(given, given):  # another version's model is refused where it is loaded
         return
