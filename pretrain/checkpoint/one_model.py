@@ -10,7 +10,8 @@ from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import PREFIX, SHARED_TABLES, generator_specs
 from pretrain.model_spec.modules import parameter_specs
 
-ModelOfRun = Literal["discriminator", "generator"]
+ModelOfRun = Literal["discriminator", "generator", "all"]
+"""`all`: of a run of two models, both; of any other, its only one"""
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,18 @@ class StoredNames:
 
 
 def one_model(config: RunConfig, model: ModelOfRun | None, checkpoint: Path) -> RunConfig:
-    """The config of one model of the run of `config`, for scoring, as a run of its own would have it. Raises
-    ConfigError where `model` is none of its models, or is not given and there are two."""
+    """The config of one model of the run of `config`, for scoring, as a run of its own would have it; of `all`, that of
+    the run. Raises ConfigError where `model` is none of its models, or is not given and there are two."""
+    if model == "all":
+        return config
     if config.generator is None:
         if model is not None:
             raise ConfigError(f"{checkpoint} has one model, and --model chooses between two: leave it out")
         return config
     if model is None:
         raise ConfigError(
-            f"{checkpoint} has a discriminator and its generator: `pretrain export --model discriminator` or generator "
-            "writes one of them, `pretrain finetune` trains the discriminator, and other commands do not read both"
+            f"{checkpoint} has two models, a discriminator and its generator: choose one with --model discriminator or "
+            "--model generator"
         )
     if model == "discriminator":
         return config.model_copy(update={"generator": None})

@@ -93,7 +93,7 @@ def scoring_config(
 ) -> RunConfig:
     """The config a checkpoint was trained with, for scoring: without interleaving, sequence and context parallelism,
     which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`. `model`: of a run of two
-    models, the one to score (`one_model`)."""
+    models, those to score (`one_model`)."""
     tree = Record.read(checkpoint / RECORD).config
     tree.pop("loss_scale", None)  # of training, and refused where `overrides` choose another precision
     parallel = tree.get("parallel", {})
@@ -108,17 +108,24 @@ def expected_config(
     candidates: list[Path], overrides: list[str], one_rank: bool, model: ModelOfRun | None = None
 ) -> RunConfig:
     """The `scoring_config` of the first candidate that has one. Which of them is valid is known only once the ranks
-    have read them; how many ranks there should be has to be known before."""
-    for checkpoint in candidates[:-1]:
+    have read them; how many ranks there should be has to be known before. Raises the error of the first if none has."""
+    errors: list[ConfigError | RunError] = []
+    for checkpoint in candidates:
         try:
             return scoring_config(checkpoint, overrides, one_rank, model)
-        except (ConfigError, RunError):
-            continue
-    return scoring_config(candidates[-1], overrides, one_rank, model)
+        except (ConfigError, RunError) as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def check_predicts_tokens(config: RunConfig, run: Path) -> None:
-    """Raises ConfigError for a fine-tuned model that has a task head in place of its language-model head."""
+    """Raises ConfigError for a model without a language-model head: a fine-tuned one with a task head, and a
+    discriminator."""
+    if config.objective.loss == "replaced_tokens":
+        raise ConfigError(
+            f"the discriminator of {run} tells whether a token was replaced, and predicts none: choose the generator, "
+            "which fills masks (--model generator of `pretrain generate` and `pretrain eval`)"
+        )
     if config.model.task_head is not None:
         raise ConfigError(
             f"{run} was fine-tuned for {config.objective.name}, and its model answers rows and predicts no tokens: "

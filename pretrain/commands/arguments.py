@@ -82,6 +82,14 @@ class Parser(argparse.ArgumentParser):
             help="Run the Python mask functions that the run's config names (default: refuse such a run).",
         )
 
+    def add_model(self, use: str, default: str = "the only one of the run") -> None:
+        """Adds `model`, one of a run that trains two: see `one_model`. `use`: what is done with it."""
+        self.add_argument(
+            "--model",
+            choices=("discriminator", "generator"),
+            help=f"Model to {use}, of a run that trains two (ELECTRA). Default: {default}.",
+        )
+
     def add_overrides(self, example: str, keys: str = "pretrain keys", what: str = "Config override") -> None:
         """Adds `overrides`: any number of dotted keys with their values."""
         self.add_argument(

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from pretrain.checkpoint.directory import locate
+from pretrain.checkpoint.one_model import ModelOfRun
 from pretrain.checkpoint.state import expected_config
 from pretrain.config.patterns.function import trust_code, untrusted
 from pretrain.config.run_config import RunConfig
@@ -19,9 +20,14 @@ REPORT_KEYS = ("data", "run.name")
 
 
 def find_checkpoints(
-    options: argparse.Namespace, overrides: list[str], one_rank: bool, further_keys: tuple[str, ...] = ()
+    options: argparse.Namespace,
+    overrides: list[str],
+    one_rank: bool,
+    further_keys: tuple[str, ...] = (),
+    model: ModelOfRun | None = "all",
 ) -> tuple[list[Path], RunConfig]:
-    """The checkpoints that `options.checkpoint` names, newest first, and their config with `overrides`. Raises
+    """The checkpoints that `options.checkpoint` names, newest first, and their config with `overrides`, of the `model`
+    of a run of two (`one_model`). Raises
     ConfigError for an override of a key that the command does not read (it reads those that build the model, and
     `further_keys`), and for a config that names code without `--trust-code`; with it, reports on stderr which code is
     run."""
@@ -29,7 +35,7 @@ def find_checkpoints(
     if options.trust_code:
         trust_code()
     candidates = locate(options.checkpoint)
-    config = expected_config(candidates, overrides, one_rank, getattr(options, "model", None))
+    config = expected_config(candidates, overrides, one_rank, model)
     if functions := config.model.attention.functions:
         if not options.trust_code:
             raise ConfigError(untrusted(", ".join(functions)))

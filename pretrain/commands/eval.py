@@ -1,10 +1,11 @@
 """`pretrain eval CHECKPOINT_OR_RUN --tasks a,b --shots 0,1,8 --out DIR [--limit N] [--draws N] [--data DIR]
-[--overlap DATASET_DIR] [--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`; `pretrain eval fetch`,
-see `eval_fetch.py`; `pretrain eval report`, see `eval_report.py`"""
+[--overlap DATASET_DIR] [--all-checkpoints] [--model MODEL] [--temperature T ...] [--nproc N] [key=value ...]`;
+`pretrain eval fetch`, see `eval_fetch.py`; `pretrain eval report`, see `eval_report.py`"""
 
 import argparse
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pretrain.commands import eval_fetch, eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
@@ -12,6 +13,10 @@ from pretrain.commands.decoding import HOW, add_decoding, decoding
 from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.signals import unblock
+
+if TYPE_CHECKING:
+    from pretrain.checkpoint.one_model import ModelOfRun
+    from pretrain.config.run_config import RunConfig
 
 _PAPER = "paper"
 
@@ -33,7 +38,10 @@ def main(argv: list[str]) -> int:
     from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints
 
     one_rank = options.nproc is None and not under_launcher()
-    candidates, expected = find_checkpoints(options, options.overrides, one_rank, REPORT_KEYS)
+    model: ModelOfRun | None = options.model or ("all" if options.tasks == [HELD_OUT] else None)
+    candidates, expected = find_checkpoints(options, options.overrides, one_rank, REPORT_KEYS, model)
+    if options.model is not None:
+        _check_one_model(options, expected)
     if needs_local_ranks(expected, options.nproc, trains=False):
         return start_local_ranks(options.nproc, ["eval", *argv], None)
     if expected.model.task_head is not None:
@@ -67,10 +75,25 @@ def main(argv: list[str]) -> int:
         "--seed": str(options.seed),
         "--draws": str(options.draws),
         "options of decoding": str(decoding),
+        "--model": str(model),
     }
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, model)
     evaluate_checkpoints(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request, print)
     return 0
+
+
+def _check_one_model(options: argparse.Namespace, expected: "RunConfig") -> None:
+    """Raises ConfigError for tasks that one model of a run of two can't be scored on."""
+    from pretrain.checkpoint.state import check_predicts_tokens
+    from pretrain.errors import ConfigError
+    from pretrain.evaluate.tasks.registry import HELD_OUT
+
+    if HELD_OUT in options.tasks:
+        raise ConfigError(
+            f"--tasks {HELD_OUT} scores both models of {options.checkpoint} on what they were trained for: score it by "
+            "itself, and leave --model out"
+        )
+    check_predicts_tokens(expected, options.checkpoint)
 
 
 def _check_rows_only(options: argparse.Namespace) -> None:
@@ -112,6 +135,7 @@ def _parser() -> Parser:
     parser.add_checkpoint()
     parser.add_run_overrides()
     parser.add_trust_code()
+    parser.add_model("score", "the only one of the run; both, for --tasks heldout")
     parser.add_argument(
         "--tasks",
         required=True,

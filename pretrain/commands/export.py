@@ -30,11 +30,7 @@ def main(argv: list[str]) -> int:
         help="Base model that a peft export names: a directory, whose weights are compared with the run's frozen ones, "
         "or a name on the Hub, which is not checked (default: DIR/base, to which these weights are exported).",
     )
-    parser.add_argument(
-        "--model",
-        choices=("discriminator", "generator"),
-        help="Model to export of a run that trains two (ELECTRA). Default: the only one of the run.",
-    )
+    parser.add_model("export")
     parser.add_trust_code()
     options = parser.parse(argv)
     kind, directory = options.to
@@ -47,7 +43,7 @@ def main(argv: list[str]) -> int:
     check_directory(f"--to {kind}", Path(directory))
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
-    candidates, _ = find_checkpoints(options, [], one_rank=True)
+    candidates, _ = find_checkpoints(options, [], one_rank=True, model=options.model)
     from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
     config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True, model=options.model)

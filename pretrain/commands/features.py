@@ -1,5 +1,5 @@
 """`pretrain features CHECKPOINT_OR_RUN FILE [--layers LAYERS] [--pool token|mean|first|last] [--stack encoder|decoder]
-[--text NAME] [--truncate] [--batch N] [--out FILE] [--nproc N] [key=value ...]`"""
+[--text NAME] [--truncate] [--batch N] [--out FILE] [--model MODEL] [--nproc N] [key=value ...]`"""
 
 import argparse
 import hashlib
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
 
     texts, digest = _read(options.file, options.text)
     one_rank = options.nproc is None and not under_launcher()
-    candidates, expected = find_checkpoints(options, options.overrides, one_rank)
+    candidates, expected = find_checkpoints(options, options.overrides, one_rank, model=options.model)
     request = FeatureRequest(
         layers=options.layers,
         pool=options.pool,
@@ -41,8 +41,8 @@ def main(argv: list[str]) -> int:
     from pretrain.evaluate.features import write_features
     from pretrain.evaluate.opening import open_checkpoint
 
-    alike = {"--out": str(out), "options of features": str(request), "texts": digest}
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
+    alike = {"--out": str(out), "--model": options.model, "options of features": str(request), "texts": digest}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, options.model)
     written = write_features(config, checkpoint, texts, request, out)
     if written is None:
         return 0
@@ -69,6 +69,7 @@ def _parser() -> Parser:
     )
     parser.add_run_overrides()
     parser.add_trust_code()
+    parser.add_model("read")
     parser.add_argument(
         "--layers",
         type=_layers,

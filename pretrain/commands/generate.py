@@ -1,6 +1,6 @@
 """`pretrain generate CHECKPOINT_OR_RUN [--prompt TEXT]... | --file FILE | --interactive [--raw] [--temperature T]
 [--top-k N] [--top-p P] [--beam N] [--penalty X] [--samples N] [--max-tokens N] [--stop TEXT]... [--seed N] [--out FILE]
-[--nproc N] [key=value ...]`"""
+[--model MODEL] [--nproc N] [key=value ...]`"""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     if options.out is not None:
         check_writable(options.out)
     one_rank = options.nproc is None and not under_launcher()
-    candidates, expected = find_checkpoints(options, options.overrides, one_rank)
+    candidates, expected = find_checkpoints(options, options.overrides, one_rank, model=options.model)
     check_predicts_tokens(expected, options.checkpoint)
     if expected.parallel.virtual > 1 or expected.parallel.context > 1:
         raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
@@ -45,8 +45,8 @@ def main(argv: list[str]) -> int:
     from pretrain.evaluate.opening import open_checkpoint
 
     request = GenerateRequest(_decoding(options), options.max_tokens, options.stop)
-    alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "seed")}
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
+    alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "model", "prompt", "seed")}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, options.model)
     if options.interactive:
         from pretrain.commands.conversation import converse
 
@@ -73,6 +73,7 @@ def _parser() -> Parser:
     parser.add_checkpoint()
     parser.add_run_overrides()
     parser.add_trust_code()
+    parser.add_model("use")
     parser.add_argument("--prompt", action="append", type=utf8, help="Prompt. Repeatable.")
     parser.add_argument(
         "--file", type=Path, help="File of prompts: one per line, or JSON Lines with the key prompt (*.jsonl)."

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     from pretrain.evaluate.translate import translate_file
 
     alike = {f"--{name}": getattr(options, name) for name in ("beam", "penalty", "longest")}
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, "all")
     translated = translate_file(
         config, checkpoint, options.file, beam=options.beam, penalty=options.penalty, longest=options.longest
     )

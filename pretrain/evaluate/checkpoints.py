@@ -22,7 +22,7 @@ from pretrain.evaluate.report.facts import Facts, decoding_words
 from pretrain.evaluate.run_data import run_datasets
 from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.settings import EvalSettings
-from pretrain.model_spec.parameters import num_parameters
+from pretrain.model_spec.generator import num_run_parameters
 from pretrain.run_dir.paths import MANIFEST, RECORD, TOKENIZER
 
 
@@ -83,7 +83,7 @@ def evaluate_checkpoints(
                 identity=settings.identity,
                 step=record.step,
                 tokens=record.tokens,
-                parameters=num_parameters(config.model),
+                parameters=num_run_parameters(config),
                 layout=str(engine.layout),
                 scorer=scorer.name,
                 seed=settings.seed,

@@ -177,4 +177,5 @@ def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings:
         raise RunError("the model's held-out loss is not a number: it diverged, or its checkpoint is damaged")
     if settings.recipe is None:
         scored = count_text(scored, datasets, scorer.tokenizer)
-    return {name: getattr(scored, name) for name in _HELD_OUT_VALUES}
+    terms = {f"loss_{name}": value / count for name, (value, count) in scored.terms.items() if count}
+    return {name: getattr(scored, name) for name in _HELD_OUT_VALUES} | terms

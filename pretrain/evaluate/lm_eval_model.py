@@ -70,7 +70,7 @@ class CheckpointModel(HarnessModel):
             function.trust_code()
         settings = [f"{key}={value}" for key, value in overrides.items()]
         one_rank = "WORLD_SIZE" not in os.environ
-        config, path = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)
+        config, path = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank, model="all")
         check_predicts_tokens(config, Path(checkpoint))
         if not config.objective.predicts_next:
             raise ConfigError(

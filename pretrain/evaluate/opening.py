@@ -43,18 +43,14 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     check_memory_on_all_ranks(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
-    names = stored_names(config_of(Record.read(checkpoint / RECORD)), config)
-    state = {f"model/{names.of(name.removeprefix('model/'))}": part for name, part in engine.state().items()}
-    unread = {f"model/{name}" for name in names.unread}
-    store.load(checkpoint, state, file_group(config.health.timeout_s), unread)
+    _load(config, engine, checkpoint)
     return engine
 
 
 def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
     """Loads another checkpoint of the run into the engine of `build_scorer`. Raises RunError for a damaged one."""
-    group = file_group(config.health.timeout_s)
-    store.first_valid([checkpoint], _warn, group)
-    store.load(checkpoint, engine.state(), group)
+    store.first_valid([checkpoint], _warn, file_group(config.health.timeout_s))
+    _load(config, engine, checkpoint)
 
 
 def build_empty(config: RunConfig) -> Engine:
@@ -63,6 +59,13 @@ def build_empty(config: RunConfig) -> Engine:
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     check_memory_on_all_ranks(config, layout, trains=False)
     return make_engine(config, layout, train=False)
+
+
+def _load(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
+    names = stored_names(config_of(Record.read(checkpoint / RECORD)), config)
+    state = {f"model/{names.of(name.removeprefix('model/'))}": part for name, part in engine.state().items()}
+    unread = {f"model/{name}" for name in names.unread}
+    store.load(checkpoint, state, file_group(config.health.timeout_s), unread)
 
 
 def _warn(sentence: str) -> None:

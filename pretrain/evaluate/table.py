@@ -8,6 +8,7 @@ from pretrain.evaluate.evaluator import Results
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.metrics import (
     chance_text,
+    further_losses,
     metric_named,
     metrics_of,
     score_text,
@@ -97,7 +98,10 @@ def _held_out(result: dict[str, Any]) -> str:
     named = {"token": "perplexity", "word": "word_perplexity", "byte": "byte_perplexity"}
     known = [f"{figure(result[key])} per {unit}" for unit, key in named.items() if result[key] is not None]
     perplexity = f" (perplexity {', '.join(known)})" if known else ""
-    return f"held-out loss {result['loss']:.4f} nats per token over {result['token_count']:,} tokens{perplexity}"
+    further = "".join(f", {name} {value:.4f}" for name, value in further_losses(result).items())
+    return (
+        f"held-out loss {result['loss']:.4f} nats per token over {result['token_count']:,} tokens{perplexity}{further}"
+    )
 
 
 def scores(results: Results) -> dict[str, float]:
@@ -107,7 +111,7 @@ def scores(results: Results) -> dict[str, float]:
     for task, by_shots in results.items():
         for shots, result in by_shots.items():
             prefix = f"eval/{task}" if task == HELD_OUT else f"eval/{task}/{shots}-shot"
-            kept = _KEPT if task == HELD_OUT else (*_COUNTS, *_of_metrics(result))
+            kept = (*_KEPT, *further_losses(result)) if task == HELD_OUT else (*_COUNTS, *_of_metrics(result))
             scores_by_name |= {f"{prefix}/{name}": float(result[name]) for name in kept if result.get(name) is not None}
     return scores_by_name
 

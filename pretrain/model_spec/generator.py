@@ -9,7 +9,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
-from pretrain.model_spec.parameters import StageParameter, chunk_parameters
+from pretrain.model_spec.parameters import StageParameter, chunk_parameters, num_parameters
 
 PREFIX = "generator."
 SHARED_TABLES = frozenset(
@@ -25,6 +25,11 @@ SHARED_TABLES = frozenset(
 def run_specs(config: RunConfig) -> list[ParameterSpec]:
     """All parameters of a run that its checkpoints have: the model's, and the generator's own."""
     return [*parameter_specs(config.model), *generator_specs(config)]
+
+
+def num_run_parameters(config: RunConfig) -> int:
+    """Parameters of all models of a run, as built; those that both have count once."""
+    return num_parameters(config.model) + sum(spec.size for spec in generator_specs(config))
 
 
 def generator_specs(config: RunConfig) -> list[ParameterSpec]:

@@ -18,13 +18,12 @@ _EXPORTED = ("dense", "banded", "bigbird", "local_global")
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind: each runs unchanged."""
     run, name = _opened(config), Path(config.run.dir).resolve().name
-    if config.generator is not None:
-        return [f"pretrain export {run} --model discriminator --to hf {shlex.quote(f'exported/{name}')}"]
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []
     commands = [*scores, *_texts(config)]
     if _has_a_class_of_hugging_face(config):
-        commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
+        one = " --model discriminator" if config.generator is not None else ""
+        commands.append(f"pretrain export {run}{one} --to hf {shlex.quote(f'exported/{name}')}")
     return commands
 
 

@@ -19,7 +19,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.flops import training_flops_per_token
-from pretrain.model_spec.parameters import num_parameters
+from pretrain.model_spec.generator import num_run_parameters
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.points import DataInput
@@ -95,7 +95,7 @@ class RunLog:
         self._heldout: float | None = None
         self._peak: Peak | None = None
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
-        self._layout, self._parameters = layout, num_parameters(config.model)
+        self._layout, self._parameters = layout, num_run_parameters(config)
         self._mfu_per_speed = _mfu_per_speed(config, layout)
         self._tracker: TrackerThread | None = None
 

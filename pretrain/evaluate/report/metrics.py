@@ -71,6 +71,11 @@ def metrics_of(result: Mapping[str, Any]) -> list[str]:
     return sorted(names, key=lambda name: name != result["metric"])
 
 
+def further_losses(heldout: Mapping[str, Any]) -> dict[str, float]:
+    """`loss_NAME` of each further term of the held-out loss, without its weight."""
+    return {name: value for name, value in heldout.items() if name.startswith("loss_") and name != "loss_sum"}
+
+
 def score_text(result: Mapping[str, Any] | None, name: str) -> str:
     """A value with one standard error; nothing for what isn't known."""
     if result is None or result.get(name) is None:

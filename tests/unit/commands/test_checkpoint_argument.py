@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.state import Record
+from pretrain.checkpoint.state import Record, check_predicts_tokens
 from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
@@ -39,8 +39,36 @@ def checkpoint(directory: Path, **sections: Any) -> Path:
     return path
 
 
-def opened(path: Path, *overrides: str, trust: bool = False, uses: tuple[str, ...] = ()) -> Any:
-    return find_checkpoints(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses)[1]
+def opened(path: Path, *overrides: str, trust: bool = False, uses: tuple[str, ...] = (), model: Any = "all") -> Any:
+    return find_checkpoints(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses, model)[1]
+
+
+def test_a_run_of_two_models_is_asked_which_is_meant(tmp_path: Path) -> None:
+    electra = {"family": "electra", "segments": 2, "norm": "post", "activation": "gelu"}
+    two = {"model": electra, "generator": {"hidden": 16, "heads": 2}, "objective": {"name": "replaced_tokens"}}
+    checkpoint(tmp_path / "two", **two)
+    checkpoint(tmp_path / "one")
+    with pytest.raises(ConfigError, match=r"step-00000001 has two models.*choose one with --model discriminator or"):
+        opened(tmp_path / "two", model=None)
+    both = opened(tmp_path / "two")
+    assert both.generator is not None
+    discriminator, generator = (opened(tmp_path / "two", model=name) for name in ("discriminator", "generator"))
+    assert discriminator.generator is generator.generator is None
+    assert (discriminator.model, generator.model) == (both.model, both.generator_model)
+    with pytest.raises(ConfigError, match="tells whether a token was replaced, and predicts none: choose the gen"):
+        check_predicts_tokens(discriminator, tmp_path)
+    check_predicts_tokens(generator, tmp_path)
+    assert opened(tmp_path / "one", model=None) == opened(tmp_path / "one")
+    with pytest.raises(ConfigError, match="has one model, and --model chooses between two: leave it out"):
+        opened(tmp_path / "one", model="generator")
+
+
+def test_of_several_checkpoints_the_newest_says_what_is_wrong(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    (tmp_path / "checkpoints" / "step-00000001").rename(tmp_path / "checkpoints" / "step-00000002")
+    checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match="step-00000002 has one model"):
+        opened(tmp_path, model="generator")
 
 
 def test_a_key_that_does_nothing_is_refused_and_one_that_does_is_taken(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Runs of two models by the commands: ELECTRA's discriminator and generator, and a student of a teacher."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.helpers import command
+from tests.helpers.breadth import slow
+
+SMALL = (
+    *("batch={sequences: 8, micro_sequences: 2}", "schedule={name: constant}", "track.mlflow=false", "parallel={}"),
+    *("evaluate={every_steps: 3, sequences: 16}", "checkpoint.every_steps=3", "model.hidden=32", "model.heads=2"),
+    *("model.layers=2", "model.sequence_length=32", "optimizer.learning_rate=1e-3"),
+)
+
+
+def _run(*arguments: object) -> str:
+    done = command.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _refused(*arguments: object) -> str:
+    done = command.run(*arguments)
+    assert done.returncode == 2
+    return done.stderr
+
+
+def _train(config: str, dataset: Path, run: Path, *more: object) -> None:
+    _run("train", f"configs/debug/{config}.yaml", f"data.path={dataset}", f"run.dir={run}", *SMALL, *more)
+
+
+def _electra(dataset: Path, run: Path, steps: int, *more: object) -> None:
+    _train("electra", dataset, run, f"train.steps={steps}", "generator={hidden: 16, heads: 2}", *more)
+
+
+def _last_heldout(run: Path) -> dict[str, Any]:
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line for line in events if line["event"] == "heldout"][-1]
+
+
+@pytest.fixture(scope="module")
+def electra(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six steps on one rank."""
+    run = tmp_path_factory.mktemp("electra") / "run"
+    _electra(dataset, run, 6)
+    return run
+
+
+@pytest.mark.parametrize("layout", [(), slow("tensor=2"), slow("pipeline=2")])
+def test_held_out_text_is_scored_by_both_models_as_in_training(electra: Path, tmp_path: Path, layout: Any) -> None:
+    more = (f"parallel.{layout}", "--nproc", "2") if layout else ()
+    text = _run("eval", electra, "--tasks", "heldout", "--limit", "16", "--out", tmp_path / "report", *more)
+    result = json.loads((tmp_path / "report" / "report.json").read_text())["results"]["heldout"]["0"]
+    trained = _last_heldout(electra)
+    assert result["loss"] == pytest.approx(trained["loss"], abs=1e-5)
+    assert result["loss_replaced"] == pytest.approx(trained["loss_replaced"], abs=1e-5)
+    assert f"loss_replaced {trained['loss_replaced']:.4f}" in text
+    assert "loss_replaced" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_commands_read_the_model_that_is_meant(electra: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("The statement is an expression.\n")
+    assert "has two models" in _refused("features", electra, tmp_path / "lines.txt")
+    assert "has two models" in _refused("eval", electra, "--tasks", "last_word", "--out", tmp_path / "none")
+    widths = {}
+    for model in ("discriminator", "generator"):
+        out = tmp_path / f"{model}.safetensors"
+        _run("features", electra, tmp_path / "lines.txt", "--model", model, "--out", out)
+        (vectors,) = (value for value in load_file(out).values() if value.dtype == np.float32)
+        widths[model] = vectors.shape[-1]
+        assert np.isfinite(vectors).all()
+    assert widths == {"discriminator": 32, "generator": 16}
+    prompt = ("--prompt", "The [MASK] statement")
+    assert _run("generate", electra, "--model", "generator", *prompt).startswith("[prompt] The [MASK] statement\n")
+    for refused in (("generate", electra, *prompt), ("eval", electra, "--tasks", "last_word", "--out", tmp_path)):
+        assert "predicts none: choose the generator" in _refused(*refused, "--model", "discriminator")
+    held_out = ("--tasks", "heldout", "--model", "generator", "--out", tmp_path / "none")
+    assert "scores both models" in _refused("eval", electra, *held_out)
+
+
+@pytest.mark.slow
+def test_the_generator_is_scored_at_every_checkpoint(electra: Path, tmp_path: Path) -> None:
+    request = ("--tasks", "last_word", "--limit", "4", "--model", "generator", "--all-checkpoints")
+    _run("eval", electra, *request, "--out", tmp_path / "report")
+    found = [json.loads((tmp_path / "report" / f"step-{step:08}" / "report.json").read_text()) for step in (3, 6)]
+    assert all(one["results"]["last_word"]["0"]["documents"] == 4 for one in found)
