@@ -25,7 +25,7 @@ from pretrain.config.patterns.base import MaskRule
 
 
 class DistanceVectors(Protocol):
-    """Attention with vectors of distances: see `shaw.ShawAttention.forward`."""
+    """Attention with vectors of distances: see `shaw.ShawAttention` and `disentangled.DisentangledAttention`."""
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
@@ -56,7 +56,7 @@ class AttentionCase:
     positions_BQ: Tensor | None = None
     """positions of queries, where the rows of a cache have different lengths"""
     distance_vectors: DistanceVectors | None = None
-    """set in a model that adds vectors of distances to keys and values"""
+    """set in a model whose tokens meet vectors of distances"""
     score_masks: ScoreMasks = field(default_factory=ScoreMasks)
     """the masks that this micro-batch has already made"""
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.cache import LayerCache
-from pretrain.attention.cases import AttentionBackend, AttentionCase, dispatch
+from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVectors, dispatch
+from pretrain.attention.disentangled import DisentangledAttention
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules
@@ -23,7 +24,7 @@ from pretrain.attention.score_masks import ScoreMasks
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
-from pretrain.config.positions import RotaryPositions, ShawPositions
+from pretrain.config.positions import DisentangledPositions, RotaryPositions, ShawPositions
 from pretrain.random.dropout import Dropout
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -77,8 +78,9 @@ class CoreAttention(MegatronModule):
         self.alibi = AlibiBias([slopes(model.heads)[head] for head in heads]) if falls else None
         self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
-        self.scale = 1.0 if model.positions.name == "relative" else model.dim_per_head**-0.5
-        self.distance, self.softcap = model.relative_max_distance, model.attention_logit_softcap
+        self.scale, self.softcap = model.score_scale, model.attention_logit_softcap
+        self.distance = model.relative_max_distance
+        self.disentangled = model.positions if isinstance(model.positions, DisentangledPositions) else None
         self.context = pg_collection.cp
         self.shaw: ShawAttention | None = None
         if isinstance(model.positions, ShawPositions) and kind != "cross":
@@ -94,7 +96,8 @@ class CoreAttention(MegatronModule):
     ) -> Tensor:  # fmt: skip
         """[sequence, batch, heads, width] each -> [sequence, batch, heads * width]; with context parallelism this
         rank's slice of the sequence, of queries and of keys. `attention_bias`: [buckets, heads] added to scores by
-        distance. Queries are the last of the keys' positions, except in cross-attention."""
+        distance, or keys and queries of distances, [2, rows, heads, width]. Queries are the last of the keys'
+        positions, except in cross-attention."""
         inputs = attention_mask
         if self.rotary is not None:
             turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
@@ -103,7 +106,8 @@ class CoreAttention(MegatronModule):
         if self.context.size() > 1:
             query, key, value = self._complete(query, key, value)
             if attention_bias is not None:
-                attention_bias = attention_bias.chunk(self.context.size(), dim=1)[self.context.rank()]
+                heads_dim = 1 if self.disentangled is None else 2
+                attention_bias = attention_bias.chunk(self.context.size(), dim=heads_dim)[self.context.rank()]
         if inputs.cache is not None:
             key, value = inputs.cache.extended(key, value, inputs.positions_BS)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
@@ -120,6 +124,9 @@ class CoreAttention(MegatronModule):
 
     def _case(self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None) -> AttentionCase:
         ragged = inputs.cache is not None and inputs.cache.ragged
+        vectors: DistanceVectors | None = self.shaw
+        if self.disentangled is not None and table is not None:
+            vectors, table = DisentangledAttention(self.disentangled, table), None
         return AttentionCase(
             heads=self.heads,
             queries=q.shape[2],
@@ -133,7 +140,7 @@ class CoreAttention(MegatronModule):
             packed=inputs.packed,
             packed_with_padding=inputs.packed_with_padding,
             positions_BQ=inputs.positions_BS if ragged else None,
-            distance_vectors=self.shaw,
+            distance_vectors=vectors,
             score_masks=inputs.score_masks,
         )
 

@@ -19,6 +19,8 @@ HF_MODEL_TYPES = (
         "big_bird",
         "bloom",
         "ctrl",
+        "deberta",
+        "deberta-v2",
         "electra",
         "gemma2",
         "gemma3_text",

@@ -32,6 +32,10 @@ class Capabilities:
     there is no such layer. "activation": that of the layers"""
     drops_before_pooler: bool = False
     """the input of that layer drops out too, where one position answers for its row (RoBERTa's classifier)"""
+    key_bias: bool = True
+    """where queries and values have a bias, keys have one too, and so have keys of distances"""
+    mask_decoder: bool = False
+    """the last layer may be repeated before tokens are predicted (`model.mask_decoder_layers`)"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
     input_format: str | None = None
@@ -48,6 +52,11 @@ _OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 _PLAIN = _BEFORE_LLAMA | {
     "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
     "init.name": "normal",
+}  # fmt: skip
+
+_DEBERTA = _BEFORE_LLAMA | {
+    "binary_head": False, "norm": "post", "kv_heads": None, "embedding_size": None, "shared_layers": False,
+    "bias": True,
 }  # fmt: skip
 
 _BUILT_IN: dict[str, Capabilities] = {
@@ -119,6 +128,27 @@ _BUILT_IN: dict[str, Capabilities] = {
         drops_before_pooler=True,
         positions=("learned",),
         only=_BEFORE_LLAMA | {"binary_head": False},
+    ),
+    "deberta": Capabilities(
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        pooler="activation",
+        key_bias=False,
+        mask_decoder=True,
+        positions=("disentangled",),
+        only=_DEBERTA,
+    ),
+    "deberta_v2": Capabilities(
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        pooler="activation",
+        mask_decoder=True,
+        positions=("disentangled",),
+        only=_DEBERTA,
     ),
     "albert": Capabilities(
         encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA

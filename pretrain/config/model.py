@@ -11,6 +11,7 @@ from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
 from pretrain.config.positions import (
+    DisentangledPositions,
     LearnedPositions,
     NtkScaling,
     Positions,
@@ -92,6 +93,12 @@ class Model(Section):
         "hidden, and the head's transform back; default: hidden",
     )
     shared_layers: bool = Field(False, description="share one set of weights between all layers of a stack (ALBERT)")
+    mask_decoder_layers: int = Field(
+        0,
+        ge=0,
+        description="times that the last layer is applied, with embeddings of absolute positions added to its first "
+        "queries, before tokens are predicted (DeBERTa's enhanced mask decoder: 2); 0: once, without them",
+    )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
     task_head: TaskHeadShape | None = Field(
         None,
@@ -138,12 +145,17 @@ class Model(Section):
             raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
         if (self.segments or self.binary_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
-        if self.embedding_size is not None and not can.masked_head:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.masked_head)
+        if self.embedding_size is not None and not (can.masked_head and "embedding_size" not in can.only):
+            having = " or ".join(
+                name for name, other in CAPABILITIES.items() if other.masked_head and "embedding_size" not in other.only
+            )
             raise ValueError(
                 f"model.embedding_size is for the {having} family, whose head has a transform: leave it out for "
                 f"{self.family}"
             )
+        if self.mask_decoder_layers and not can.mask_decoder:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.mask_decoder)
+            raise ValueError(f"model.mask_decoder_layers is for the {having} family: leave it out for {self.family}")
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
         for key, value in can.only.items():
@@ -213,14 +225,27 @@ class Model(Section):
         return self.positions.max_distance if isinstance(self.positions, RelativePositions) else 0
 
     @property
-    def shaw_rows(self) -> int:
-        """Distances to both sides that have vectors of their own; 0 where positions are not Shaw's."""
-        return 2 * self.positions.max_distance + 1 if isinstance(self.positions, ShawPositions) else 0
+    def distance_rows(self) -> int:
+        """Distances to both sides that have vectors of their own; 0 where positions are neither Shaw's nor
+        disentangled."""
+        positions = self.positions
+        if isinstance(positions, DisentangledPositions):
+            return 2 * (positions.num_buckets or positions.max_distance)
+        return 2 * positions.max_distance + 1 if isinstance(positions, ShawPositions) else 0
 
     @property
     def needs_explicit_scores(self) -> bool:
         """No fused kernel computes its attention."""
-        return self.attention_logit_softcap is not None or self.shaw_rows > 0
+        return self.attention_logit_softcap is not None or self.distance_rows > 0
+
+    @property
+    def score_scale(self) -> float:
+        """Factor of attention scores: 1 with T5's biases; with disentangled positions it counts the three products that
+        a score is the sum of."""
+        if isinstance(self.positions, RelativePositions):
+            return 1.0
+        products = 3 if isinstance(self.positions, DisentangledPositions) else 1
+        return float((products * self.dim_per_head) ** -0.5)
 
     @property
     def init_std(self) -> float:
@@ -296,7 +321,12 @@ class Model(Section):
     @property
     def has_qkv_bias(self) -> bool:
         """Queries, keys and values have a bias."""
-        return self.bias if self.qkv_bias is None else self.qkv_bias
+        return self.capabilities.key_bias and (self.bias if self.qkv_bias is None else self.qkv_bias)
+
+    @property
+    def has_mask_decoder(self) -> bool:
+        """The last layer is applied to queries with absolute positions before tokens are predicted."""
+        return self.mask_decoder_layers > 0 and self.has_vocabulary_logits
 
     @property
     def capabilities(self) -> Capabilities:

@@ -277,10 +277,10 @@ class RunConfig(Section):
                 f"objective.name={objective.name} tells {objective.num_segments} languages apart: set "
                 f"model.segments={objective.num_segments}, or more"
             )
-        if "positions" in objective.columns and model.positions.name == "relative":
+        if "positions" in objective.columns and model.positions.name in ("relative", "disentangled"):
             raise ValueError(
-                f"objective.name={objective.name} restarts positions at each text, and model.positions=relative "
-                "uses distances in the row: use learned or sinusoidal"
+                f"objective.name={objective.name} restarts positions at each text, and model.positions="
+                f"{model.positions.name} uses distances in the row: use learned or sinusoidal"
             )
         return self
 

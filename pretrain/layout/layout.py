@@ -118,6 +118,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         by_tensor = {"model.ffn": model.ffn_dim, "model.heads * model.head_dim": model.heads * model.dim_per_head}
         by_tensor["(model.heads + 2 * model.kv_heads) * model.head_dim"] = rows
         _check_blocks({"model.hidden": model.hidden}, "", 1)
+        if model.positions.name == "disentangled":
+            _check_blocks({"the number of vectors of distances of model.positions": model.distance_rows}, "", 1)
         _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)
     if parallel.sequence:
         if parallel.tensor == 1:
@@ -151,6 +153,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         )
     if model.shared_layers:
         _check_shared_layers(parallel)
+    if model.positions.name == "disentangled":
+        _check_shared_distances(parallel)
     if trains and config.distillation.model is not None:
         _check_second_model("distillation.teacher", config.of_teacher(), world)
     if config.generator is not None:
@@ -255,6 +259,15 @@ def _check_shared_layers(parallel: Parallel) -> None:
         raise ConfigError(
             "with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, and "
             "parallel.overlap sends the first: turn parallel.overlap off, or set parallel.recompute=selective"
+        )
+
+
+def _check_shared_distances(parallel: Parallel) -> None:
+    """Refuse what does not work with vectors of distances that all layers read."""
+    if parallel.virtual > 1:
+        raise ConfigError(
+            "with model.positions=disentangled, a stage must have all its layers in one chunk, because each chunk "
+            "would hold a copy of the vectors of distances: set parallel.virtual=1"
         )
 
 

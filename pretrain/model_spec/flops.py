@@ -13,9 +13,10 @@ def training_flops_per_token(model: Model) -> float:
     the attention term as in Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only the
     keys that a query attends to: half the sequence under a causal mask, fewer in a band. These are model FLOPs,
     independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers of an
-    encoder-decoder, and its output layer, count once per position that they process. Shaw's relative position vectors
-    count as additional keys. Shared layers count each time they are computed. Factorized embeddings count with their
-    own width in place of `hidden`, and so do their projections.
+    encoder-decoder, and its output layer, count once per position that they process. Vectors of distances (Shaw's,
+    DeBERTa's) count as additional keys. Shared layers count each time they are computed. Factorized embeddings count
+    with their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of the
+    last layer, whose keys and values are those of one use.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.dim_per_head
@@ -27,9 +28,13 @@ def training_flops_per_token(model: Model) -> float:
     for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
         for layer in range(layers):
             keys = model.attention.of_layer(layer).mean_keys(length, causal)
-            multiply_adds += length * (weights + scores * (keys + model.shaw_rows))
+            multiply_adds += length * (weights + scores * (keys + model.distance_rows))
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
+    if model.has_mask_decoder:
+        keys = model.attention.of_layer(encoder_layers - 1).mean_keys(inputs, False)
+        of_one = weights - 2 * shared + scores * (keys + model.distance_rows)
+        multiply_adds += (model.mask_decoder_layers - 1) * inputs * of_one
     head = 0
     if model.task_head is not None:
         head += model.hidden * (model.task_head.outputs + (model.hidden if model.has_pooler else 0))

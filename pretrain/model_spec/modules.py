@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.model import Model
-from pretrain.config.positions import ShawPositions
+from pretrain.config.positions import DisentangledPositions, ShawPositions
 from pretrain.config.task_head import TaskHeadShape
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
@@ -29,6 +29,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
             specs += of_layer
             if number == layers - 1 and model.norm_first:
                 specs += _at(depth, _final_norm(model, name), norm(model))
+    specs += _distances_of_chunks(model)
     specs += _at(depth + 1, "", head(model))
     specs = _with_rates(model, _with_trained(model, specs))
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
@@ -113,9 +114,27 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
             yield from _under(f"{name}norm.", norm(model, model.embedding_dim))
         if layers and model.embedding_size:
             yield from _under(f"{name}projection.", _replicated_linear(model, model.embedding_size, model.hidden))
+        if layers and isinstance(model.positions, DisentangledPositions):
+            yield from _under("distances.", distances(model))
         if layers and model.positions.name == "relative":
             shape = model.relative_num_buckets, model.heads
             yield _matrix(f"relative.{stack}", shape, (None, "tensor"), Normal((scheme.table(),)))
+
+
+def distances(model: Model) -> Iterator[ParameterSpec]:
+    """The vectors of distances that all layers read, and their norm."""
+    init = Normal((SCHEMES[model.init.name](model).table(),))
+    yield _matrix("weight", (model.distance_rows, model.hidden), (None, None), init)
+    if isinstance(model.positions, DisentangledPositions) and model.positions.norm:
+        yield from _under("norm.", norm(model))
+
+
+def _distances_of_chunks(model: Model) -> Iterator[ParameterSpec]:
+    """The uses of `distances` by layers after the first: each stage has a copy, named after its first layer."""
+    if isinstance(model.positions, DisentangledPositions):
+        for number in range(1, model.layers):
+            name = f"encoder.layers.{number}.distances."
+            yield from _at(number + 1, "", _aliases(_under(name, distances(model)), name, "embedding.distances."))
 
 
 def layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
@@ -161,6 +180,7 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
     yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias))
     yield from _under("self_attention.core_attention.shaw.", shaw(model))
+    yield from _under("self_attention.", _disentangled(model, Normal((query,)), Normal((key,))))
     if model.qk_norm:
         for name in ("q", "k"):
             yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.dim_per_head))
@@ -180,10 +200,22 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
 def shaw(model: Model) -> Iterator[ParameterSpec]:
     """Shaw's tables of relative positions, which are added to keys and values: one per head, or one for all heads."""
     if isinstance(model.positions, ShawPositions):
-        shape = (model.heads if model.positions.per_head else 1, model.shaw_rows, model.dim_per_head)
+        shape = (model.heads if model.positions.per_head else 1, model.distance_rows, model.dim_per_head)
         axes = ("tensor" if model.positions.per_head else None, None, None)
-        init = Normal((SCHEMES[model.init.name](model).projection(model.shaw_rows, model.dim_per_head),))
+        init = Normal((SCHEMES[model.init.name](model).projection(model.distance_rows, model.dim_per_head),))
         yield from (_matrix(name, shape, axes, init) for name in ("keys", "values"))
+
+
+def _disentangled(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpec]:
+    """Projections of the vectors of distances, and the biases of queries and values where keys have none."""
+    if not isinstance(model.positions, DisentangledPositions):
+        return
+    width, key_bias = model.heads * model.dim_per_head, model.capabilities.key_bias
+    if not model.positions.shared_projections:
+        yield from _under("position_key.", column(model.hidden, width, key, key_bias))
+        yield from _under("position_query.", column(model.hidden, width, query, True))
+    if not key_bias:
+        yield from (_vector(name, width, axis="tensor") for name in ("query_bias", "value_bias"))
 
 
 def head(model: Model) -> Iterator[ParameterSpec]:
@@ -193,6 +225,10 @@ def head(model: Model) -> Iterator[ParameterSpec]:
         yield from _under("head.", task_head(model, model.task_head))
     if not model.has_vocabulary_logits:
         return
+    if model.has_mask_decoder:
+        init = Normal((SCHEMES[model.init.name](model).table(),))
+        shape = model.sequence_length, model.hidden
+        yield _matrix("mask_decoder.positions.position_embeddings.weight", shape, (None, None), init)
     if model.capabilities.masked_head:
         yield from _under("head.transform.", _replicated_linear(model, model.hidden, model.embedding_dim))
         yield from _under("head.norm.", norm(model, model.embedding_dim))

@@ -16,6 +16,7 @@ from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
 from pretrain.models.adapter import Adapter
 from pretrain.models.attentions import CrossAttention, SelfAttention
+from pretrain.models.disentangled import DisentangledSelfAttention
 from pretrain.models.lora import column_with_lora, row_with_lora
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
@@ -95,6 +96,11 @@ def linear_of(megatron: MegatronConfig, target: str, direction: Literal["column"
     return column_with_lora(kernels, lora) if direction == "column" else row_with_lora(kernels, lora)
 
 
+def _without_bias(linear: type[nn.Module]) -> Callable[..., nn.Module]:
+    """megatron-core gives queries, keys and values a bias wherever other layers have one."""
+    return lambda *args, **kwargs: linear(*args, **(kwargs | {"bias": False}))
+
+
 class FeedForward(MLP):
     """megatron-core's, with dropout between its matrices. If gated, gate and value of each feature lie side by side, so
     that tensor ranks share features and not halves."""
@@ -125,11 +131,14 @@ def layer_parts(
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
     of_heads = kernels.norm[model.norm_type] if model.qk_norm else None
+    disentangled = model.positions.name == "disentangled"
+    qkv = linear("qkv", "column")
     self_attention = ModuleSpec(
-        module=SelfAttention,
-        params={"attn_mask_type": AttnMaskType.causal},  # not read: the part says it
+        module=DisentangledSelfAttention if disentangled else SelfAttention,
+        # The kind of mask is not read: the part says it.
+        params={"attn_mask_type": AttnMaskType.causal} | ({"model": model} if disentangled else {}),
         submodules=SelfAttentionSubmodules(
-            linear_qkv=linear("qkv", "column"),
+            linear_qkv=qkv if model.has_qkv_bias or not model.bias else _without_bias(qkv),
             core_attention=partial(core, kind=part),
             linear_proj=linear("projection", "row"),
             q_layernorm=of_heads,

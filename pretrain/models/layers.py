@@ -22,6 +22,7 @@ from pretrain.attention.cache import KeyValueCache, Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout, layer_parts
+from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.stream import Part, Stream
@@ -92,12 +93,20 @@ class Layer(TransformerLayer):
             attention_mask=own if cache is None else replace(own, cache=cache[self.layer_number]),
             context=memory,
             context_mask=inputs.memory,
-            attention_bias=table_of(given[0], self.part, self.model, self.tp_group.size()) if given else None,
+            attention_bias=self._bias_inputs(given),
         )
         if self.final is not None:
             x = self.final(x)
         out: Tensor = x
         return out
+
+    def _bias_inputs(self, given: list[Tensor]) -> Tensor | DistanceInputs | None:
+        """What attention gets for its scores: T5's table, or what DeBERTa's reads."""
+        if not given:
+            return None
+        if self.model.positions.name == "disentangled":
+            return DistanceInputs(*given)
+        return table_of(given[0], self.part, self.model, self.tp_group.size())
 
     @property
     def is_trained(self) -> bool:
@@ -125,39 +134,81 @@ def share(layer: Layer, first: Layer) -> None:
             setattr(layer.get_submodule(name), leaf, value)
 
 
+class MaskDecoder(nn.Module):
+    """DeBERTa's (arXiv 2006.03654, section 3.2): the last layer, in place of its ordinary use, several times. It reads
+    the states of the layer before it; queries are these with absolute positions, then its own output. The uses `after`
+    the first have the parameters of the last layer, and dropout of their own."""
+
+    global_name = "mask_decoder"
+
+    def __init__(self, model: Model, megatron: MegatronConfig, after: list[Layer]) -> None:
+        super().__init__()
+        self.positions = AbsolutePositions(model, megatron)
+        self.layers = nn.ModuleList(after)
+        for number, layer in enumerate(after):
+            layer.global_name = f"mask_decoder.layers.{number}"
+
+    def forward(self, first: Layer, content_SBH: Tensor, table_RH: Tensor, *, inputs: LayerInputs) -> Tensor:
+        """The states that tokens are predicted from; `first` is the last layer."""
+        query_SBH: Tensor = self.positions(content_SBH, inputs.own["encoder"].positions_BS)
+        for layer in (first, *self.layers):
+            query_SBH = layer(query_SBH, table_RH, content_SBH, inputs=inputs)
+        return query_SBH
+
+
 class Layers(nn.Module):
     """The layers of one chunk. Runs those whose part is in the stream; recomputes them one at a time if the config says
     so."""
 
-    def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final) -> None:
+    def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final, last: bool) -> None:
+        """`last`: it is followed by the head."""
         super().__init__()
         begin, groups = get_transformer_layer_offset(megatron, chunk), ProcessGroupCollection.use_mpu_process_groups()
         layers: list[Layer] = []
-        for index in range(get_num_layers_to_build(megatron, chunk)):
+
+        def build(index: int) -> Layer:
             parts = layer_parts(model, megatron, "encoder" if begin + index < model.stacks[0] else "decoder")
             spec = ModuleSpec(Layer, {"model": model, "final": final}, parts)
-            layer = build_module(spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk)
+            made: Layer = build_module(
+                spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk
+            )
+            return made
+
+        for index in range(get_num_layers_to_build(megatron, chunk)):
+            layer = build(index)
             if model.shared_layers:
                 share(layer, next((before for before in layers if before.part == layer.part), layer))
             layers.append(layer)
         self.layers = nn.ModuleList(layers)
+        self.distances = Distances(model, megatron, begin) if model.positions.name == "disentangled" else None
+        self.mask_decoder: MaskDecoder | None = None
+        if last and model.has_mask_decoder:
+            after = [build(len(layers) - 1) for _ in range(model.mask_decoder_layers - 1)]
+            for layer in after:
+                share(layer, layers[-1])
+            self.mask_decoder = MaskDecoder(model, megatron, after)
         self.recomputes = megatron.recompute_granularity == "full"
 
-    def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
-        """The stream, after this chunk's layers."""
+    def forward(self, stream_PBH: Tensor, inputs: LayerInputs, head: bool = True) -> Tensor:
+        """The stream, after this chunk's layers. `head`: the head reads it, if the chunk has one."""
         # megatron-core's schedules free what is sent, which a view would keep.
         stream: Tensor = make_viewless_tensor(inp=stream_PBH, requires_grad=True, keep_graph=True)
         parts = inputs.stream.apart(stream)
-        for layer in self._layers():
+        if self.distances is not None:
+            parts["tables"] = self.distances()
+        decoder = self.mask_decoder if head else None
+        for number, layer in enumerate(self._layers(), 1):
             if layer.part not in parts:
                 continue
             given = parts[layer.part], *layer.others_of(parts)
+            decodes = decoder is not None and number == len(self.layers)
+            compute: Callable[..., Tensor] = partial(decoder, layer) if decodes else layer  # type: ignore[arg-type]
             if self.recomputes and self.training:
                 if layer.is_trained and not any(x.requires_grad for x in given):  # after frozen parameters alone
                     given = given[0].detach().requires_grad_(), *given[1:]  # autograd sees no other inputs
-                parts[layer.part] = tensor_parallel.checkpoint(partial(layer.__call__, inputs=inputs), False, *given)
+                parts[layer.part] = tensor_parallel.checkpoint(partial(compute, inputs=inputs), False, *given)
             else:
-                parts[layer.part] = layer(*given, inputs=inputs)
+                parts[layer.part] = compute(*given, inputs=inputs)
         return inputs.stream.joined(parts)
 
     def remember(self, memory_SBH: Tensor, cache: KeyValueCache) -> None:

@@ -58,7 +58,9 @@ class Network(LanguageModule):
         self.received: Tensor | None = None
         if first:
             self.embedding = Embedding(model, megatron, parts.embedding)
-        self.decoder = Layers(model, megatron, chunk, parts.final)  # of either stack: megatron-core looks for the name
+        self.decoder = Layers(
+            model, megatron, chunk, parts.final, last
+        )  # of either stack: megatron-core looks for the name
         if last and model.task_head is not None:
             answers = DetectorHead if model.task_head.kind == "detector" else AnswerHead
             self.head: nn.Module = answers(model, megatron)
@@ -98,7 +100,8 @@ class Network(LanguageModule):
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
         inputs = self._inputs(batch, cache)
-        stream = self.decoder(self.embedding(batch, inputs.stream) if self.pre_process else self.received, inputs)
+        before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
+        stream = self.decoder(before, inputs, head)
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream

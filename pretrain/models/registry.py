@@ -23,6 +23,8 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "roformer": FamilyParts(head=MaskedHead),
     "albert": FamilyParts(head=MaskedHead),
     "electra": FamilyParts(head=partial(MaskedHead, activation="gelu")),
+    "deberta": FamilyParts(head=MaskedHead),
+    "deberta_v2": FamilyParts(head=MaskedHead),
     "xlm": FamilyParts(head=heads.plain),
 }
 

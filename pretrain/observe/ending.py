@@ -86,6 +86,8 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
         return False
     if model.family == "bert" and not model.segments:
         return False
+    if model.has_mask_decoder:
+        return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
 
 
@@ -95,7 +97,7 @@ def _has_a_class_with_its_head(model: Model, loss: str) -> bool:
     blocks = any(pattern.name == "bigbird" for pattern in model.attention.pattern)
     if model.task_head.kind == "choice":
         dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
-        return (dense or blocks) and model.family in ("bert", "albert", "roberta", "gpt")
+        return (dense or blocks) and model.family in ("bert", "albert", "roberta", "deberta_v2", "gpt")
     if model.task_head.kind == "sequence":
         return model.family != "transformer" and not blocks
     if model.family in ("transformer", "ctrl") or (model.family == "gpt" and model.norm == "post"):

@@ -13,6 +13,12 @@ _BERT = {
     "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
     "binary_head": True,    "embedding_norm": True, "init": {"scale_residual": False}, "attention": {},
 }  # fmt: skip
+_DEBERTA = _BERT | {"family": "deberta", "binary_head": False}
+_BUCKETS = {
+    "positions": {
+        "name": "disentangled", "max_distance": 24, "num_buckets": 8, "shared_projections": True, "norm": True,
+    },
+}  # fmt: skip
 _ALBERT = _BERT | {"family": "albert", "embedding_size": 24, "shared_layers": True, "activation": "gelu_tanh"}
 _TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "init": {"scale_residual": False}, "attention": {}}
 _T5 = _TARGET | {
@@ -55,6 +61,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
     "electra": {
         "model": _BERT | {"family": "electra", "binary_head": False, "embedding_size": 24},
+        "objective": {"name": "masked"},
+    },
+    "deberta": {
+        "model": _DEBERTA | {"positions": {"name": "disentangled", "max_distance": 8}}, "objective": {"name": "masked"},
+    },
+    "deberta_v2": {
+        "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0}, "objective": {"name": "masked"},
+    },
+    "deberta-decoder": {
+        "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0, "mask_decoder_layers": 2},
         "objective": {"name": "masked"},
     },
     "roformer": {
@@ -135,7 +151,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
     "qwen3": {"model": _LLAMA | {"positions": _YARN, "qk_norm": True, "head_dim": 24}},
 }  # fmt: skip
-LIKE_OTHERS = ("electra", "shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
+LIKE_OTHERS = ("electra", "deberta_v2", "shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
+
+
+def needs_one_chunk(family: str) -> bool:
+    """Whether a stage must have all its layers in one chunk, as layers share parameters."""
+    model = FAMILIES[family]["model"]
+    positions = model.get("positions")
+    return "shared_layers" in model or (isinstance(positions, dict) and positions.get("name") == "disentangled")
 
 
 def each(families: Iterable[str]) -> list[Any]:

@@ -62,6 +62,7 @@ CASES: dict[str, Case] = {
     "gpt-sharded": Case("gpt", (*_GPT, *_DROPOUT), ("cp2dp2+zero2",)),
     "bert": Case("bert", _OTHERS),
     "roberta": Case("roberta", _OTHERS),
+    "deberta": Case("deberta", _OTHERS),
     "t5": Case("t5", (*_OTHERS, "model.target_length=16")),
     "transformer": Case("transformer", (*_OTHERS, "model.target_length=64"), dataset="pairs"),
     "bart": Case("bart", (*_OTHERS, "model.target_length=64")),

@@ -24,7 +24,7 @@ TOLERANCE, BF16_TOLERANCE = 1e-6, 2e-3
 KINKED_TOLERANCE = 1e-3
 """of ReLU's cases on other machines: rounding decides on which side of the kink an input lies that is nearly zero"""
 
-ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "transformer", "bart")
+ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "deberta", "transformer", "bart")
 """Cases that share a model among ranks as another does, too: on one rank they are tried with every test run."""
 
 _ALL = [(name, layout) for name, case in CASES.items() for layout in case.layouts]

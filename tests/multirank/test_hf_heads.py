@@ -36,7 +36,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "both orders": {**OBJECTIVES["classification"], "pair": "pair", "both_orders": True},
 }
 SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
-_ENCODERS = ("bert", "albert", "roformer", "roberta", "longformer", "tlm")
+_ENCODERS = ("bert", "albert", "deberta", "deberta_v2", "roformer", "roberta", "longformer", "tlm")
 _DECODERS = ("gpt", "gpt-banded", "bloom", "llama", "mistral", "qwen2", "qwen3")
 _ROWS_ALONE = ("gpt-post", "ctrl", "gemma")
 """classes of transformers for rows, and none for tokens"""
@@ -46,7 +46,7 @@ CASES = [
     *((family, name) for family in ("t5", "t5v1.1", "bart") for name in ("classification", "regression", "spans")),
     *(("gemma2", name) for name in ("classification", "regression", "tagging")),
     ("bigbird", "tagging"),
-    *((family, "choice") for family in ("bert", "albert", "roberta", "bigbird", "gpt", "gpt-post")),
+    *((family, "choice") for family in ("bert", "albert", "deberta_v2", "roberta", "bigbird", "gpt", "gpt-post")),
     *((family, "both orders") for family in ("gpt", "gpt-post")),
     *((family, "choice and tokens") for family in ("gpt", "gpt-untied", "gpt-post")),
 ]
@@ -67,6 +67,7 @@ REFUSED = {
     ("gpt-post", "tagging"): "no class for token classification",
     ("gemma", "spans"): "no class for question answering",
     ("roformer", "choice"): "its class reads the last position, without a dense layer",
+    ("deberta", "choice"): "transformers has no such class of DeBERTa v1",
     ("longformer", "choice"): "its class makes the tokens of the question global",
     ("tlm", "choice"): "its class has a second linear layer",
     ("llama", "choice"): "no class for multiple choice",
@@ -239,7 +240,8 @@ TRIPS = [
     ("bert", "classification"), ("gpt", "regression"), ("gpt-banded", "classification"), ("bart", "spans"),
     ("bert", "choice"), ("gpt-untied", "choice and tokens"), ("gpt", "both orders"),
     *map(slow, (
-        ("albert", "classification"), ("roformer", "regression"), ("roberta", "classification"), ("roberta", "spans"),
+        ("albert", "classification"), ("deberta", "classification"), ("deberta_v2", "choice"), ("deberta_v2", "spans"),
+        ("roformer", "regression"), ("roberta", "classification"), ("roberta", "spans"),
         ("longformer", "tagging"), ("longformer", "classification"), ("tlm", "classification"), ("bigbird", "tagging"),
         ("gpt", "tagging"), ("gpt-post", "classification"), ("bloom", "classification"), ("llama", "classification"),
         ("llama", "spans"), ("mistral", "spans"), ("qwen2", "classification"), ("qwen3", "tagging"),

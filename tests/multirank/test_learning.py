@@ -126,7 +126,9 @@ def test_an_albert_learns_the_order_of_segments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "text"), [slow(("roformer", copies)), slow(("tlm", translations))], ids=["roformer", "tlm"]
+    ("family", "text"),
+    [slow(("roformer", copies)), slow(("deberta", copies)), slow(("tlm", translations))],
+    ids=["roformer", "deberta", "tlm"],
 )
 def test_an_encoder_finds_masked_words_by_their_place(family: str, text: Text) -> None:
     """At another distance, or in the other language: at random they would cost ln 64 or ln 32."""

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.families import family_config
+from tests.helpers.families import family_config, needs_one_chunk
 from tests.helpers.planted import check_sound, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 LAYOUTS = ("tp2pp2+sp", "pp2+vp2", "cp2", "tp2+sp", "dp2", "dp2+zero2", "pp2dp2+zero3")
 PARTS = {
     "albert": "layers shared by name, narrow embeddings, order of segments",
+    "deberta": "disentangled attention, projections of distances of its own",
+    "deberta-decoder": "distances in buckets with the projections of tokens, a mask decoder",
     "roformer": "interleaved rotary positions in an encoder",
     "tlm": "languages, positions that begin anew",
     "t5": "distances in buckets, an encoder and a decoder",
@@ -26,7 +28,7 @@ PARTS = {
 @pytest.mark.parametrize("family", PARTS)
 def test_a_model_with_these_parts_is_the_same_run(family: str, tmp_path: Path) -> None:
     config = family_config(family, precision="bf16")
-    # Chunks of shared layers would each have a copy.
-    rows = table(config, tmp_path, [text for text in LAYOUTS if not (config.model.shared_layers and "vp" in text)])
+    # Chunks of layers that share parameters would each have a copy.
+    rows = table(config, tmp_path, [text for text in LAYOUTS if not (needs_one_chunk(family) and "vp" in text)])
     check_sound(rows)
     assert {row.job.config.precision for row in rows} == {"fp32", "bf16"}

@@ -44,7 +44,7 @@ def test_all_published_sizes_are_shipped() -> None:
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
     others = {f"{family}/{size}" for family in ("bert", "roberta", "bart") for size in ("base", "large")}
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
-    others |= {"roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
+    others |= {"deberta/base", "deberta/large", "roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
     byt5 = {f"byt5/{size}" for size in ("small", "base", "large", "xl", "xxl")}
@@ -205,6 +205,18 @@ def test_albert_counts_its_layers_once(size: str, parameters: int) -> None:
     config = read(f"albert/{size}")
     assert num_parameters(config.model, padded=False) == parameters
     assert config.optimizer.name == "lamb"
+
+
+# Elements of transformers' DebertaForMaskedLM, which has no embeddings of absolute positions. The paper has 134 million
+# for base.
+@pytest.mark.parametrize(("size", "parameters"), [("base", 139_244_121), ("large", 406_264_921)])
+def test_deberta_has_the_size_of_transformers_own_and_positions_for_its_mask_decoder(
+    size: str, parameters: int
+) -> None:
+    model = read(f"deberta/{size}").model
+    assert num_parameters(model, padded=False) == parameters + model.sequence_length * model.hidden
+    without = model.model_copy(update={"mask_decoder_layers": 0})
+    assert num_parameters(without, padded=False) == parameters
 
 
 # Elements of transformers' ElectraForPreTraining and ElectraForMaskedLM, each with tables of its own.

@@ -13,6 +13,7 @@ from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
 from pretrain.checkpoint.hf.ctrl import CTRL
+from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
 from pretrain.checkpoint.hf.electra import ELECTRA
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gpt2 import GPT2
@@ -41,6 +42,8 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "roformer": (ROFORMER,),
     "albert": (ALBERT,),
     "electra": (ELECTRA,),
+    "deberta": (DEBERTA,),
+    "deberta_v2": (DEBERTA_V2,),
     "xlm": (XLM,),
 }
 """our family -> families of Hugging Face that its models are exported to: the first that `takes` the model"""

@@ -165,7 +165,7 @@ class WorkloadBuilder:
         stages, layers, backward_layers = self._stage_shapes(layouts)
         return StepWorkload(
             model=model_shapes(model, count),
-            stacks=layer_stacks(model, layers[:, rows], backward_layers[:, rows]),
+            stacks=layer_stacks(model, layers[:, rows], backward_layers[:, rows], stages.predicts[rows]),
             stages=stages.take(rows),
             layout=sizes.take(rows),
             step=self._step_settings(choices, layouts, rows, width),

@@ -30,12 +30,28 @@ def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
 def layer_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
     """Matrix products of a layer's forward pass on one rank, without attention and cross-attention."""
     model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
-    return [
-        (positions, (model.query_dim + 2 * model.key_dim) / tensor, model.hidden),
+    products = [
+        _qkv_product(work, stack),
         (positions, model.hidden, model.query_dim / tensor),
         (positions, (1 + model.gated) * model.ffn / tensor, model.hidden),
         (positions, model.hidden, model.ffn / tensor),
     ]
+    if model.distance_linears.any():
+        products.append((model.distance_rows, model.distance_features / tensor, model.hidden))
+    return products
+
+
+def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
+    model = work.model
+    return positions_of(work, stack), (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
+
+
+def decoder_products(work: StepWorkload) -> list[Product]:
+    """Matrix products before the head, beside those of layers, where the last layer reads the states of the layer
+    before it: keys and values of these, made with their queries in each of its uses."""
+    uses = work.model.decoder_uses
+    m, n, k = _qkv_product(work, work.stacks[-1])
+    return [(m * uses, n, k)] if uses.any() else []
 
 
 def adapter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
@@ -106,7 +122,8 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
 def head(work: StepWorkload, c: Constants) -> Array:
     """Seconds forward and backward of logits and loss, which no precision computes in fp8."""
     positions, columns, depth = head_product(work)
-    forward, backward = _products(work, c, [(positions, columns, depth)], np.zeros_like(columns))
+    products = [(positions, columns, depth), *decoder_products(work)]
+    forward, backward = _products(work, c, products, np.zeros_like(columns))
     moved = c.loss_passes * positions * columns * 4
     return forward + backward + moved / (work.device.memory_bytes_per_s * c.memory_share)
 

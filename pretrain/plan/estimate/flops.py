@@ -40,7 +40,7 @@ def _head(work: StepWorkload) -> Array:
     model = work.model
     positions, columns, depth = compute.head_product(work)
     transform = (model.head_transform * positions / work.layout.sequence_slices, depth, model.hidden)
-    return _operations([(positions, columns, depth), transform])
+    return _operations([(positions, columns, depth), transform, *compute.decoder_products(work)])
 
 
 def _operations(products: list[compute.Product]) -> Array:
@@ -54,7 +54,7 @@ def _attention(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
     written = attention.score_bytes > 0
     all_keys = np.where(attention.score_biases > 0, stack.length, stack.computed_keys)
-    keys = np.where(written, attention.score_share * stack.length, all_keys) + model.shaw_rows
+    keys = np.where(written, attention.score_share * stack.length, all_keys) + model.distance_rows
     cross_written = work.attention.cross_score_bytes > 0
     pair = 2 * heads * model.head_dim * stack.length
     forward, backward = np.zeros_like(pair), np.zeros_like(pair)

@@ -146,7 +146,7 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     outside = outside + (2 + crossing) * adapter / slices
     # Flash attention keeps its output itself.
     keeps_output = np.where(work.attention.score_bytes > 0, model.keeps_projection_input, 1.0)
-    attention = queries + 2 * keys + keeps_output * queries
+    attention = queries + 2 * keys + model.bias_copies + keeps_output * queries
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
@@ -190,7 +190,7 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     score_bytes = np.where(kernel == KERNELS.index("unfused"), 4 + width + 1 + width, width * 2 + 1)
     scores = np.where(kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
     scaled = np.where(model.grouped | (model.rotary > 0), 0.0, model.head_dim)  # queries that are no copy already
-    written = heads * (stack.length * share * attention.score_bytes + (scaled + 2 * model.shaw_rows) * width)
+    written = heads * (stack.length * share * attention.score_bytes + (scaled + model.kept_distance_rows) * width)
     scores = np.where(attention.score_bytes > 0, written, scores)
     scores = scores + work.kept_score_biases * heads * stack.length * width
     scores = scores + positions / work.step.micro_sequences * stack.length * share * attention.pair_bytes

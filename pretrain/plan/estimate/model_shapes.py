@@ -9,6 +9,7 @@ import numpy as np
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
+from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.model_spec.modules import parameter_specs
@@ -32,7 +33,9 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         answers=answers,  # beside logits they count for nothing
         label_length=model.label_length,
         rotary=model.positions.name == "rotary",
-        shaw_rows=model.shaw_rows,
+        distance_rows=model.distance_rows,
+        **_distances(model),
+        decoder_uses=model.mask_decoder_layers if model.has_mask_decoder else 0,
         qk_norm=model.qk_norm,
         layer_norms=4 if model.norm == "sandwich" else 2,
         adapter_dim=0 if model.finetune.adapters is None else model.finetune.adapters.size,
@@ -45,6 +48,25 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         embedding_projection=model.embedding_size is not None,
         shared_layers=model.shared_layers,
     )
+
+
+def _distances(model: Model) -> dict[str, int]:
+    """What is computed and kept of vectors of distances."""
+    width = model.heads * model.dim_per_head
+    if not isinstance(model.positions, DisentangledPositions):
+        return {
+            "kept_distance_rows": 2 * model.distance_rows,
+            "distance_linears": 0,
+            "distance_features": 0,
+            "bias_copies": 0,
+        }
+    shared = model.positions.shared_projections
+    return {
+        "kept_distance_rows": 0,
+        "distance_linears": 1 if shared else 2,
+        "distance_features": (3 if shared else 2) * width,
+        "bias_copies": 0 if model.capabilities.key_bias else width,
+    }
 
 
 def _keeps_input(model: Model, target: str) -> bool:
@@ -66,10 +88,13 @@ def _trains_output(model: Model) -> bool:
     return next(spec.trained for spec in parameter_specs(model) if spec.name == output)
 
 
-def layer_stacks(model: Model, layers: Array, backward_layers: Array) -> tuple[LayerStack, ...]:
+def layer_stacks(model: Model, layers: Array, backward_layers: Array, predicts: Array) -> tuple[LayerStack, ...]:
     """Stacks that `model` has, encoder first. `layers`: layers of the encoder and of the decoder on each stage of each
-    layout, [2, n, s]; `backward_layers`: those of them with a backward pass."""
+    layout, [2, n, s]; `backward_layers`: those of them with a backward pass; `predicts` [n, s]: 1 on the last stage."""
     stacks, count = [], layers.shape[1]
+    if model.has_mask_decoder:
+        again = (model.mask_decoder_layers - 1) * predicts
+        layers, backward_layers = (x + np.stack([again, np.zeros_like(again)]) for x in (layers, backward_layers))
     for is_decoder, depth in enumerate(model.stacks):
         if depth:
             length = model.label_length if is_decoder else model.sequence_length
@@ -135,7 +160,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     else:
         shares, key_copies = [1.0], [_key_copies(pattern, model, on_cpu) for pattern in patterns]
     pairs = 1.0 if writes_scores or (learned and not model.is_encoder_decoder) else 0.0
-    rows = 8.0 if model.shaw_rows else 0.0  # which row of the tables each pair picks
+    rows = 8.0 if model.distance_rows else 0.0  # which row of the tables each pair picks
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
     capped = width if model.attention_logit_softcap is not None else 0.0
     dropped = mask_bytes + width if drops else rounded

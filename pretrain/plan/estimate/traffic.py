@@ -73,10 +73,36 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
     repeated = np.where(shared, sums * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
     encoder_gradient = np.where(crosses, np.where(shared, 1.0, 2.0) * encoder_sent, 0.0)
+    of_table = _distance_table_bytes(work)
     return TensorBytes(
-        forward=2 * sums * sent + np.where(crosses & shared, encoder_sent, 0.0),
-        backward=2 * sums * sent + encoder_gradient + repeated,
-        repeated=repeated,
+        forward=2 * sums * sent + np.where(crosses & shared, encoder_sent, 0.0) + of_table.forward,
+        backward=2 * sums * sent + encoder_gradient + repeated + of_table.backward,
+        repeated=repeated + of_table.repeated,
+    )
+
+
+def _distance_table_bytes(work: StepWorkload) -> TensorBytes:
+    """Bytes of one layer's linear layers on the rows of a distance table: its gradient is summed for each. Under
+    sequence parallelism, ranks take slices of the table, and gather its gradient."""
+    model, ranks, shared = work.model, work.layout.tensor, work.layout.sequence > 0
+    rows = model.distance_rows * (model.distance_linears > 0)
+    one = rows * model.hidden * work.step.activation_bytes * (ranks - 1) / ranks
+    sent = model.distance_linears * one
+    repeated = np.where(shared, sent, 0.0)
+    return TensorBytes(forward=repeated, backward=np.where(shared, sent + one, 2 * sent) + repeated, repeated=repeated)
+
+
+def decoder_bytes(work: StepWorkload) -> TensorBytes:
+    """Bytes before the head, beside those of layers, where the last layer reads the states of the layer before it:
+    these are the input of a linear layer in each of its uses. Under sequence parallelism, the gradient of absolute
+    positions is gathered."""
+    shared = work.layout.sequence > 0
+    one = _gathered(work, work.stacks[-1].length, work.model.hidden)
+    sent = work.model.decoder_uses * one
+    repeated = np.where(shared, sent, 0.0)
+    positions = np.where(shared & (sent > 0), one, 0.0)
+    return TensorBytes(
+        forward=repeated, backward=np.where(shared, sent, 2 * sent) + repeated + positions, repeated=repeated
     )
 
 
@@ -174,7 +200,12 @@ def wire_bytes(work: StepWorkload) -> WireBytes:
         one = tensor_bytes(work, stack)
         tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + one.backward[:, None])
         context_sent += stack.layers * (context_bytes(work, stack) * context_passes(work))[:, None]
-    for ends, end in ((stages.embeds, embedding_bytes(work)), (stages.predicts, head_bytes(work))):
+    ends_bytes = (
+        (stages.embeds, embedding_bytes(work)),
+        (stages.predicts, head_bytes(work)),
+        (stages.predicts, decoder_bytes(work)),
+    )
+    for ends, end in ends_bytes:
         tensor += ends * (end.forward + end.backward)[:, None]
     per_step, per_micro = replica_bytes(work)
     return WireBytes(

@@ -54,8 +54,19 @@ class ModelShapes(Entries):
     label_length: Array
     """positions of a sequence that have a label"""
     rotary: Array
-    shaw_rows: Array
-    """rows of the distance tables that queries and probabilities are multiplied with"""
+    distance_rows: Array
+    """rows of the distance tables that queries and probabilities, or queries and keys, are multiplied with"""
+    kept_distance_rows: Array
+    """rows of them whose products each query keeps"""
+    distance_linears: Array
+    """linear layers that each layer applies to the rows of a distance table; 0: none"""
+    distance_features: Array
+    """outputs of all of these for each row"""
+    bias_copies: Array
+    """width of what is copied of each position's queries, keys and values to add a bias"""
+    decoder_uses: Array
+    """uses of the last layer before tokens are predicted, which each read the states of the layer before it, too; 0:
+    the last layer is like others"""
     qk_norm: Array
     """1 if queries and keys are normalized"""
     layer_norms: Array
@@ -106,7 +117,7 @@ class LayerStack(Entries):
     """Identical layers: those of an encoder, or of a decoder."""
 
     layers: Array
-    """layers on a stage of each kind, [n, s]"""
+    """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
     backward_layers: Array
     """layers among them with a backward pass: the others lie below everything that is trained, [n, s]"""
     length: Array

@@ -18,7 +18,7 @@ from pretrain.model_spec.parameters import (
     num_rank_parameters,
     parameters_by_chunk,
 )
-from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.families import FAMILIES, family_config, needs_one_chunk
 from tests.helpers.small_configs import small_model as model
 from tests.helpers.tiny import tiny_config
 
@@ -104,8 +104,8 @@ LAYOUTS = [
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("parallel", LAYOUTS, ids=str)
 def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, parallel: dict[str, int]) -> None:
-    if FAMILIES[family]["model"].get("shared_layers") and "virtual" in parallel:
-        pytest.skip("layers that are one lie in one chunk of each stage")
+    if needs_one_chunk(family) and "virtual" in parallel:
+        pytest.skip("layers that share parameters lie in one chunk of each stage")
     config = family_config(family, parallel=parallel)
     layout = plan_layout(config, config.parallel.model_ranks)
     held = [h for chunk in chunk_parameters(config.model, layout) for h in chunk]
@@ -113,7 +113,7 @@ def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, paralle
     assert sorted(d.name for d in own) == sorted(d.name for d in parameter_specs(config.model) if d.alias_of is None)
     copies = [h for h in held if h.copy]
     head = {"output_layer.weight"} if config.model.tie_word_embeddings and layout.pipeline > 1 else set()
-    again = {f"encoder.layers.{4 // layout.pipeline}."} if config.model.shared_layers and layout.pipeline > 1 else set()
+    again = {f"encoder.layers.{4 // layout.pipeline}."} if needs_one_chunk(family) and layout.pipeline > 1 else set()
     assert {h.name for h in copies if h.stages == "ends"} == head
     assert {h.name[: len("encoder.layers.2.")] for h in copies if h.stages == "all"} == again
     assert {h.spec.name for h in held if h.stages != "own"} == {h.spec.name for h in copies}

@@ -42,7 +42,7 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
     config, layouts = _with_teacher(_load(path)), layouts_to_verify(world)
     if config.generator is not None:  # which DeepSpeed does not train
         layouts = [layout for layout in layouts if not layout.shards_by_deepspeed]
-    if config.model.shared_layers:  # which are in one chunk of each stage
+    if config.model.shared_layers or config.model.positions.name == "disentangled":  # in one chunk of each stage
         layouts = [layout for layout in layouts if layout.virtual == 1]
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)

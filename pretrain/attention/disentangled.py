@@ -1,0 +1,87 @@
+"""Disentangled attention (DeBERTa: He et al. 2020, arXiv 2006.03654, section 3.1): content and distance of a token each
+have vectors of their own.
+
+    score_ij = (q_i k_j + q_i K_r(i - j) + k_j Q_r(i - j)) / sqrt(3 D)       K, Q: keys and queries of distances
+
+The last term's row is the one that the authors' code reads (DeBERTa/deberta/disentangled_attention.py), where the paper
+has r(j - i). The tables have few rows, one for each bucket of distances: every query and key is multiplied with every
+row once, and scores are gathered from these products.
+
+Shapes: B batch, H heads, Q queries, K keys, D head width, R rows of the tables.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pretrain.attention.patterns.base import Drop
+from pretrain.config.positions import DisentangledPositions
+
+
+def bucket(distances: Tensor, settings: DisentangledPositions) -> Tensor:
+    """Row of each distance (query's position minus key's), int64, between 0 and twice the number of buckets. The
+    logarithm is the authors' (`make_log_bucket_position`), in fp32 as theirs: a distance at the border of two buckets
+    falls into the same one."""
+    buckets = settings.num_buckets
+    if buckets is None:
+        half, rows = settings.max_distance, distances
+    else:
+        half, exact = buckets, buckets // 2
+        far = distances.abs().clamp(min=exact)
+        growth = torch.tensor((settings.max_distance - 1) / exact, device=distances.device).log()
+        steps = torch.ceil((far / exact).log() / growth * (exact - 1)).long() + exact
+        rows = torch.where(distances.abs() <= exact, distances, distances.sign() * steps)
+    return (rows + half).clamp(0, 2 * half - 1)
+
+
+def _gathered(products: Tensor, rows: Tensor) -> Tensor:
+    """products [B, H, X, R] at rows [X, Y] -> [B, H, X, Y]"""
+    out: Tensor = _Gather.apply(products, rows)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Gather(torch.autograd.Function):
+    """torch's keeps the products for their shape alone, and sums the gradient of a row in half precision."""
+
+    @staticmethod
+    def forward(ctx: Any, products: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.count = products.shape[-1]
+        return products.gather(-1, rows.expand(*products.shape[:2], -1, -1))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        sums = torch.zeros(*gradient.shape[:-1], ctx.count, dtype=wide, device=gradient.device)
+        sums.scatter_add_(-1, rows.expand_as(gradient), gradient.to(wide))
+        return sums.to(gradient.dtype), None
+
+
+@dataclass(frozen=True)
+class DisentangledAttention:
+    """Attention of one layer. See `cases.DistanceVectors`."""
+
+    settings: DisentangledPositions
+    distances_2RHD: Tensor
+    """keys and queries of distances, of this rank's heads"""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
+    ) -> Tensor:  # fmt: skip
+        """[B, H, Q, D], over full sequences, of as many queries as keys. `mask`: bool, broadcast to [B, H, Q, K];
+        `distances` of keys from their queries, [Q, K]."""
+        keys_HRD, queries_HRD = self.distances_2RHD.to(q.dtype).transpose(1, 2)
+        rows_QK = bucket(-distances, self.settings)
+        q = q * scale
+        scores = q @ k.mT + _gathered(q @ keys_HRD.mT, rows_QK)
+        scores = scores + _gathered(k @ (queries_HRD * scale).mT, rows_QK.mT).mT
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        shares = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+        if dropout is not None:
+            shares = dropout(shares)
+        out: Tensor = shares @ v
+        return out

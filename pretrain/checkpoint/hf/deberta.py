@@ -1,0 +1,204 @@
+"""Our DeBERTa as Hugging Face's: v1, and v2 with v3. No class there has the enhanced mask decoder, so a model that
+predicts tokens through it is not exported; one with a task head is."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import (
+    DebertaConfig,
+    DebertaForMaskedLM,
+    DebertaForQuestionAnswering,
+    DebertaForSequenceClassification,
+    DebertaForTokenClassification,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    DebertaV2ForMultipleChoice,
+    DebertaV2ForQuestionAnswering,
+    DebertaV2ForSequenceClassification,
+    DebertaV2ForTokenClassification,
+)
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.config.model import Model
+from pretrain.config.positions import DisentangledPositions
+from pretrain.errors import ConfigError
+
+_HEAD = "lm_predictions.lm_head"
+_NO_CLASS = "transformers has no such class of DeBERTa v1"
+
+
+def _fields(model: Model, specials: Specials, name: str) -> dict[str, Any]:
+    """Fields that both configs have. Raises ConfigError for a model that neither can express."""
+    check_encoder(model, name, **{"positions.name": "disentangled"})
+    if model.has_mask_decoder:
+        raise ConfigError(
+            f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
+            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned"
+        )
+    positions = _positions(model)
+    return encoder_fields(model, specials) | {
+        "type_vocab_size": model.segments,
+        "relative_attention": True,
+        "max_relative_positions": positions.max_distance,
+        "position_biased_input": False,
+        "pos_att_type": ["c2p", "p2c"],
+        "pooler_dropout": 0.0,
+        "pooler_hidden_act": encoder_fields(model, specials)["hidden_act"],
+        "pooler_hidden_size": model.hidden,
+        "legacy": False,
+    }
+
+
+def _positions(model: Model) -> DisentangledPositions:
+    assert isinstance(model.positions, DisentangledPositions), "checked"
+    return model.positions
+
+
+def v1_config(model: Model, specials: Specials) -> DebertaConfig:
+    """Every field stated. Raises ConfigError for a model that DeBERTa v1 cannot express."""
+    fields = _fields(model, specials, "DeBERTa")
+    for key, value in {"num_buckets": None, "shared_projections": False, "norm": False}.items():
+        if (configured := getattr(model.positions, key)) != value:
+            raise ConfigError(
+                f"Hugging Face's DeBERTa has model.positions.{key}={value}: {configured} is for model.family=deberta_v2"
+            )
+    return DebertaConfig(**fields, architectures=[DebertaForMaskedLM.__name__])
+
+
+def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
+    """Every field stated. Raises ConfigError for a model that DeBERTa v2 cannot express."""
+    positions = _positions(model) if model.positions.name == "disentangled" else DisentangledPositions()
+    return DebertaV2Config(
+        **_fields(model, specials, "DeBERTa v2"),
+        position_buckets=positions.num_buckets or -1,
+        share_att_key=positions.shared_projections,
+        norm_rel_ebd="layer_norm" if positions.norm else "none",
+        conv_kernel_size=0,
+        architectures=[DebertaV2ForMaskedLM.__name__],
+    )
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for attention that is not disentangled in both ways, and for parts that are not known here."""
+    if not tree.get("relative_attention") or tree.get("position_biased_input", True):
+        raise ConfigError(
+            "relative_attention must be true and position_biased_input false: other positions are not known here"
+        )
+    terms = tree.get("pos_att_type") or []
+    terms = terms.lower().split("|") if isinstance(terms, str) else terms
+    if sorted(term.strip() for term in terms) != ["c2p", "p2c"]:
+        raise ConfigError(f"pos_att_type {terms} is not known here: it is c2p and p2c")
+    for key, value in {"talking_head": False, "conv_kernel_size": 0, "embedding_size": tree.get("hidden_size")}.items():
+        if (configured := tree.get(key) or value) != value:
+            raise ConfigError(f"{key} {configured} is not known here: it is {value}")
+
+
+def _section(config: Any) -> dict[str, Any]:
+    section = encoder_section(config)
+    furthest = config.max_relative_positions
+    positions = {
+        "name": "disentangled",
+        "max_distance": furthest if furthest > 0 else section["sequence_length"],
+    }
+    return section | {"segments": config.type_vocab_size, "positions": positions}
+
+
+def model_of_v1(config: DebertaConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    return _section(config) | {"family": "deberta"}
+
+
+def model_of_v2(config: DebertaV2Config) -> dict[str, Any]:
+    """Our `model` section."""
+    section, buckets = _section(config), getattr(config, "position_buckets", -1)
+    norms = [name.strip() for name in getattr(config, "norm_rel_ebd", "none").lower().split("|")]
+    if unknown := [name for name in norms if name not in ("none", "layer_norm")]:
+        raise ConfigError(f"norm_rel_ebd {unknown[0]} is not known here: it is layer_norm or none")
+    section["positions"] |= {
+        "num_buckets": buckets if buckets > 0 else None,
+        "shared_projections": getattr(config, "share_att_key", False),
+        "norm": "layer_norm" in norms,
+    }
+    return section | {"family": "deberta_v2"}
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "deberta.embeddings.word_embeddings.weight", model)
+    if model.segments:
+        yield same("embedding.encoder.segment_embeddings.weight", "deberta.embeddings.token_type_embeddings.weight")
+    yield from norm("embedding.encoder.norm", "deberta.embeddings.LayerNorm", model)
+    yield same("embedding.distances.weight", "deberta.encoder.rel_embeddings.weight")
+    if _positions(model).norm:
+        yield from norm("embedding.distances.norm", "deberta.encoder.LayerNorm", model)
+    for layer in range(model.layers):
+        ours, theirs = f"encoder.layers.{layer}", f"deberta.encoder.layer.{layer}"
+        yield from _attention(f"{ours}.self_attention", f"{theirs}.attention.self", model)
+        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attention.output.dense", model)
+        yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.attention.output.LayerNorm", model)
+        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.intermediate.dense", model)
+        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.output.dense", model)
+        yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.output.LayerNorm", model)
+    yield from linear("head.transform", f"{_HEAD}.dense", model)
+    yield from norm("head.norm", f"{_HEAD}.LayerNorm", model)
+    yield rows("output_layer.bias", f"{_HEAD}.bias", model)
+
+
+def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+    """Queries, keys and values: v1 has them by head, as here; v2 apart."""
+    if not model.capabilities.key_bias:
+        yield same(f"{ours}.linear_qkv.weight", f"{theirs}.in_proj.weight")
+        yield same(f"{ours}.query_bias", f"{theirs}.q_bias")
+        yield same(f"{ours}.value_bias", f"{theirs}.v_bias")
+        yield same(f"{ours}.position_key.weight", f"{theirs}.pos_proj.weight")
+        yield from linear(f"{ours}.position_query", f"{theirs}.pos_q_proj", model)
+        return
+    yield from by_head(f"{ours}.linear_qkv", [f"{theirs}.{name}_proj" for name in ("query", "key", "value")], model)
+    if not _positions(model).shared_projections:
+        yield from linear(f"{ours}.position_key", f"{theirs}.pos_key_proj", model)
+        yield from linear(f"{ours}.position_query", f"{theirs}.pos_query_proj", model)
+
+
+_HEAD_PREFIXES = ("lm_predictions.", "cls.", "mask_predictions.", "deberta.embeddings.position_embeddings.", "pooler.")
+
+DEBERTA = HfFamily(
+    model_class=DebertaForMaskedLM,
+    model_type="deberta",
+    objective="masked",
+    head_prefixes=_HEAD_PREFIXES,
+    hf_config=v1_config,
+    model_of=model_of_v1,
+    links=links,
+    refuse=refuse,
+    padded=False,  # there, padding attends to nothing, so that its own states are others
+    heads={
+        "sequence": HfHead(
+            model_class=DebertaForSequenceClassification, classifier="classifier", pooler="pooler.dense"
+        ),
+        "choice": _NO_CLASS,
+        "tokens": HfHead(model_class=DebertaForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=DebertaForQuestionAnswering, classifier="qa_outputs"),
+    },
+)
+
+DEBERTA_V2 = HfFamily(
+    model_class=DebertaV2ForMaskedLM,
+    model_type="deberta-v2",
+    objective="masked",
+    head_prefixes=_HEAD_PREFIXES,
+    hf_config=v2_config,
+    model_of=model_of_v2,
+    links=links,
+    refuse=refuse,
+    padded=False,  # there, padding attends to nothing, so that its own states are others
+    heads={
+        "sequence": HfHead(
+            model_class=DebertaV2ForSequenceClassification, classifier="classifier", pooler="pooler.dense"
+        ),
+        "choice": HfHead(model_class=DebertaV2ForMultipleChoice, classifier="classifier", pooler="pooler.dense"),
+        "tokens": HfHead(model_class=DebertaV2ForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=DebertaV2ForQuestionAnswering, classifier="qa_outputs"),
+    },
+)
