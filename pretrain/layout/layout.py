@@ -159,7 +159,6 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         _check_second_model("distillation.teacher", config.of_teacher(), world)
     if config.generator is not None:
         _check_second_model("generator", config.of_generator(), world)
-        _check_two_trained_models(parallel)
     data = world // parallel.model_ranks
     if trains:
         _check_sharding(parallel, parallel.context * data)
@@ -182,20 +181,6 @@ def _check_second_model(name: str, config: RunConfig, world: int) -> None:
         plan_layout(config, world, trains=False)
     except ConfigError as error:
         raise ConfigError(f"{name} is computed on the layout of the model, and {error}") from None
-
-
-def _check_two_trained_models(parallel: Parallel) -> None:
-    """Refuse what does not work with two models whose gradients are complete only after both backward passes."""
-    if parallel.zero_engine == "deepspeed" and parallel.zero:
-        raise ConfigError(
-            f"with a generator, DeepSpeed's stage {parallel.zero} is not supported, as it reduces the gradients of one "
-            "model: set parallel.zero_engine=megatron and parallel.zero=1 or 0"
-        )
-    if parallel.overlap:
-        raise ConfigError(
-            "with a generator, the gradient of shared embeddings is complete only after both models' passes, and "
-            "parallel.overlap sends it earlier: turn parallel.overlap off"
-        )
 
 
 def _check_blocks(sizes: Mapping[str, int], name: str, ranks: int) -> None:

@@ -41,6 +41,19 @@ def generator_specs(config: RunConfig) -> list[ParameterSpec]:
     return [spec for spec in specs if spec.alias_of is None and spec.name.removeprefix(PREFIX) not in SHARED_TABLES]
 
 
+def model_chunk_parameters(config: RunConfig, layout: Layout) -> list[list[StageParameter]]:
+    """The parameters of each pipeline chunk of a run's model. Those whose copy is the generator's are shared with its
+    stage."""
+    chunks = chunk_parameters(config.model, layout)
+    if config.generator_model is None:
+        return chunks
+    of_generator = {held.name: held for chunk in chunk_parameters(config.generator_model, layout) for held in chunk}
+    return [
+        [replace(held, stages=of_generator[held.name].stages) if held.name in SHARED_TABLES else held for held in chunk]
+        for chunk in chunks
+    ]
+
+
 def generator_chunk_parameters(config: RunConfig, layout: Layout) -> list[list[StageParameter]]:
     """The parameters of each pipeline chunk of the generator that its modules have of their own, under their names in
     it. On the last of several stages, the output projection is a copy of the model's token embedding."""

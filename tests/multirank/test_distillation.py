@@ -25,6 +25,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "cp2-dp2-zero1": {"context": 2, "zero": 1},
     "pp2-vp2-dp2": {"pipeline": 2, "virtual": 2},
     "zero2": {"zero": 2, "zero_engine": "deepspeed"},
+    "dp4-overlap": {"zero": 1, "overlap": True},
+    "zero3-overlap": {"zero": 3, "zero_engine": "deepspeed", "overlap": True},
     "tp2-zero3": {"tensor": 2, "zero": 3, "zero_engine": "deepspeed"},
 }
 

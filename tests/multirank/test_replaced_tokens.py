@@ -37,6 +37,18 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp2-vp2-dp2": {"pipeline": 2, "virtual": 2},
     "pp2-dp2-zero1": {"pipeline": 2, "zero": 1},
     "dp4-full": {"recompute": "full"},
+    "dp4-overlap": {"zero": 1, "overlap": True, "bucket_parameters": 1},
+    "pp2-overlap": {"pipeline": 2, "overlap": True, "bucket_parameters": 1},
+    "pp2-vp2-overlap": {"pipeline": 2, "virtual": 2, "overlap": True},
+    "zero2-overlap": {"zero": 2, "zero_engine": "deepspeed", "overlap": True},
+    "zero3-overlap": {"zero": 3, "zero_engine": "deepspeed", "overlap": True},
+    "zero3-offload": {"zero": 3, "zero_engine": "deepspeed", "offload_optimizer": True, "offload_parameters": True},
+    "pp2-zero1-deepspeed": {"pipeline": 2, "zero": 1, "zero_engine": "deepspeed"},
+    "tp2-pp2-zero2": {"tensor": 2, "pipeline": 2, "zero": 2, "zero_engine": "deepspeed"},
+    "zero2": {"zero": 2, "zero_engine": "deepspeed"},
+    "zero3": {"zero": 3, "zero_engine": "deepspeed"},
+    "tp2+sp-zero3": {"tensor": 2, "sequence": True, "zero": 3, "zero_engine": "deepspeed"},
+    "pp2-zero3": {"pipeline": 2, "zero": 3, "zero_engine": "deepspeed"},
 }
 
 
@@ -52,10 +64,14 @@ def replaced_config(parallel: dict[str, Any], vocabulary: int = VOCABULARY, **se
     )
 
 
-def _step(parallel: dict[str, Any]) -> Any:
-    engine = build_engine(replaced_config(parallel))
+def _step(parallel: dict[str, Any], **sections: Any) -> Any:
+    engine = build_engine(replaced_config(parallel, **sections))
     randomise(engine)
     engine.keeps_gradients = True
+    source = SyntheticStream(engine.config)
+    batch = source.batch(0, ROWS, engine.data_rank, engine.data_world)
+    for _ in range(2 if parallel.get("overlap") else 0):  # the first tells megatron-core when buckets are complete
+        engine.train_step(batch, 0.0, 1)
     samples: list[np.ndarray] = []
     read = ReplacedTokensLoss.read_samples
 
@@ -64,8 +80,7 @@ def _step(parallel: dict[str, Any]) -> Any:
         return read(self, batch, tokens_BL)
 
     ReplacedTokensLoss.read_samples = noted  # type: ignore[method-assign]
-    source = SyntheticStream(engine.config)
-    result = engine.train_step(source.batch(0, ROWS, engine.data_rank, engine.data_world), 1e-3, 1)
+    result = engine.train_step(batch, 1e-3, 1)
     ReplacedTokensLoss.read_samples = read  # type: ignore[method-assign]
     scored = engine.score(source.batch(ROWS, ROWS, 0, 1)[np.arange(SCORED)])
     coordinates = engine.data_rank, engine.groups.context_rank
@@ -79,6 +94,21 @@ def _step(parallel: dict[str, Any]) -> Any:
         "samples": (coordinates, np.concatenate(samples)),
         "scores": scored,
     }
+
+
+def _weights(parallel: dict[str, Any], optimizer: dict[str, Any]) -> Any:
+    return _step(parallel, optimizer=optimizer)["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lamb", "adafactor"])
+@pytest.mark.parametrize("zero", [{"zero": 1}, {"zero": 2, "zero_engine": "deepspeed"}])
+def test_rules_of_full_parameters_know_the_table_that_another_stage_reads(name: str, zero: dict[str, Any]) -> None:
+    optimizer = {"name": name, "learning_rate": 1e-2}
+    expected = run_ranks(1, _weights, {}, optimizer)[0]
+    for found in run_ranks(4, _weights, {"pipeline": 2} | zero, optimizer):
+        for parameter, full in expected.items():
+            assert np.abs(found[parameter] - full).max() <= 1e-4 * np.abs(full).max() + 1e-7, parameter
 
 
 def _joined(results: list[Any]) -> np.ndarray:

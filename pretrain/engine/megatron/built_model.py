@@ -7,8 +7,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups as process_groups
 from pretrain.engine.groups import Groups
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.generator import PREFIX, generator_chunk_parameters
-from pretrain.model_spec.parameters import StageParameter, chunk_parameters
+from pretrain.model_spec.generator import PREFIX, generator_chunk_parameters, model_chunk_parameters
+from pretrain.model_spec.parameters import StageParameter
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import MegatronConfig, megatron_config
 from pretrain.models.network import Network
@@ -32,7 +32,7 @@ def build_model(config: RunConfig, layout: Layout, groups: Groups, kernels: Kern
     megatron = megatron_config(config, kernels)
     chunks = _chunks(config, layout, groups, megatron, "")
     return BuiltModel(
-        megatron=megatron, chunks=chunks, parameters=_place(chunks, chunk_parameters(config.model, layout), groups)
+        megatron=megatron, chunks=chunks, parameters=_place(chunks, model_chunk_parameters(config, layout), groups)
     )
 
 

@@ -62,8 +62,8 @@ class MegatronEngine:
         self.objective = make_loss(config, kernels, loss_groups)
         with select.model_init(config, self.groups) if train else nullcontext():
             built = build_model(config, layout, self.groups, kernels)
+            beside = None if config.generator is None else build_generator(config, layout, self.groups, kernels, built)
         self.megatron_config, self.bare = built.megatron, built.chunks
-        beside = None if config.generator is None else build_generator(config, layout, self.groups, kernels, built)
         self.parameters = [*built.parameters, *(beside.parameters if beside is not None else ())]
         has_teacher = train and config.distillation.teacher is not None
         self.teacher = TeacherPass(config, layout, self.groups, kernels) if has_teacher else None

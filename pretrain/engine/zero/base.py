@@ -142,10 +142,8 @@ class OptimizerState(ABC):
 def overlaps(config: RunConfig, device: torch.device) -> bool:
     """Whether gradients are exchanged during the backward pass. In a pipeline that would compete with what stages send
     each other; DeepSpeed's stage 1 has one exchange, after the last backward pass; the gradient of shared layers that
-    are recomputed arrives once for each layer, and that of embeddings that two models share once for each model."""
+    are recomputed arrives once for each layer."""
     parallel = config.parallel
-    if config.generator is not None:
-        return False
     if config.model.shared_layers and parallel.recompute == "full":
         return False
     if parallel.shards_by_deepspeed and parallel.zero == 1:

@@ -54,10 +54,11 @@ class DeepSpeedSharding(OptimizerState):
     """where this rank's ranges lie in the groups of DeepSpeed's optimizer"""
 
     def __init__(
-        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], parameters: Sequence[Parameter],
-        device: torch.device,
+        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
+        parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
-        self.config, self.groups, self.chunks, self.device = config, groups, chunks, device
+        self.config, self.groups, self.device = config, groups, device
+        self.chunks, self.generator_chunks = chunks, generator_chunks
         self.parameters = [parameter for parameter in parameters if parameter.spec.trained]
         self.frozen = FrozenParameters(parameters, groups.replica_group)
         self._parameter_of = {parameter.value: parameter for parameter in parameters}

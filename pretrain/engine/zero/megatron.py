@@ -67,9 +67,11 @@ class MegatronSharding(OptimizerState):
         self._all_chunks = [*self.chunks, *self.generator_chunks]
         if not generator_chunks:  # else gradients are complete only after the schedules of both models
             megatron.finalize_model_grads_func = _sum_gradients
-        if ddp.overlap_grad_reduce:  # but for the last micro-batch
-            waits = [chunk.no_sync for chunk in self.chunks]
-            megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
+        if ddp.overlap_grad_reduce:  # but for the last micro-batch; of a table that both models read, the model's
+            for wrapped in (self.chunks, self.generator_chunks):
+                waits = [chunk.no_sync for chunk in wrapped]
+                for chunk in wrapped:
+                    get_model_config(chunk).no_sync_func = waits if len(waits) > 1 else waits[0]
         self._settings = settings = config.optimizer
         moments = {}
         if isinstance(settings, AdamOptimizer | AdamWOptimizer):  # under a rule megatron-core's Adam never makes a step

@@ -48,7 +48,6 @@ def make_sharding(
             parameters=parameters,
             device=device,
         )
-    assert not generator_chunks, "the layout was checked"
     for stage in range(layout.pipeline):
         if not num_rank_parameters(config.model, layout, stage, trained=True):
             raise ConfigError(
@@ -58,7 +57,7 @@ def make_sharding(
     if config.parallel.zero < 3:
         from pretrain.engine.zero.stage12 import Stage12
 
-        return Stage12(config, groups, chunks, parameters, device)
+        return Stage12(config, groups, chunks, generator_chunks, parameters, device)
     from pretrain.engine.zero.stage3 import Stage3
 
-    return Stage3(config, groups, chunks, parameters, device)
+    return Stage3(config, groups, chunks, generator_chunks, parameters, device)

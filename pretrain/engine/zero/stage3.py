@@ -28,19 +28,20 @@ class Stage3(DeepSpeedSharding):
     """See `base.Sharding`. The chunks were made inside `partitioned_init`."""
 
     def __init__(
-        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], parameters: Sequence[Parameter],
-        device: torch.device,
+        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
+        parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
-        super().__init__(config, groups, chunks, parameters, device)
+        super().__init__(config, groups, chunks, generator_chunks, parameters, device)
         parallel = config.parallel
         self._to_sum = float(dist.get_world_size(groups.replica_group))  # DeepSpeed averages
-        self._modules = {chunk: list(chunk.modules()) for chunk in chunks}
+        all_chunks = [*chunks, *generator_chunks]
+        self._modules = {chunk: list(chunk.modules()) for chunk in all_chunks}
         self._remaining: dict[nn.Module, int] = {}
         self._passes: dict[nn.Module, int] = {}
-        for chunk in chunks:
+        for chunk in all_chunks:
             _register_tied_head(chunk)
         offload = DeepSpeedZeroOffloadParamConfig(device="cpu", pin_memory=device.type == "cuda")
-        root = chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks)
+        root = all_chunks[0] if len(all_chunks) == 1 else nn.ModuleList(all_chunks)
         self.optimizer = DeepSpeedZeroOptimizer_Stage3(
             root,
             **self._shared_arguments,
@@ -70,6 +71,9 @@ class Stage3(DeepSpeedSharding):
     def begin(self, keeps_gradients: bool) -> None:
         super().begin(keeps_gradients)
         self._passes = dict.fromkeys(self.chunks, 0)
+        if self.generator_chunks:  # both models add to the gradient of their shared tables, in first passes too
+            self.optimizer.grad_partitions_flat_buffer.zero_()
+            self._passes = dict.fromkeys((*self.chunks, *self.generator_chunks), 1)
 
     def forwarded(self, chunk: Any, output: Any) -> None:
         # The number of a module's inputs that await their gradient: after the last, DeepSpeed releases its weights. It

@@ -43,9 +43,6 @@ def test_a_generator_that_does_not_suit_the_run_is_refused(sections: dict[str, A
 @pytest.mark.parametrize(
     ("parallel", "ranks", "sentence"),
     [
-        ({"zero": 2, "zero_engine": "deepspeed"}, 2, "DeepSpeed's stage 2 is not supported"),
-        ({"zero": 1, "zero_engine": "deepspeed"}, 2, "DeepSpeed's stage 1 is not supported"),
-        ({"overlap": True}, 2, "turn parallel.overlap off"),
         ({"pipeline": 4}, 4, "generator is computed on the layout of the model, and model.layers=2"),
     ],
 )
