@@ -54,7 +54,7 @@ class DeepSpeedSharding(OptimizerState):
     """where this rank's ranges lie in the groups of DeepSpeed's optimizer"""
 
     def __init__(
-        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
+        self, *, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
         parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
         self.config, self.groups, self.device = config, groups, device

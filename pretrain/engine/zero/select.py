@@ -54,10 +54,18 @@ def make_sharding(
                 f"finetune.train={config.finetune.train} trains nothing on pipeline stage {stage}, where DeepSpeed "
                 "needs a parameter: set parallel.zero_engine=megatron with parallel.zero=1, or parallel.pipeline=1"
             )
+    arguments: dict[str, Any] = {
+        "config": config,
+        "groups": groups,
+        "chunks": chunks,
+        "generator_chunks": generator_chunks,
+        "parameters": parameters,
+        "device": device,
+    }
     if config.parallel.zero < 3:
         from pretrain.engine.zero.stage12 import Stage12
 
-        return Stage12(config, groups, chunks, generator_chunks, parameters, device)
+        return Stage12(**arguments)
     from pretrain.engine.zero.stage3 import Stage3
 
-    return Stage3(config, groups, chunks, generator_chunks, parameters, device)
+    return Stage3(**arguments)

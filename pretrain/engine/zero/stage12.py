@@ -32,10 +32,17 @@ class Stage12(DeepSpeedSharding):
     """See `base.Sharding`."""
 
     def __init__(
-        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
+        self, *, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
         parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
-        super().__init__(config, groups, chunks, generator_chunks, parameters, device)
+        super().__init__(
+            config=config,
+            groups=groups,
+            chunks=chunks,
+            generator_chunks=generator_chunks,
+            parameters=parameters,
+            device=device,
+        )
         self._reduces_every_pass = config.parallel.zero == 2
         self.optimizer = _Compact(
             **self._shared_arguments,

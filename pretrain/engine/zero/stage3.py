@@ -28,10 +28,17 @@ class Stage3(DeepSpeedSharding):
     """See `base.Sharding`. The chunks were made inside `partitioned_init`."""
 
     def __init__(
-        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
+        self, *, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module],
         parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
-        super().__init__(config, groups, chunks, generator_chunks, parameters, device)
+        super().__init__(
+            config=config,
+            groups=groups,
+            chunks=chunks,
+            generator_chunks=generator_chunks,
+            parameters=parameters,
+            device=device,
+        )
         parallel = config.parallel
         self._to_sum = float(dist.get_world_size(groups.replica_group))  # DeepSpeed averages
         all_chunks = [*chunks, *generator_chunks]
