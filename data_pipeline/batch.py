@@ -97,6 +97,10 @@ class Rows:
     documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))
     """[rows, S] the document of each token within its row: 0, 1, ...; -1 for padding. Tokens attend only within their
     document. None: document boundaries are ignored."""
+    order: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
+    """[rows, S] numbers by which positions attend: each to those whose number is even and at most its own. An odd one
+    is that of a query, which has no token: it predicts that of a position which it may not see. None: every position
+    attends to all."""
     targets: NDArray[np.float32] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the number to predict at each position whose label counts, for a regression; 0 elsewhere."""
     next_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels", masked=-1))

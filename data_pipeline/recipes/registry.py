@@ -15,6 +15,7 @@ from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.masked import Masked
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.pairs import Pairs
+from data_pipeline.recipes.permuted import Permuted
 from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from data_pipeline.recipes.span_corruption import SpanCorruption
 from data_pipeline.recipes.spans import Spans
@@ -29,6 +30,7 @@ AnyObjective = Annotated[
     | Control
     | Masked
     | ReplacedTokens
+    | Permuted
     | SpanCorruption
     | BertStyle
     | MassStyle

@@ -28,7 +28,7 @@ def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
     """The backends, where `sdpa` is the kernel for a mask or none: torch's scaled_dot_product_attention."""
     return (
         AttentionBackend(
-            case="vectors of distances (`positions: shaw`, `disentangled`)",
+            case="vectors of distances (`positions: shaw`, `disentangled`, `transformer_xl`)",
             runs="length x length probabilities are written out",
             applies=lambda case: case.distance_vectors is not None,
             compute=_with_distance_vectors,

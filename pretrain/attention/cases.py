@@ -25,11 +25,22 @@ from pretrain.config.patterns.base import MaskRule
 
 
 class DistanceVectors(Protocol):
-    """Attention with vectors of distances: see `shaw.ShawAttention` and `disentangled.DisentangledAttention`."""
+    """Attention with vectors of distances: see `shaw.ShawAttention`, `disentangled.DisentangledAttention` and
+    `distance_scores.DistanceScores`."""
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
     ) -> Tensor: ...  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPlaces:
+    """What rows say of all of their positions, over full sequences: columns of `data_pipeline.batch.Rows`. None: what
+    is said there of rows without the column."""
+
+    positions_BK: Tensor | None = None
+    segments_BK: Tensor | None = None
+    order_BK: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +66,8 @@ class AttentionCase:
     """some segments contain padding, which only `key_mask_BK` masks"""
     positions_BQ: Tensor | None = None
     """positions of queries, where the rows of a cache have different lengths"""
+    places: KeyPlaces | None = None
+    """places of keys, whose positions are the queries' as well; only where there are `distance_vectors`"""
     distance_vectors: DistanceVectors | None = None
     """set in a model whose tokens meet vectors of distances"""
     score_masks: ScoreMasks = field(default_factory=ScoreMasks)
@@ -144,8 +157,9 @@ class AttentionCase:
         return self.score_masks.of_batch((key, *(columns is None for columns in of_rows)), make)
 
     def distances(self) -> Tensor:
-        """Distances of keys from their queries: [Q, K], or [B, 1, Q, K] where rows of a cache have different
-        lengths."""
+        """Distances of keys from their queries: [Q, K], or [B, 1, Q, K] where they depend on the row."""
+        if self.places is not None and self.places.positions_BK is not None:
+            return (self.places.positions_BK[:, None, :] - self.places.positions_BK[:, :, None])[:, None]
         key_K = torch.arange(self.keys, device=self.device)
         if self.positions_BQ is not None:
             return (key_K - self.positions_BQ[:, :, None])[:, None]
@@ -169,6 +183,10 @@ class AttentionCase:
             attends = self._segment_mask(self.packed)
         else:
             attends = self.heads.mask(self.queries, self.keys, self.device)
+        order_BK = None if self.places is None else self.places.order_BK
+        if order_BK is not None:
+            before = (order_BK[:, None, :] <= order_BK[:, :, None]) & (order_BK % 2 == 0)[:, None, :]
+            attends = before[:, None] if attends is None else before[:, None] & attends
         shown = None if self.key_mask_BK is None else self.key_mask_BK[:, None, None, :]
         if shown is None or attends is None:
             return shown if attends is None else attends

@@ -3,6 +3,7 @@ sequences under context parallelism."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.cache import LayerCache
-from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVectors, dispatch
+from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVectors, KeyPlaces, dispatch
 from pretrain.attention.disentangled import DisentangledAttention
+from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules
@@ -24,7 +26,12 @@ from pretrain.attention.score_masks import ScoreMasks
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
-from pretrain.config.positions import DisentangledPositions, RotaryPositions, ShawPositions
+from pretrain.config.positions import (
+    DisentangledPositions,
+    RotaryPositions,
+    ShawPositions,
+    TransformerXlPositions,
+)
 from pretrain.random.dropout import Dropout
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -45,6 +52,8 @@ class AttentionInputs:
     """the documents of packed rows; in an encoder each row up to its last position that is not padding"""
     packed_with_padding: bool = False
     """some segments contain padding"""
+    places: KeyPlaces | None = None
+    """what else is known of the keys of rows whose keys are the queries' positions"""
     cache: LayerCache | None = None
     """keys and values of the positions before these"""
     score_masks: ScoreMasks = field(default_factory=ScoreMasks)
@@ -86,6 +95,17 @@ class CoreAttention(MegatronModule):
         if isinstance(model.positions, ShawPositions) and kind != "cross":
             of_tables = model.heads // pg_collection.tp.size()
             self.shaw = ShawAttention(model.positions, of_tables, model.dim_per_head, pg_collection)
+        self.distance_scores: DistanceScores | None = None
+        if isinstance(model.positions, TransformerXlPositions):
+            self.distance_scores = DistanceScores(
+                model.positions,
+                pg_collection,
+                heads=model.heads // pg_collection.tp.size(),
+                width=model.dim_per_head,
+                hidden=model.hidden,
+                causal=kind == "decoder",
+                segments=model.compares_segments,
+            )
         self.dropout = Dropout(
             config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropout
         )
@@ -125,6 +145,11 @@ class CoreAttention(MegatronModule):
     def _case(self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None) -> AttentionCase:
         ragged = inputs.cache is not None and inputs.cache.ragged
         vectors: DistanceVectors | None = self.shaw
+        if self.distance_scores is not None:
+            segments_BK = None if inputs.places is None else inputs.places.segments_BK
+            vectors = self.distance_scores
+            if segments_BK is not None:
+                vectors = partial(self.distance_scores, segments_BK=segments_BK)
         if self.disentangled is not None and table is not None:
             vectors, table = DisentangledAttention(self.disentangled, table), None
         return AttentionCase(
@@ -140,6 +165,7 @@ class CoreAttention(MegatronModule):
             packed=inputs.packed,
             packed_with_padding=inputs.packed_with_padding,
             positions_BQ=inputs.positions_BS if ragged else None,
+            places=inputs.places,
             distance_vectors=vectors,
             score_masks=inputs.score_masks,
         )

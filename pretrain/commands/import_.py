@@ -29,7 +29,7 @@ HF_MODEL_TYPES = (
         "llama",
     ),
     *("longformer", "marian", "mistral", "openai-gpt", "qwen2", "qwen3", "roberta", "roformer", "t5", "xlm"),
-    "xlm-roberta",
+    *("xlm-roberta", "xlnet"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 """Names here, for the help, as the tables that have them import torch."""

@@ -27,6 +27,8 @@ class Capabilities:
     """a decoder alone may be given a prefix that every position sees"""
     packing: bool = False
     """documents may lie side by side in a row"""
+    query_stream: bool = False
+    """some positions of a row may be queries without a token, which no position attends to (XLNet)"""
     pooler: Literal["tanh", "activation"] | None = None
     """what follows the dense layer that a position goes through before it answers for its row (`task_head`); None:
     there is no such layer. "activation": that of the layers"""
@@ -45,7 +47,8 @@ class Capabilities:
     """attributes of `model` that have one value in this family"""
 
 
-_BEFORE_LLAMA = {"qkv_bias": None, "qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None}
+_WITHOUT_CAPS = {"qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None}
+_BEFORE_LLAMA = _WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
 
 _OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 
@@ -149,6 +152,20 @@ _BUILT_IN: dict[str, Capabilities] = {
         mask_decoder=True,
         positions=("disentangled",),
         only=_DEBERTA,
+    ),
+    "transformer_xl": Capabilities(
+        decoder=True,
+        head_bias=True,
+        positions=("transformer_xl",),
+        only=_WITHOUT_CAPS | {"shared_layers": False},
+    ),
+    "xlnet": Capabilities(
+        encoder=True,
+        head_bias=True,
+        fewest_segments=2,
+        query_stream=True,
+        positions=("transformer_xl",),
+        only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
     ),
     "albert": Capabilities(
         encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA

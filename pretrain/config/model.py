@@ -18,6 +18,7 @@ from pretrain.config.positions import (
     RelativePositions,
     RotaryPositions,
     ShawPositions,
+    TransformerXlPositions,
 )
 from pretrain.config.section import Section
 from pretrain.config.task_head import TaskHeadShape
@@ -69,6 +70,9 @@ class Model(Section):
     bias: bool = Field(True, description="whether linear layers have a bias")
     qkv_bias: bool | None = Field(
         None, description="whether the query, key and value projections have a bias (Qwen2); default: same as bias"
+    )
+    projection_bias: bool = Field(
+        True, description="whether, with bias, the projection after attention has one, too (Transformer-XL: not)"
     )
     qk_norm: bool = Field(False, description="norm of each head's query and key (Qwen3, Gemma 3)")
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu", "gated_silu", "gated_relu"] = Field(
@@ -234,9 +238,25 @@ class Model(Section):
         return 2 * positions.max_distance + 1 if isinstance(positions, ShawPositions) else 0
 
     @property
+    def adds_distance_scores(self) -> bool:
+        """Whether attention scores have Transformer-XL's terms."""
+        return isinstance(self.positions, TransformerXlPositions)
+
+    @property
+    def biased_queries(self) -> int:
+        """Biases that queries are multiplied with keys with, one after the other."""
+        return 2 * self.adds_distance_scores + self.compares_segments
+
+    @property
+    def compares_segments(self) -> bool:
+        """Whether attention scores have a term for keys of the query's segment and one for others (XLNet), in place of
+        segment embeddings."""
+        return self.adds_distance_scores and self.segments > 0
+
+    @property
     def needs_explicit_scores(self) -> bool:
         """No fused kernel computes its attention."""
-        return self.attention_logit_softcap is not None or self.distance_rows > 0
+        return self.attention_logit_softcap is not None or self.distance_rows > 0 or self.adds_distance_scores
 
     @property
     def score_scale(self) -> float:
@@ -327,6 +347,11 @@ class Model(Section):
     def has_mask_decoder(self) -> bool:
         """The last layer is applied to queries with absolute positions before tokens are predicted."""
         return self.mask_decoder_layers > 0 and self.has_vocabulary_logits
+
+    @property
+    def has_projection_bias(self) -> bool:
+        """The projection after attention has a bias."""
+        return self.bias and self.projection_bias
 
     @property
     def capabilities(self) -> Capabilities:

@@ -165,6 +165,16 @@ class DisentangledPositions(Section):
         return self
 
 
+class TransformerXlPositions(Section):
+    """Sines and cosines of distances, which each layer projects to keys of its own; biases of queries for these and for
+    the other keys (Transformer-XL: Dai et al. 2019, arXiv 1901.02860)."""
+
+    name: Literal["transformer_xl"] = "transformer_xl"
+    clamp: int | None = Field(
+        None, gt=0, description="distance from which on all count as this one (clamp_len); default: none does"
+    )
+
+
 Positions = Annotated[
     LearnedPositions
     | SinusoidalPositions
@@ -172,7 +182,8 @@ Positions = Annotated[
     | RotaryPositions
     | AlibiPositions
     | ShawPositions
-    | DisentangledPositions,
+    | DisentangledPositions
+    | TransformerXlPositions,
     Discriminator("name"),
     BeforeValidator(named("learned")),
 ]

@@ -277,6 +277,12 @@ class RunConfig(Section):
                 f"objective.name={objective.name} tells {objective.num_segments} languages apart: set "
                 f"model.segments={objective.num_segments}, or more"
             )
+        if "order" in objective.columns and not model.capabilities.query_stream:
+            having = " or ".join(name for name, can in CAPABILITIES.items() if can.query_stream)
+            raise ValueError(
+                f"objective.name={objective.name} predicts at positions without a token, which are for the {having} "
+                f"family: choose another objective for {model.family}"
+            )
         if "positions" in objective.columns and model.positions.name in ("relative", "disentangled"):
             raise ValueError(
                 f"objective.name={objective.name} restarts positions at each text, and model.positions="

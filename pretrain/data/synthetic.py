@@ -36,6 +36,8 @@ class SyntheticStream:
         model, length = self._model, self._model.sequence_length
         if "documents" in self._objective.columns:
             return self._packed(randoms, length)
+        if "order" in self._objective.columns:
+            return self._ordered(randoms, length)
         spans = np.stack([self._span(random, length) for random in randoms])
         tokens, labels = spans[:, :-1].copy(), spans[:, 1:].copy()
         if self._objective.predicts_next:
@@ -126,6 +128,29 @@ class SyntheticStream:
             targets=(flat / self._vocabulary).astype(np.float32) if self._objective.loss == "regression" else None,
             summed=None if chooses else last,
             **{name: values.reshape(rows, -1) for name, values in columns.items()},
+        )
+
+    def _ordered(self, randoms: list[np.random.Generator], length: int) -> Rows:
+        """A text of three quarters of each row, and queries at some of its places, in a random order."""
+        text = length - length // 4
+        tokens = np.stack([np.pad(self._span(random, text - 1), (0, length - text)) for random in randoms])
+        turns = np.stack([random.permutation(text) for random in randoms])
+        predicted = turns >= 2 * text - length  # as many as there are queries
+        places = np.stack([np.flatnonzero(row) for row in predicted])
+        turns = 2 * np.where(predicted, turns + 1, 1)
+        segments = (np.arange(text) * 3 >= 2 * text).astype(np.int64)[None].repeat(len(randoms), axis=0)
+
+        def with_queries(values: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.concatenate([values, np.take_along_axis(values, places, axis=1)], axis=1)
+
+        is_query = np.broadcast_to(np.arange(length) >= text, tokens.shape)
+        return Rows(
+            tokens,
+            with_queries(tokens[:, :text]),
+            is_query.astype(np.float32),
+            segments=with_queries(segments),
+            positions=with_queries(np.broadcast_to(np.arange(text), turns.shape)),
+            order=with_queries(turns) - is_query,
         )
 
     def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:

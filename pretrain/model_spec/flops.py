@@ -3,6 +3,13 @@
 from pretrain.config.model import Model
 
 
+def num_distances(model: Model, length: int) -> int:
+    """Distances between `length` positions that attention scores have a term for; 0 without such a term."""
+    if not model.adds_distance_scores:
+        return 0
+    return 2 * length - 1 if model.has_encoder else length
+
+
 def training_flops_per_token(model: Model) -> float:
     """Floating-point operations of the forward and backward pass per token of a full sequence (for an encoder-decoder,
     per token of its input).
@@ -14,9 +21,10 @@ def training_flops_per_token(model: Model) -> float:
     keys that a query attends to: half the sequence under a causal mask, fewer in a band. These are model FLOPs,
     independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers of an
     encoder-decoder, and its output layer, count once per position that they process. Vectors of distances (Shaw's,
-    DeBERTa's) count as additional keys. Shared layers count each time they are computed. Factorized embeddings count
-    with their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of the
-    last layer, whose keys and values are those of one use.
+    DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each. Shared
+    layers count each time they are computed. Factorized embeddings count with their own width in place of `hidden`,
+    and so do their projections. The mask decoder counts as its uses of the last layer, whose keys and values are those
+    of one use.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.dim_per_head
@@ -28,7 +36,8 @@ def training_flops_per_token(model: Model) -> float:
     for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
         for layer in range(layers):
             keys = model.attention.of_layer(layer).mean_keys(length, causal)
-            multiply_adds += length * (weights + scores * (keys + model.distance_rows))
+            distances = model.distance_rows + num_distances(model, length) / 2
+            multiply_adds += length * (weights + scores * (keys + distances))
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
     if model.has_mask_decoder:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.model import Model
-from pretrain.config.positions import DisentangledPositions, ShawPositions
+from pretrain.config.positions import DisentangledPositions, ShawPositions, TransformerXlPositions
 from pretrain.config.task_head import TaskHeadShape
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
@@ -103,12 +103,14 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
     """Token embeddings, and for each stack its position and segment embeddings, norm and projection."""
     scheme = SCHEMES[model.init.name](model)
     yield _vocabulary(model, "word_embeddings.weight", scheme.word_embeddings())
+    if model.capabilities.query_stream:
+        yield _matrix("query", (1, model.embedding_dim), (None, None), Normal((scheme.table(),)))
     lengths = model.sequence_length, model.label_length
     for stack, layers, length in zip(STACK_NAMES, model.stacks, lengths, strict=True):
         name = "" if model.capabilities.first_names else f"{stack}."
         if layers and model.positions.name == "learned":
             yield _table(f"{name}position_embeddings.weight", length + model.position_offset, model)
-        if layers and model.segments:
+        if layers and model.segments and not model.compares_segments:
             yield _table(f"{name}segment_embeddings.weight", model.segments, model)
         if layers and model.embedding_norm:
             yield from _under(f"{name}norm.", norm(model, model.embedding_dim))
@@ -181,10 +183,12 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias))
     yield from _under("self_attention.core_attention.shaw.", shaw(model))
     yield from _under("self_attention.", _disentangled(model, Normal((query,)), Normal((key,))))
+    yield from _under("self_attention.core_attention.distance_scores.", distance_scores(model))
     if model.qk_norm:
         for name in ("q", "k"):
             yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.dim_per_head))
-    yield from _under("self_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
+    into_residual = _into_residual(scheme, queries, hidden, model.has_projection_bias)
+    yield from _under("self_attention.linear_proj.", into_residual)
     if has_cross_attention:
         yield from _norms("pre_cross_attn_layernorm.", "cross_attn_bda.norm.", model)
         yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased))
@@ -216,6 +220,21 @@ def _disentangled(model: Model, query: Normal, key: Normal) -> Iterator[Paramete
         yield from _under("position_query.", column(model.hidden, width, query, True))
     if not key_bias:
         yield from (_vector(name, width, axis="tensor") for name in ("query_bias", "value_bias"))
+
+
+def distance_scores(model: Model) -> Iterator[ParameterSpec]:
+    """Transformer-XL's terms of attention scores: the projection of distances, the biases of queries for keys and for
+    distances, and XLNet's for segments, with the vectors of the query's segment and of others."""
+    if not isinstance(model.positions, TransformerXlPositions):
+        return
+    scheme, heads, width = SCHEMES[model.init.name](model), model.heads, model.dim_per_head
+    projection = Normal((scheme.projection(model.hidden, heads * width),))
+    table = Normal((scheme.table(),))
+    yield _matrix("projection", (heads, width, model.hidden), ("tensor", None, None), projection)
+    for name in ("key_bias", "distance_bias") + ("segment_bias",) * model.compares_segments:
+        yield replace(_matrix(name, (heads, width), ("tensor", None), table), is_matrix=False)
+    if model.compares_segments:
+        yield _matrix("segments", (heads, 2, width), ("tensor", None, None), table)
 
 
 def head(model: Model) -> Iterator[ParameterSpec]:

@@ -96,9 +96,14 @@ def linear_of(megatron: MegatronConfig, target: str, direction: Literal["column"
     return column_with_lora(kernels, lora) if direction == "column" else row_with_lora(kernels, lora)
 
 
-def _without_bias(linear: type[nn.Module]) -> Callable[..., nn.Module]:
-    """megatron-core gives queries, keys and values a bias wherever other layers have one."""
-    return lambda *args, **kwargs: linear(*args, **(kwargs | {"bias": False}))
+def _without_bias(linear: type[nn.Module]) -> type[nn.Module]:
+    """The linear layer without a bias: megatron-core gives all layers one wherever some have one."""
+
+    class WithoutBias(linear):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **(kwargs | {"bias": False}))
+
+    return WithoutBias
 
 
 class FeedForward(MLP):
@@ -130,6 +135,7 @@ def layer_parts(
     core = partial(CoreAttention, model=model, backends=kernels.attention)
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
+    projection = linear("projection", "row")
     of_heads = kernels.norm[model.norm_type] if model.qk_norm else None
     disentangled = model.positions.name == "disentangled"
     qkv = linear("qkv", "column")
@@ -140,7 +146,7 @@ def layer_parts(
         submodules=SelfAttentionSubmodules(
             linear_qkv=qkv if model.has_qkv_bias or not model.bias else _without_bias(qkv),
             core_attention=partial(core, kind=part),
-            linear_proj=linear("projection", "row"),
+            linear_proj=projection if model.projection_bias else _without_bias(projection),
             q_layernorm=of_heads,
             k_layernorm=of_heads,
         ),

@@ -13,6 +13,7 @@ from megatron.core.tensor_parallel import scatter_to_sequence_parallel_region
 from megatron.core.transformer.identity_op import IdentityOp
 from torch import Tensor, nn
 
+from pretrain.attention.sinusoids import sinusoids
 from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout
 from pretrain.models.inputs import MicroBatch
@@ -34,6 +35,8 @@ class Embedding(nn.Module):
         self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
         self.relative = DistanceTables(model) if model.positions.name == "relative" else None
+        has_queries = model.capabilities.query_stream
+        self.query = nn.Parameter(torch.empty(1, model.embedding_dim)) if has_queries else None
 
     def forward(self, batch: MicroBatch, stream: Stream) -> Tensor:
         """The stream for the first layer, [P, B, H]; under sequence parallelism this tensor rank's."""
@@ -41,6 +44,8 @@ class Embedding(nn.Module):
         if "encoder" in stream:
             assert self.encoder is not None
             words_BSH = self.word_embeddings(batch.tokens_BS)
+            if self.query is not None and batch.order_BS is not None:
+                words_BSH = torch.where((batch.order_BS % 2 == 1)[..., None], self.query.to(words_BSH.dtype), words_BSH)
             parts.append(self.encoder(words_BSH, batch.positions_BS, batch.segments_BS))
         if "decoder" in stream:
             assert self.decoder is not None
@@ -65,7 +70,8 @@ class StackEmbedding(nn.Module):
         width = model.embedding_dim
         table = megatron.kernels.table
         self.position_embeddings = table(length + self.offset, width) if learned else None
-        self.segment_embeddings = table(model.segments, width) if model.segments else None
+        embeds_segments = model.segments > 0 and not model.compares_segments
+        self.segment_embeddings = table(model.segments, width) if embeds_segments else None
         self.norm = megatron.make_norm(width) if model.embedding_norm else IdentityOp()
         self.dropout = HiddenDropout(megatron)
         self.projection = megatron.kernels.linear(width, model.hidden) if model.embedding_size else IdentityOp()
@@ -121,13 +127,3 @@ def table_of(
     first = count if part == "decoder" and model.has_encoder else 0
     flat = tables_PBH[:, 0].reshape(-1)
     return flat[first : first + count].view(model.relative_num_buckets, -1)
-
-
-def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """[...] -> [..., width] float32: sines in the first half, cosines in the second, of wavelengths from 2 pi to
-    20,000 pi (Vaswani et al. 2017, arXiv 1706.03762, section 3.5; whose halves are interleaved, which is the same up to
-    an order of features)."""
-    half = width // 2
-    frequencies = 10000.0 ** (-torch.arange(half, device=positions.device, dtype=torch.float32) * 2 / width)
-    angles = positions[..., None].float() * frequencies
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
+from pretrain.models.blocks import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 
 
@@ -39,6 +40,22 @@ def _capped(cap: float, logits: Tensor) -> Tensor:
 def plain(model: Model, megatron: MegatronConfig) -> PlainHead:
     """See `network.Head`."""
     return PlainHead(cap=model.final_logit_softcap, bias=model.capabilities.head_bias)
+
+
+class DroppedHead(PlainHead):
+    """Logits of the last layer after dropout (Transformer-XL, XLNet)."""
+
+    def __init__(self, megatron: MegatronConfig) -> None:
+        super().__init__(bias=True)
+        self.dropout = HiddenDropout(megatron)
+
+    def forward(self, hidden_LBH: Tensor, project: Project) -> Any:
+        return super().forward(self.dropout(hidden_LBH), project)
+
+
+def dropped(model: Model, megatron: MegatronConfig) -> DroppedHead:
+    """See `network.Head`."""
+    return DroppedHead(megatron)
 
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pretrain.attention.cases import KeyPlaces
 from pretrain.attention.packed import PackedSegments
 from pretrain.models.last_states import LastStates
 
@@ -29,6 +30,9 @@ class MicroBatch:
     next_tokens_BL: Tensor | None = None
     summed_BL: Tensor | None = None
     label_positions_BL: Tensor | None = None
+    order_BS: Tensor | None = None
+    places: KeyPlaces | None = None
+    """what attention is to know of all positions; None: it doesn't ask, or there is nothing to say"""
     teacher: LastStates | None = None
     """what a teacher made of the rows; on the last pipeline stage of a run that has one"""
     noise_rows_B: Tensor | None = None

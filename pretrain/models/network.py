@@ -144,6 +144,7 @@ class Network(LanguageModule):
             key_mask_BK=shown,
             packed=batch.packed,
             packed_with_padding=batch.packed_with_padding,
+            places=batch.places,
         )
         if not self.model.is_encoder_decoder:
             return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)

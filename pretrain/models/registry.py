@@ -26,6 +26,8 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
     "xlm": FamilyParts(head=heads.plain),
+    "transformer_xl": FamilyParts(head=heads.dropped),
+    "xlnet": FamilyParts(head=heads.dropped),
 }
 
 FAMILIES: Registry[FamilyParts] = Registry("pretrain.family_parts", _BUILT_IN, FamilyParts)

@@ -56,6 +56,11 @@ _GEMMA2 = _GEMMA | {
     "qk_norm": False, "attention_logit_softcap": 0.5, "positions": {"name": "rotary", "base": 500.0}, "kv_heads": 2,
 }  # fmt: skip
 
+_XL = {
+    "norm": "post", "activation": "gelu", "qkv_bias": False, "projection_bias": False, "positions": "transformer_xl",
+    "init": {"scale_residual": False}, "attention": {},
+}  # fmt: skip
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
@@ -144,6 +149,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "init": {"scale_residual": False}, "attention": {},
         },
     },
+    "xlnet": {"model": _XL | {"family": "xlnet", "segments": 2}, "objective": {"name": "permuted"}},
+    "transformer-xl": {"model": _XL | {"family": "transformer_xl"}},
     "gemma": {"model": _GEMMA},
     "gemma2": {"model": _GEMMA2, "objective": {"z_loss": 0.01}},
     "llama": {"model": _LLAMA},

@@ -63,6 +63,7 @@ CASES: dict[str, Case] = {
     "bert": Case("bert", _OTHERS),
     "roberta": Case("roberta", _OTHERS),
     "deberta": Case("deberta", _OTHERS),
+    "xlnet": Case("xlnet", (*_OTHERS, *_DROPOUT, "model.sequence_length=80")),
     "t5": Case("t5", (*_OTHERS, "model.target_length=16")),
     "transformer": Case("transformer", (*_OTHERS, "model.target_length=64"), dataset="pairs"),
     "bart": Case("bart", (*_OTHERS, "model.target_length=64")),

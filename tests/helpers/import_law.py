@@ -119,7 +119,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "objective",
         "best_fit chat_template class_labels input_format masking targets",
         "labelled",
-        "causal control corruption instructions pairs segments spans tagging choice text_labels text_to_text",
+        "causal control corruption instructions pairs permuted segments spans tagging choice text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
         "replaced_tokens",
         "registry",

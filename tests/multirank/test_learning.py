@@ -49,6 +49,26 @@ def copies(random: np.random.Generator, rows: int) -> Rows:
     return _masked(random, np.tile(words, 4))
 
 
+def copies_in_random_order(random: np.random.Generator, rows: int) -> Rows:
+    """`copies`, of which one word in six is predicted after all others, in a random order (XLNet)."""
+    words = FIRST + random.integers(WORDS, size=(rows, LAG))
+    text = np.tile(words, 4)
+    count, length = text.shape[1] // 6, text.shape[1]
+    turns = np.stack([random.permutation(length) for _ in range(rows)])
+    places = np.sort(turns.argsort(axis=1)[:, -count:], axis=1)
+    order = 2 * np.where(turns >= length - count, turns, 0)
+    labels = np.concatenate([text, np.take_along_axis(text, places, axis=1)], axis=1)
+    is_query = np.broadcast_to(np.arange(labels.shape[1]) >= length, labels.shape)
+    return Rows(
+        np.where(is_query, PAD, labels),
+        labels,
+        is_query.astype(np.float32),
+        segments=np.zeros_like(labels),
+        positions=np.concatenate([np.broadcast_to(np.arange(length), text.shape), places], axis=1),
+        order=np.concatenate([order, np.take_along_axis(order, places, axis=1) - 1], axis=1),
+    )
+
+
 def one_topic(random: np.random.Generator, rows: int) -> Rows:
     """Words of one topic in each row."""
     size = WORDS // TOPICS
@@ -133,6 +153,13 @@ def test_an_albert_learns_the_order_of_segments() -> None:
 def test_an_encoder_finds_masked_words_by_their_place(family: str, text: Text) -> None:
     """At another distance, or in the other language: at random they would cost ln 64 or ln 32."""
     before, after, _ = run_ranks(1, _learn, family, text, 400)[0]
+    assert before > np.log(WORDS) - 0.2
+    assert after < 0.25 * before
+
+
+@pytest.mark.slow
+def test_an_xlnet_predicts_words_by_their_place_in_any_order() -> None:
+    before, after, _ = run_ranks(1, _learn, "xlnet", copies_in_random_order, 200)[0]
     assert before > np.log(WORDS) - 0.2
     assert after < 0.25 * before
 

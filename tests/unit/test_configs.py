@@ -42,7 +42,7 @@ def read(size: str) -> RunConfig:
 def test_all_published_sizes_are_shipped() -> None:
     gpt3 = {f"gpt3/{size}" for size in ("125m", "350m", "760m", "1.3b", "2.7b", "6.7b", "13b", "175b")}
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
-    others = {f"{family}/{size}" for family in ("bert", "roberta", "bart") for size in ("base", "large")}
+    others = {f"{family}/{size}" for family in ("bert", "roberta", "bart", "xlnet") for size in ("base", "large")}
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
     others |= {"deberta/base", "deberta/large", "roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
@@ -238,6 +238,13 @@ def test_electra_and_its_generator_have_the_size_of_transformers_own(
     shared = (config.model.padded_vocab_size + 512 + 2) * config.model.embedding_dim
     own = sum(spec.size for spec in generator_specs(config))
     assert own == num_parameters(config.generator_model) - shared
+
+
+@pytest.mark.parametrize(("size", "parameters"), [("base", 116_750_336), ("large", 360_300_800)])
+def test_xlnet_has_the_size_of_transformers_own(size: str, parameters: int) -> None:
+    config = read(f"xlnet/{size}")
+    assert num_parameters(config.model, padded=False) == parameters
+    assert config.objective.text_tokens(config.sequence_length) == 512
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 278.3), ("large", 560.1)])

@@ -68,6 +68,8 @@ class HfFamily:
     refuse: Callable[[dict[str, Any], int], None] = _any_config
     """raises ConfigError for a config.json that transformers would read as something else; the number is that of the
     folder's tensors, which layers cannot exceed"""
+    objectives: Mapping[str, str] = field(default_factory=dict)
+    """objective of an imported run by our family, where it is another one"""
     left_out: Callable[[Model, Mapping[str, Tensor]], list[str]] = _nothing
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
     heads: Mapping[str, HfHead | str] = field(default_factory=dict)

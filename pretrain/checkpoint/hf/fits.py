@@ -11,6 +11,9 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 """our names of activations -> those of transformers"""
 
 
+_USUAL = {"embedding_size": None, "shared_layers": False, "projection_bias": True}
+
+
 def check(
     model: Model, name: str, activations: Mapping[str, str], patterns: Sequence[str] = ("dense",),
     grouped: bool = False, **required: Any,
@@ -18,7 +21,7 @@ def check(
     """Raises ConfigError unless Hugging Face's `name` can express the model: its keys, which may be dotted, have the
     `required` values, `activations` has its activation, `patterns` has its attention patterns, and it has as many key
     and value heads as query heads unless `grouped`."""
-    for key, value in ({"embedding_size": None, "shared_layers": False} | required).items():
+    for key, value in ({**_USUAL, **required}).items():
         configured = attrgetter(key)(model)
         if configured != value:
             raise ConfigError(

@@ -166,11 +166,12 @@ def _choices_side_by_side(rows: Rows, tokens: np.ndarray, seen: np.ndarray, answ
 
 
 def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tensor, ...]:
-    """Logits of a model that predicts tokens; of one with a task head, its answers where the loss mask of `batch` is 1,
-    [answers, outputs]; of choices the answer of each, less their mean, and the vocabulary's logits if the
-    model has them."""
+    """Logits of a model that predicts tokens, of rows with queries at these alone. Of a model with a task head, its
+    answers where the loss mask of `batch` is 1, [answers, outputs]; of choices the answer of each, less their mean, and
+    the vocabulary's logits if the model has them."""
     if model.task_head is None:
-        return engine.logits(batch)
+        answers = engine.logits(batch)
+        return answers if batch.order is None else tuple(x[:, text_length(batch.order) :] for x in answers)
     known = np.minimum(batch.tokens, model.vocab_size - 1)  # padding may be another id, and comes after the text
     answers, *more = engine.logits(replace(batch, tokens=known))
     if model.task_head.kind != "choice":
@@ -262,6 +263,8 @@ def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str,
         "position_ids": batch.positions,
         "decoder_input_ids": batch.decoder_tokens,
     }
+    if batch.order is not None:
+        return _two_streams(batch, batch.order)
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
     if hf_model.config.model_type in _COUNTING:  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
@@ -270,6 +273,29 @@ def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str,
         tensors["global_attention_mask"] = torch.zeros(batch.tokens.shape, dtype=torch.int64)
         tensors["global_attention_mask"][:, :count] = 1
     return tensors
+
+
+def text_length(order: np.ndarray) -> int:
+    """Positions before the queries, which are as many in each row."""
+    return int((order[0] % 2 == 0).sum())
+
+
+def _two_streams(batch: Rows, order: np.ndarray) -> dict[str, Tensor]:
+    """What XLNet reads of rows with queries, of which each row has as many, behind its text. It answers them alone."""
+    assert batch.positions is not None
+    assert batch.segments is not None
+    text = text_length(order)
+    seen, places = order[:, :text], batch.positions[:, text:]
+    targets = places[..., None] == np.arange(text)
+    own = np.where(targets.any(axis=1), seen - 1, seen)  # a target's query does not see it
+    shown = {} if batch.attention_mask is None else {"attention_mask": torch.from_numpy(batch.attention_mask).float()}
+    return {
+        **{name: values[:, :text] for name, values in shown.items()},
+        "input_ids": torch.from_numpy(batch.tokens[:, :text]).long(),
+        "token_type_ids": torch.from_numpy(batch.segments[:, :text]).long(),
+        "perm_mask": torch.from_numpy(own[:, :, None] < seen[:, None, :]).float(),
+        "target_mapping": torch.from_numpy(targets).float(),
+    }
 
 
 def largest_difference(logits: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:

@@ -50,7 +50,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         objective = folder.objective.model_dump(mode="json", exclude_unset=True) | {"name": folder.objective.name}
     else:
         sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
-        objective = {"name": folder.family.objective} | sentinels
+        objective = {"name": folder.family.objectives.get(model["family"], folder.family.objective)} | sentinels
         if _has_pooler(folder):
             model["binary_head"] = True
     tree = {

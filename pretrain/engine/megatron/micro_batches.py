@@ -1,7 +1,7 @@
 """A rank's rows -> micro-batches on its device, of each row the positions that are this context rank's. What depends on
 the rows' values is computed before they are moved, so that the host never waits for the device to read them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Axis, Rows
+from pretrain.attention.cases import KeyPlaces
 from pretrain.attention.packed import PackedSegments, segments_of_documents, segments_of_padding_mask
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
@@ -24,6 +25,7 @@ class Cutter:
 
     def __init__(self, groups: Groups, device: torch.device, model: Model) -> None:
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
+        self._reads_places = model.adds_distance_scores and model.has_encoder
         self._splits_at_padding = model.has_encoder and any(kind != Dense() for kind in model.attention.kinds)
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
@@ -38,16 +40,19 @@ class Cutter:
             columns[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = to_device(local_values, self._device)
         if batch.documents is not None and batch.positions is None:
             columns["positions_BS"] = to_device(positions_within(batch.documents)[:, inputs], self._device)
+        all_positions = self._places(batch, columns)
         micro_batches = []
         for start in range(0, len(batch.tokens), micro):
             rows = slice(start, start + micro)
             tensors = {name: values[rows] for name, values in columns.items()}
             masks = (None if values is None else values[rows] for values in (batch.attention_mask, batch.documents))
             packed, with_padding = self.segments(*masks)
+            places = {name: values[rows] for name, values in all_positions.items()}
             micro_batches.append(
                 MicroBatch(
                     **{"positions_BS": self._positions(inputs, micro), **tensors},
                     decoder_positions_BL=None if batch.decoder_tokens is None else self._positions(labels, micro),
+                    places=KeyPlaces(**places) if places else None,
                     packed=packed,
                     packed_with_padding=with_padding,
                     first_row=first_row + start,
@@ -65,6 +70,18 @@ class Cutter:
             cut.append(replace(micro_batch, row_offsets_B=offsets))
             start += len(numbers)
         return cut
+
+    def _places(self, batch: Rows, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Columns of all positions that attention reads, on the device; those that `columns` holds are not copied."""
+        if not self._reads_places:
+            return {}
+        found = {}
+        for name in ("positions", "segments", "order"):
+            values = getattr(batch, name)
+            if values is not None:
+                whole = self._ranks == 1
+                found[f"{name}_BK"] = columns[f"{name}_BS"] if whole else to_device(values, self._device)
+        return found
 
     def segments(
         self, shown_BS: np.ndarray | None, documents_BS: np.ndarray | None = None

@@ -61,4 +61,6 @@ def _attention(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     for seen, in_memory in ((keys, written), (stack.encoder_length, cross_written)):
         forward += pair * seen * _FORWARD_PRODUCTS
         backward += pair * seen * (_BACKWARD_PRODUCTS + ~in_memory)
-    return forward, backward
+    scores = pair * stack.distances  # of queries and distances: one product, and the gradients of both
+    projection = 2 * stack.distances * model.hidden * model.query_dim / layout.tensor / layout.context
+    return forward + scores + projection, backward + 2 * scores + projection

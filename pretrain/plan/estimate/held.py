@@ -190,10 +190,14 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     score_bytes = np.where(kernel == KERNELS.index("unfused"), 4 + width + 1 + width, width * 2 + 1)
     scores = np.where(kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
     scaled = np.where(model.grouped | (model.rotary > 0), 0.0, model.head_dim)  # queries that are no copy already
+    scaled = scaled * np.maximum(model.biased_queries, 1)
     written = heads * (stack.length * share * attention.score_bytes + (scaled + model.kept_distance_rows) * width)
     scores = np.where(attention.score_bytes > 0, written, scores)
     scores = scores + work.kept_score_biases * heads * stack.length * width
     scores = scores + positions / work.step.micro_sequences * stack.length * share * attention.pair_bytes
+    scores = scores + positions * stack.length * attention.row_pair_bytes
+    # Sines and cosines of distances, and what each head makes of them.
+    scores = scores + stack.distances * width * (model.hidden + queries / (layout.tensor * layout.context))
     return positions * width * copies / layout.tensor + angles + scores
 
 

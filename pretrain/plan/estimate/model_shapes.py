@@ -11,6 +11,7 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.flops import num_distances
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, KernelShapes, LayerStack, ModelShapes
@@ -36,6 +37,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         distance_rows=model.distance_rows,
         **_distances(model),
         decoder_uses=model.mask_decoder_layers if model.has_mask_decoder else 0,
+        biased_queries=model.biased_queries,
         qk_norm=model.qk_norm,
         layer_norms=4 if model.norm == "sandwich" else 2,
         adapter_dim=0 if model.finetune.adapters is None else model.finetune.adapters.size,
@@ -102,6 +104,7 @@ def layer_stacks(model: Model, layers: Array, backward_layers: Array, predicts: 
             shapes = {
                 "length": length,
                 "keys": np.mean([pattern.mean_keys(length, bool(is_decoder)) for pattern in patterns]).item(),
+                "distances": num_distances(model, length),
                 "computed_keys": np.mean(
                     [pattern.computed_keys(length, bool(is_decoder)) for pattern in patterns]
                 ).item(),
@@ -130,7 +133,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         keeps_products=0,
         # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
         # chunk, all three are there. A bias is added to a copy of the logits.
-        logit_bytes=logits + (6 if width < 4 else 8 if model.capabilities.masked_head else 4),
+        logit_bytes=logits + (6 if width < 4 else 8 if model.capabilities.head_bias else 4),
         saved_logit_bytes=4 + width * (model.final_logit_softcap is not None),
         chunk_logit_bytes=logits + (8 if width < 4 else 4),
         head_gradient_bytes=width,
@@ -161,6 +164,11 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         shares, key_copies = [1.0], [_key_copies(pattern, model, on_cpu) for pattern in patterns]
     pairs = 1.0 if writes_scores or (learned and not model.is_encoder_decoder) else 0.0
     rows = 8.0 if model.distance_rows else 0.0  # which row of the tables each pair picks
+    row_pairs = 0.0
+    if model.adds_distance_scores:  # likewise, and whether its segments differ, and its mask
+        of_rows = "order" in config.objective.columns
+        row_pairs = (9.0 if of_rows else 0.0) + 8.0 * ("segments" in config.objective.columns)
+        rows, pairs = (0.0, 0.0) if of_rows else (8.0, 1.0)
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
     capped = width if model.attention_logit_softcap is not None else 0.0
     dropped = mask_bytes + width if drops else rounded
@@ -173,6 +181,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         cross_score_bytes=4 + dropped if drops else 0.0,
         score_share=float(np.mean(shares)),
         max_score_share=max(shares),
+        row_pair_bytes=row_pairs,
         pair_bytes=pairs + rows,
     )
 

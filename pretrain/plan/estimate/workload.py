@@ -67,6 +67,9 @@ class ModelShapes(Entries):
     decoder_uses: Array
     """uses of the last layer before tokens are predicted, which each read the states of the layer before it, too; 0:
     the last layer is like others"""
+    biased_queries: Array
+    """sums of queries and a bias, in place of queries: for keys, for distances, for segments; 0: queries are as they
+    are"""
     qk_norm: Array
     """1 if queries and keys are normalized"""
     layer_norms: Array
@@ -124,6 +127,8 @@ class LayerStack(Entries):
     """positions of a sequence, [n]"""
     keys: Array
     """keys that a query sees, averaged over positions and layers, [n]"""
+    distances: Array
+    """distances that scores have a term for; 0: they have none, [n]"""
     computed_keys: Array
     """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
     encoder_length: Array
@@ -244,6 +249,8 @@ class AttentionShapes(Entries):
     """share of the keys whose scores are written out, averaged over layers"""
     max_score_share: Array
     """share of the keys whose scores are written out, in the layer with the most"""
+    row_pair_bytes: Array
+    """bytes of each pair of a query and a key, in each row of a micro-batch and for all heads"""
     pair_bytes: Array
     """bytes of each pair of query and key that has a score, for all heads and rows together"""
 

@@ -25,6 +25,7 @@ CLASSES = {
     "xlm/": "XLMWithLMHeadModel",
     "roformer/": "RoFormerForMaskedLM",
     "electra/": "ElectraForMaskedLM",  # its encoder's config; the discriminator's class follows from its head
+    "xlnet/": "XLNetLMHeadModel",
     "t5/": "T5ForConditionalGeneration",
     "t5-v1.1/": "T5ForConditionalGeneration",
     "byt5/": "T5ForConditionalGeneration",
@@ -45,6 +46,7 @@ CLASSES = {
     "debug/bert": "BertForPreTraining",
     "debug/roberta": "RobertaForMaskedLM",
     "debug/electra": "ElectraForMaskedLM",
+    "debug/xlnet": "XLNetLMHeadModel",
     "debug/roformer": "RoFormerForMaskedLM",
     "debug/albert": "AlbertForPreTraining",
     "debug/t5": "T5ForConditionalGeneration",

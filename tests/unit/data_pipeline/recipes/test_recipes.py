@@ -33,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "whole words": {"name": "masked", "whole_words": True},
     "bert": {"name": "masked", "next_sentence": True},
     "electra": {"name": "replaced_tokens"},
+    "xlnet": {"name": "permuted"},
     "albert": {"name": "masked", "sentence_order": True, "whole_words": True, "ngrams": 3},
     **{name: {"name": name} for name in ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm")},
     "deshuffling": {"name": "deshuffling"},
@@ -45,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tlm": {"name": "tlm"},
 }
 OF_PAIRS = ("pairs", "tlm")
-OTHERS = ("causal", "packed", "control", "roberta", "whole words", "bert", "electra", "albert", "tlm")
+OTHERS = ("causal", "packed", "control", "roberta", "whole words", "bert", "electra", "xlnet", "albert", "tlm")
 TO_TARGET = [name for name in CASES if name not in OTHERS]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
@@ -346,6 +347,8 @@ def shown_text(stream: SampleStream, row: Rows) -> list[int]:
     if name in ("masked", "replaced_tokens"):
         text = row.labels[0, 1:-1]
         return np.where(text < known.vocabulary, text, known.end_of_text).tolist()
+    if name == "permuted":
+        return [token for token in row.tokens[row.order % 2 == 0].tolist() if token < known.vocabulary]
     if name == "pairs":
         return [*tokens.tolist(), *labels.tolist()]
     if name == "denoising":

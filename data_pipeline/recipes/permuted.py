@@ -1,0 +1,213 @@
+"""Permutation language modelling (XLNet: Yang et al. 2019, arXiv 1906.08237, sections 2.2 to 2.5).
+
+A sample is a window of the stream, and behind it [A, sep, B, sep, cls] of the same length, where A continues the
+window, and B continues A or comes from elsewhere. Of both halves one token in K is predicted, in a random order: each
+sees the tokens of its half that are not predicted, and those predicted before it; the second half sees all of the
+first. A prediction is made at a position of its own, a query, behind the text: it has a place in the text and no
+token. So a row has the text and its queries, and the two streams of the paper are two parts of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.recipes.base import Ids, check_dataset, generator, too_short_error
+from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
+
+_SLOTS = 8  # rows have a multiple of this many queries, so that ranks can share their positions
+_AROUND = 3  # sep, sep, cls
+_SEARCH_TOKENS = 64  # in which a second segment from elsewhere looks for the start of a sentence
+
+
+class Permuted(Objective):
+    """Tokens in a random order (XLNet)."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
+
+    name: Literal["permuted"] = "permuted"
+    predict_one_in: int = Field(
+        default=6, gt=1, description="one token in this many is predicted, the last ones of the order (K of XLNet)"
+    )
+    max_span: int = Field(
+        default=5,
+        gt=0,
+        description="largest number of neighbouring tokens to predict: n have a probability proportional to 1 / n",
+    )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`."""
+        return frozenset({"segments", "positions", "order"})
+
+    @property
+    def needs(self) -> SpecialTokenNeeds:
+        """See `Objective`."""
+        return SpecialTokenNeeds(roles=("pad", "cls", "sep"))
+
+    def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
+        """See `Objective`: an even number, as many as fit beside their queries. The special tokens are among them."""
+        text = sequence_length - sequence_length % 2
+        while text + -(-(text // self.predict_one_in) // _SLOTS) * _SLOTS > sequence_length:
+            text -= 2
+        self._enough(text // 2 - _AROUND, sequence_length)
+        return text
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> PermutedRecipe:
+        """See `Objective`."""
+        known = Vocabulary.of(tokenizer, self.needs)
+        return PermutedRecipe(self, sequence_length, known, self.text_tokens(sequence_length) // 2)
+
+
+@dataclass(frozen=True)
+class PermutedRecipe:
+    """Rows of two halves of `half` tokens, and of queries."""
+
+    objective: Permuted
+    sequence_length: int
+    known: Vocabulary
+    half: int
+
+    @property
+    def target_length(self) -> int:
+        """The sequence length: each position has a label; those of queries count."""
+        return self.sequence_length
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids, appended special tokens included."""
+        return self.known.specials.vocabulary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The objective and the special ids."""
+        return {"objective": self.objective.settings(), "specials": asdict(self.known.specials)}
+
+    def samples(self, dataset: Dataset, split: SplitName) -> PermutedSamples:
+        """Raises DataError when the split makes no sample, or the dataset is of another kind."""
+        check_dataset(dataset, self.known.tokenizer)
+        count = (dataset.num_tokens(split) - self.half + _AROUND) // self.half
+        if count <= 0:
+            raise too_short_error(dataset, split, 2 * self.half - _AROUND)
+        return PermutedSamples(self, dataset, split, count)
+
+
+@dataclass(frozen=True)
+class PermutedSamples:
+    """A split's windows: the next one begins where the first half of this one ends."""
+
+    recipe: PermutedRecipe
+    dataset: Dataset
+    split: SplitName
+    count: int
+    num_skipped: int = 0
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """The text of each, and its queries."""
+        made = [self._row(sample, generator(seed, sample)) for sample in ids]
+        columns = {name: np.stack([row[name] for row in made]) for name in made[0]}
+        return Rows(**columns)
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """The window with the first segment, and the second one, which `rows` draws in the same way."""
+        spans, half = [], self.recipe.half
+        for row, sample in enumerate(ids):
+            start = int(sample[2]) * half
+            first, second = self._two(start + half, generator(seed, sample))
+            spans += [(row, start, half + first), (row, second, half - _AROUND - first)]
+        return np.array(spans, np.int64).reshape(-1, 3)
+
+    def _row(self, sample: Ids, random: np.random.Generator) -> dict[str, NDArray[Any]]:
+        recipe, specials, half = self.recipe, self.recipe.known.specials, self.recipe.half
+        start = int(sample[2]) * half
+        first, second = self._two(start + half, random)
+        text = self.dataset.window(self.split, start, half + first)
+        other = self.dataset.window(self.split, second, half - _AROUND - first)
+        text = np.concatenate([text, [specials.sep], other, [specials.sep, specials.cls]])
+        segments = np.repeat([0, 1, 2], [half + first + 1, len(other) + 1, 1])
+        is_text = np.ones(2 * half, np.bool_)
+        is_text[[half + first, -2, -1]] = False
+        order, targets = self._ordered(text, is_text, random)
+        length = recipe.sequence_length
+        queries = length - 2 * half
+        places = np.zeros(queries, np.int64)
+        places[: len(targets)] = targets
+        of_queries = np.where(np.arange(queries) < len(targets), 2 * order[places] - 1, 2 * order.max() + 1)
+        mask = np.zeros(length, np.float32)
+        mask[2 * half : 2 * half + len(targets)] = 1
+        return {
+            "tokens": np.concatenate([text, np.full(queries, specials.pad)]),
+            "labels": np.concatenate([text, text[places]]),
+            "loss_mask": mask,
+            "segments": np.concatenate([segments, segments[places]]),
+            "positions": np.concatenate([np.arange(2 * half), places]),
+            "order": np.concatenate([2 * order, of_queries]),
+        }
+
+    def _two(self, start: int, random: np.random.Generator) -> tuple[int, int]:
+        """How many tokens from `start` on are the first segment, and where the second one begins."""
+        size = self.recipe.half - _AROUND
+        tokens = self.dataset.window(self.split, start, size)
+        ends = np.flatnonzero(self.recipe.known.ends_sentence[tokens[:-1]]) + 1
+        first = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
+        if ends.size and random.random() < 0.5:
+            return first, start + first
+        count = size - first
+        begin = int(random.integers(self.dataset.num_tokens(self.split) - count + 1))
+        searched = min(_SEARCH_TOKENS, self.dataset.num_tokens(self.split) - count - begin)
+        near = self.dataset.window(self.split, begin, searched)
+        ends = np.flatnonzero(self.recipe.known.ends_sentence[near])
+        return first, begin + (int(ends[0]) + 1 if ends.size else 0)
+
+    def _ordered(self, text: Ids, is_text: NDArray[np.bool_], random: np.random.Generator) -> tuple[Ids, Ids]:
+        """Number of each position's turn, [2 half], from 1 on, and the predicted positions, ascending. Tokens of a half
+        that are neither predicted nor special have the first turn of their half together."""
+        half, objective = self.recipe.half, self.recipe.objective
+        count = 2 * half // objective.predict_one_in
+        order, targets = np.empty(2 * half, np.int64), []
+        for number, wanted in enumerate((count - count // 2, count // 2)):
+            part = slice(number * half, (number + 1) * half)
+            chosen = self._chosen(text[part], is_text[part], wanted, random)
+            turns = 1 + random.permutation(half)
+            turns[~chosen & is_text[part]] = 0
+            order[part] = 1 + number * (half + 1) + turns
+            targets.append(number * half + np.flatnonzero(chosen))
+        return order, np.concatenate(targets)
+
+    def _chosen(
+        self, text: Ids, is_text: NDArray[np.bool_], wanted: int, random: np.random.Generator
+    ) -> NDArray[np.bool_]:
+        """Which tokens of a half are predicted, `wanted` in all: spans that begin at words, each at a random place of a
+        context that is `predict_one_in` times as long; then single tokens, if there are too few."""
+        known, objective, size = self.recipe.known, self.recipe.objective, len(text)
+        begins = known.starts_word[text] | known.is_special[text]
+        lengths = np.arange(1, objective.max_span + 1)
+        chosen, left, begin = np.zeros(size, np.bool_), min(wanted, int(is_text.sum())), 0
+        while left and begin < size:
+            span = min(int(random.choice(lengths, p=1 / lengths / (1 / lengths).sum())), left)
+            context = span * objective.predict_one_in
+            before = int(random.integers(context))
+            starts = np.flatnonzero(begins[begin + before :])
+            if not starts.size:
+                break
+            first = begin + before + int(starts[0])
+            if first + span >= size:
+                break
+            new = is_text[first : first + span]
+            chosen[first : first + span] = new
+            left -= int(new.sum())
+            begin = first + span + context - before
+        if left:
+            chosen[random.choice(np.flatnonzero(is_text & ~chosen), left, replace=False)] = True
+        return chosen
