@@ -167,10 +167,13 @@ class Network(LanguageModule):
             return self.head(hidden)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 
+        # The weight is named, since hooks of DeepSpeed make a view of each positional tensor: kept for the backward
+        # pass, it would keep what was gathered for the forward pass, too.
         def project(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Any:
             if judge is None:
-                return finish(self.output_layer(x_LBH, weight)[0])
-            return self.output_layer(x_LBH, weight, lambda logits, where: judge(finish(logits).float(), where))[0]
+                return finish(self.output_layer(x_LBH, weight=weight)[0])
+            finished: Judge = lambda logits, where: judge(finish(logits).float(), where)  # noqa: E731
+            return self.output_layer(x_LBH, weight=weight, judge=finished)[0]
 
         if self.model.task_head is None:
             return self.head(hidden, project)

@@ -56,7 +56,9 @@ class Stage3(DeepSpeedSharding):
             prefetch_bucket_size=bucket_parameters(config, config.parallel.tensor),
             max_live_parameters=2
             * bucket_parameters(config, config.parallel.tensor),  # or every module would fetch one more bucket ahead
-            max_reuse_distance=0,  # or weights that the backward pass needs again would stay gathered
+            # What the next module uses too stays gathered, such as a head's weights between its passes, but no more of
+            # what the backward pass needs again.
+            max_reuse_distance=1,
             param_persistence_threshold=10 * config.model.hidden,  # biases and norms: small, and gathered too often
             offload_param_config=offload if parallel.offload_parameters else None,
             offload_ratio=1.0,
