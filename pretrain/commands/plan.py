@@ -144,10 +144,11 @@ def main(argv: list[str]) -> int:
         check_picture(options.frontier, "--frontier")
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
+    from pretrain.data.resolve import with_teacher
     from pretrain.plan.plan_report import Prices, as_json, lines
     from pretrain.plan.planner import make_plan
 
-    config = load(RunConfig, options.config, options.overrides)
+    config = with_teacher(load(RunConfig, options.config, options.overrides))
     prices = Prices(options.price, options.watts)
     failures = Failures(options.save_seconds, options.restart_seconds, options.failures_per_gpu_hour)
     plan = make_plan(

@@ -85,6 +85,7 @@ def main(argv: list[str]) -> int:
     from pretrain.checkpoint.state import SCORING_OVERRIDES
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
+    from pretrain.data.resolve import with_teacher
     from pretrain.plan.device import find_device
     from pretrain.plan.planner import with_vocabulary
     from pretrain.rehearse.progress import RehearsalProgress
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
     from pretrain.rehearse.run import rehearse
 
     overrides = options.overrides if options.what == "train" else [*SCORING_OVERRIDES, *options.overrides]
-    config = with_vocabulary(load(RunConfig, options.config, overrides))
+    config = with_vocabulary(with_teacher(load(RunConfig, options.config, overrides)))
     device = find_device(options.hardware)
 
     progress = RehearsalProgress()

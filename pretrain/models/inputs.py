@@ -11,6 +11,22 @@ from pretrain.attention.packed import PackedSegments
 from pretrain.models.last_states import LastStates
 
 
+@dataclass(frozen=True)
+class LabelledPlaces:
+    """The places of a micro-batch that have a loss, in order of their positions, of which the host knows how many lie
+    where: what a model makes of them has a shape without a look at the device."""
+
+    positions_N: NDArray[np.int64]
+    """position of each place, on the host"""
+    position_N: Tensor
+    row_N: Tensor
+
+    def within(self, where: slice) -> tuple[Tensor, Tensor]:
+        """(position from the begin of `where`, row) of the places whose positions lie in `where`."""
+        first, last = np.searchsorted(self.positions_N, (where.start, where.stop))
+        return self.position_N[first:last] - where.start, self.row_N[first:last]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """Tensors on the engine's device: columns of data_pipeline.batch.Rows, which says what they mean, by its names. B
@@ -35,6 +51,8 @@ class MicroBatch:
     """what attention is to know of all positions; None: it doesn't ask, or there is nothing to say"""
     teacher: LastStates | None = None
     """what a teacher made of the rows; on the last pipeline stage of a run that has one"""
+    labelled: LabelledPlaces | None = None
+    """the places with a loss, of a run with a generator"""
     noise_rows_B: Tensor | None = None
     """int64, of each row: what the noise of a generator's samples depends on besides positions and tokens; None: the
     row's number"""

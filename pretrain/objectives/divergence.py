@@ -29,7 +29,7 @@ class _Divergence(torch.autograd.Function):
             _log_softmax(logits[..., :real].float() / temperature, group) for logits in (logits_LBV, teacher_LBV)
         )
         target_LBV = theirs_LBV.exp()
-        divergence_LB = (target_LBV * (theirs_LBV - ours_LBV)).sum(-1)
+        divergence_LB = theirs_LBV.sub_(ours_LBV).mul_(target_LBV).sum(-1)
         dist.all_reduce(divergence_LB, group=group)
         ctx.save_for_backward(ours_LBV.exp_().sub_(target_LBV))
         ctx.shape, ctx.dtype, ctx.temperature = logits_LBV.shape, logits_LBV.dtype, temperature
@@ -44,12 +44,12 @@ class _Divergence(torch.autograd.Function):
 
 
 def _log_softmax(logits_LBV: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Over the vocabulary of all ranks of `group`, of which this one may have none."""
+    """Over the vocabulary of all ranks of `group`, of which this one may have none. Overwrites the logits."""
     largest_LB1 = logits_LBV.new_full((*logits_LBV.shape[:-1], 1), -torch.inf)
     if logits_LBV.shape[-1]:
         largest_LB1 = logits_LBV.amax(-1, keepdim=True)
     dist.all_reduce(largest_LB1, op=dist.ReduceOp.MAX, group=group)
-    shifted_LBV = logits_LBV - largest_LB1
+    shifted_LBV = logits_LBV.sub_(largest_LB1)
     sums_LB1 = shifted_LBV.exp().sum(-1, keepdim=True)
     dist.all_reduce(sums_LB1, group=group)
-    return shifted_LBV - sums_LB1.log()
+    return shifted_LBV.sub_(sums_LB1.log())

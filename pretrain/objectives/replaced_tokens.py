@@ -89,13 +89,15 @@ class ReplacedTokensLoss(SampledLoss):
             row_B = first + (torch.arange(rows, device=labels_LB.device) if offsets_B is None else offsets_B)
         position_L = torch.arange(length, device=labels_LB.device) + dist.get_rank(self._context_group) * length
 
+        labelled = batch.labelled
+        assert labelled is not None, "the engine finds them for a generator"
+
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
-            chosen_LB = mask_LB[where] > 0
-            position_N, row_N = chosen_LB.nonzero(as_tuple=True)
+            position_N, row_N = labelled.within(where)
             tokens_LB = labels_LB[where].clone()
             with torch.no_grad():  # before the logits are overwritten
-                tokens_LB[chosen_LB] = sample(
-                    logits_LBV[chosen_LB],
+                tokens_LB[position_N, row_N] = sample(
+                    logits_LBV[position_N, row_N],
                     row_B[row_N],
                     position_L[where][position_N],
                     self._tokens.vocabulary,

@@ -12,7 +12,7 @@ from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
-from pretrain.plan.memory_bound import check_bound, least_bytes
+from pretrain.plan.memory_bound import check_bound
 from pretrain.plan.search import every_choice
 
 _GIB = 2**30
@@ -28,9 +28,8 @@ def check_memory(
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
     exact = config.finetune.train == "all" or layout.pipeline == 1  # later stages keep less of frozen layers
-    if trains and not host and exact and config.generator is None:
-        teacher = least_bytes(config, layout)["teacher"]  # which the builder does not count
-        _check_held(config, layout, available_bytes - teacher)
+    if trains and not host and exact:
+        _check_held(config, layout, available_bytes)
 
 
 def planned_bytes(config: RunConfig, layout: Layout) -> float:

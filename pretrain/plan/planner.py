@@ -98,22 +98,23 @@ def check_layers(model: Model) -> None:
 
 
 def with_vocabulary(config: RunConfig) -> RunConfig:
-    """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so GPT-2's is
-    assumed. Raises ConfigError for a run of more than one model, of which estimates would count one."""
-    check_one_model(config)
+    """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so that of its
+    teacher or GPT-2's is assumed."""
     if config.model.vocabulary is not None:
         return config
-    known = config.model.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
+    teacher = config.distillation.model
+    vocabulary = _ASSUMED_VOCABULARY if teacher is None else teacher.vocabulary
+    known = config.model.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"model": known})
 
 
 def check_one_model(config: RunConfig) -> None:
-    """Raises ConfigError for a run with a teacher or a generator."""
+    """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model."""
     if config.distillation.teacher is not None or config.generator is not None:
         name = "generator" if config.generator is not None else "distillation.teacher"
         raise ConfigError(
-            f"{name}: estimates count one model, and this run computes two: leave it out to estimate the "
-            "model that is trained"
+            f"{name}: a scaling law counts one model, and this run computes two: leave it out to scale the model that "
+            "is trained"
         )
 
 

@@ -45,7 +45,7 @@ def plan_rank(config: RunConfig, layout: Layout, rank: int, device: Device, per_
     by_part = {field.name: float(getattr(held, field.name)[0, kind]) for field in fields(HeldBytes)}
     building = by_part.pop("building")
     return PlannedRank(
-        parameters=float(work.parameters[0, kind]),
+        parameters=float(sum(one.parameters[0, kind] for one in work.models if one.step.trains.all())),
         held=by_part,
         build_bytes=sum(by_part.values()) + building,
         overhead_bytes=float((full.total - full.building - held.total + held.building)[0, kind]),
@@ -59,9 +59,13 @@ def _of_stage(work: StepWorkload, stage: int, stages: int) -> tuple[int, StepWor
     hold as many micro-batches as stages follow."""
     kinds = work.stages.position.shape[1]
     kind = stage if kinds == stages else 0 if stage == 0 else kinds - 1 if stage == stages - 1 else 1
-    position = work.stages.position.copy()
-    position[0, kind] = stage
-    return kind, replace(work, stages=replace(work.stages, position=position))
+
+    def placed(one: StepWorkload) -> StepWorkload:
+        position = one.stages.position.copy()
+        position[0, kind] = stage
+        return replace(one, stages=replace(one.stages, position=position), others=tuple(map(placed, one.others)))
+
+    return kind, placed(work)
 
 
 def _sent(work: StepWorkload, kind: int, stage: int, layout: Layout) -> dict[str, float]:

@@ -235,6 +235,7 @@ def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:
         recorder.memory.classify("optimizer", _pieces(engine.state()))
         recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
     recorder.memory.classify("weights", values)
+    recorder.memory.classify("weights", _pieces(engine.teacher_state()))
     build_reserved_bytes = recorder.memory.allocator.reserved_peak_bytes
     recorder.memory.allocator.clear_peak()
     return {
@@ -252,7 +253,7 @@ def _pieces(parts: Mapping[str, GlobalPart]) -> Iterator[Tensor]:
 
 def _gradient_buffers(sharding: Any) -> Iterator[Tensor]:
     """The buffers in which megatron-core accumulates gradients. (DeepSpeed makes its own in each step.)"""
-    for chunk in sharding.chunks:
+    for chunk in (*sharding.chunks, *sharding.generator_chunks):
         buffers = getattr(chunk, "buffers", None)
         for buffer in buffers if isinstance(buffers, list) else ():
             yield buffer.grad_data
@@ -306,10 +307,12 @@ def _add(found: dict[str, Any], part: WorkPart, recorder: Recorder) -> None:
         operators=recorder.operators,
         waits=dict(recorder.waits),
     )
-    if not found.get("parts"):
+    before = found.get("parts", ())
+    if not before or (part.repeats and len(before) == 1):
         found |= {"flops": counts.flops, "exchanges": exchanges, "operators": counts.operators}
+    if not before:
         found["first_waits"] = counts.waits
-    found["parts"] = (*found.get("parts", ()), counts)
+    found["parts"] = (*before, counts)
     found["waits"] = counts.waits
     found["without_kernel"] = dict(Counter(found.get("without_kernel", {})) | recorder.without_kernel)
     if counts.peak_bytes > found.get("peak_bytes", 0):

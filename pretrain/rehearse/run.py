@@ -80,11 +80,11 @@ def rehearse(
     progress: Callable[[RankRehearsal, int], None] = lambda rank, total: None,
 ) -> Rehearsal:
     """Rehearses `ranks` (numbers, or names of NAMED_RANKS) of a run on `gpus` ranks, `jobs` at a time (default: the
-    cores). `micro_batches`: of a step (default: as many as fill the pipeline). `sequences`: of a data rank that are
-    scored, or continued, at once (default: as many as an evaluation takes). `loads`: each rank loads a checkpoint
-    first, whose manifest is that of `checkpoint` if it is given. `progress` is called with each rank that is done and
-    the number of ranks. Raises ConfigError for layouts that are not legal, ranks that don't exist, work that a model
-    cannot do, and a config that is not that of the checkpoint."""
+    cores). `micro_batches`: of a step (default: as many as fill the pipeline, and with a teacher all). `sequences`: of
+    a data rank that are scored, or continued, at once (default: as many as an evaluation takes). `loads`: each rank
+    loads a checkpoint first, whose manifest is that of `checkpoint` if it is given. `progress` is called with each rank
+    that is done and the number of ranks. Raises ConfigError for layouts that are not legal, ranks that don't exist,
+    work that a model cannot do, and a config that is not that of the checkpoint."""
     layout = plan_layout(config, gpus, trains=what == "train")
     work = replace(plan_work(what, sequences, config, layout), loads=loads, checkpoint=checkpoint)
     if checkpoint is not None and work.trains:
@@ -96,7 +96,9 @@ def rehearse(
     planned: tuple[PlannedRank, ...] = ()
     if work.trains:
         run_micro_batches = config.batch.sequences // (layout.data * config.batch.micro_sequences)
-        count = micro_batches or min(run_micro_batches, _filling(layout))
+        # A teacher's states of all micro-batches lie on the device.
+        enough = run_micro_batches if config.distillation.teacher is not None else _filling(layout)
+        count = micro_batches or min(run_micro_batches, enough)
         batch = {"sequences": layout.data * config.batch.micro_sequences * count, "ramp": None}
         config = config.model_copy(update={"batch": config.batch.model_copy(update=batch)})
         plan_layout(config, gpus)

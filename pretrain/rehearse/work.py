@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from data_pipeline.batch import Batch
+from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
@@ -84,6 +85,8 @@ def parts_of(work: RehearsedWork, config: RunConfig, engine: Any) -> Iterator[Wo
 def _steps(work: RehearsedWork, config: RunConfig, engine: Any) -> Iterator[WorkPart]:
     rows = SyntheticStream(config).batch(0, config.batch.sequences, engine.data_rank, engine.data_world)
     batch = _with_full_rows(rows, config.objective.texts_per_row)
+    if config.generator is not None:
+        batch = replace(batch, loss_mask=_noise_mask(config, batch.loss_mask.shape))
     for step, name in enumerate(("first step", "second step"), 1):
         run = partial(engine.train_step, batch, config.optimizer.learning_rate, step)
         yield WorkPart(name=name, action="make its step", run=run, repeats=step > 1)
@@ -98,6 +101,16 @@ def _with_full_rows(batch: Batch, texts: int) -> Batch:
     if batch.attention_mask is not None:
         batch = replace(batch, attention_mask=np.ones_like(batch.attention_mask))
     return batch
+
+
+def _noise_mask(config: RunConfig, shape: tuple[int, ...]) -> np.ndarray:
+    """A loss at as many positions of each row as an objective masks, where memory depends on their number."""
+    assert isinstance(config.objective, ReplacedTokens)
+    length = shape[1]
+    masked = round(config.objective.noise_density * length)
+    mask = np.zeros(shape, np.float32)
+    mask[:, np.arange(masked) * length // masked] = 1
+    return mask
 
 
 def _batches(work: RehearsedWork, config: RunConfig, engine: Any) -> Iterator[WorkPart]:

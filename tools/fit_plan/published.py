@@ -130,6 +130,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             head_transform=0,
             embedding_projection=0,
             shared_layers=0,
+            ties_output=0,
         ),
         stacks=(
             LayerStack(
@@ -158,6 +159,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             sequences=number("gbs"),
             micro_sequences=number("mbs"),
             recompute=[RECOMPUTE.index(name) for name in text("recompute")],
+            trains=1,
             activation_bytes=2,
             weight_bytes=states[:, 0],
             gradient_bytes=states[:, 1],

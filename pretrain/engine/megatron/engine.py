@@ -91,7 +91,7 @@ class MegatronEngine:
                     one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks = chunks
         self._state = State(self.parameters, self.groups, self.sharding)
-        self._cutter = Cutter(self.groups, self.device, config.model)
+        self._cutter = Cutter(self.groups, self.device, config.model, config.generator is not None)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self.generator = None

@@ -15,7 +15,7 @@ from pretrain.attention.packed import PackedSegments, segments_of_documents, seg
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.engine.groups import Groups
-from pretrain.models.inputs import MicroBatch, positions_within
+from pretrain.models.inputs import LabelledPlaces, MicroBatch, positions_within
 
 _LETTERS: dict[Axis, str] = {"rows": "B", "inputs": "S", "labels": "L"}  # of a MicroBatch's fields
 
@@ -23,9 +23,11 @@ _LETTERS: dict[Axis, str] = {"rows": "B", "inputs": "S", "labels": "L"}  # of a 
 class Cutter:
     """Cuts rows for one rank. With context ranks, each holds a contiguous slice of the positions."""
 
-    def __init__(self, groups: Groups, device: torch.device, model: Model) -> None:
+    def __init__(self, groups: Groups, device: torch.device, model: Model, finds_labelled: bool = False) -> None:
+        """`finds_labelled`: whether micro-batches say which places have a loss."""
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
         self._reads_places = model.adds_distance_scores and model.has_encoder
+        self._finds_labelled = finds_labelled
         self._splits_at_padding = model.has_encoder and any(kind != Dense() for kind in model.attention.kinds)
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
@@ -48,6 +50,7 @@ class Cutter:
             masks = (None if values is None else values[rows] for values in (batch.attention_mask, batch.documents))
             packed, with_padding = self.segments(*masks)
             places = {name: values[rows] for name, values in all_positions.items()}
+            labelled = self._labelled(batch.loss_mask[rows, labels]) if self._finds_labelled else None
             micro_batches.append(
                 MicroBatch(
                     **{"positions_BS": self._positions(inputs, micro), **tensors},
@@ -55,6 +58,7 @@ class Cutter:
                     places=KeyPlaces(**places) if places else None,
                     packed=packed,
                     packed_with_padding=with_padding,
+                    labelled=labelled,
                     first_row=first_row + start,
                 )
             )
@@ -91,6 +95,10 @@ class Cutter:
         if shown_BS is not None and self._splits_at_padding:
             return segments_of_padding_mask(shown_BS)
         return (None if documents_BS is None else segments_of_documents(documents_BS)), False
+
+    def _labelled(self, loss_mask_BL: np.ndarray) -> LabelledPlaces:
+        positions_N, rows_N = (loss_mask_BL.T > 0).nonzero()
+        return LabelledPlaces(positions_N, *(to_device(places, self._device) for places in (positions_N, rows_N)))
 
     def _local_positions(self, length: int) -> slice:
         """This context rank's of `length` positions."""

@@ -1,7 +1,7 @@
 """Builds the workload of a run's config on any number of layouts: the one place that does."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.generator import SHARED_TABLES
 from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
@@ -70,20 +71,23 @@ class StageGroups:
 class ParametersByDepth:
     """Parameters of a model by depth, summed once."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, left_out: Container[str] = (), frozen: bool = False) -> None:
+        """`left_out`: names of parameters that another model has, too. `frozen`: whether none is trained."""
         self.model = config.model
         depths = sum(self.model.stacks) + 2
         self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
         self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
         """shared parameters by name: the parameter, and the depths of its uses after the first"""
         specs = parameter_specs(self.model)
+        if frozen:
+            specs = [replace(spec, trained=False) for spec in specs]
         by_name = {spec.name: spec for spec in specs}
         self.trains_embedding = by_name[WORD_EMBEDDINGS].trained
-        self.first_trained = min(spec.depth for spec in specs if spec.trained)
+        self.first_trained = min((spec.depth for spec in specs if spec.trained), default=depths)
         for spec in specs:
             if spec.alias_of is not None:
                 self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
-            else:
+            elif spec.name not in left_out:
                 (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
                 if spec.trained:
                     (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
@@ -95,7 +99,8 @@ class ParametersByDepth:
         of_chunk = np.searchsorted(ends, layer_depths)
         of_stage = of_chunk % pipeline  # stage of each layer
         # What another chunk sent has a gradient, whether or not a parameter needs it.
-        backward = (layer_depths >= self.first_trained) | (of_chunk > 0)
+        sends_back = (of_chunk > 0) & (self.first_trained < len(self.sharded))
+        backward = (layer_depths >= self.first_trained) | sends_back
         of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
         sharded, replicated, sharded_trained, replicated_trained = (
             np.bincount(of_depth, values, pipeline).astype(float)
@@ -140,19 +145,39 @@ class ParametersByDepth:
 class WorkloadBuilder:
     """Builds the workload of one config on one kind of device for any choices of layouts."""
 
-    def __init__(self, config: RunConfig, device: Device, per_node: int) -> None:
-        """`per_node`: number of devices of a node."""
+    def __init__(
+        self, config: RunConfig, device: Device, per_node: int, left_out: Container[str] = (), frozen: bool = False
+    ) -> None:
+        """`per_node`: number of devices of a node. `left_out` and `frozen`: see `ParametersByDepth`."""
         self._as_built, self.device, self.per_node = config, device, per_node
+        self._left_out, self._frozen = left_out, frozen
         self.config = config.model_copy(update={"model": config.row_model})
         self._stages: dict[tuple[int, int], StageGroups] = {}
         self._buckets: dict[int, int] = {}
 
     @cached_property
     def _parameters(self) -> ParametersByDepth:
-        return ParametersByDepth(self._as_built)
+        return ParametersByDepth(self._as_built, self._left_out, self._frozen)
+
+    @cached_property
+    def _second(self) -> "WorkloadBuilder | None":
+        """The builder of the run's other model."""
+        config = self._as_built
+        if config.generator is not None:
+            return WorkloadBuilder(config.of_generator(), self.device, self.per_node, left_out=SHARED_TABLES)
+        if config.distillation.model is not None:
+            return WorkloadBuilder(config.of_teacher(), self.device, self.per_node, frozen=True)
+        return None
 
     def build(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         """One entry for each choice. Raises ConfigError if the device has no such precision."""
+        work, second = self._of_model(choices), self._second
+        return work if second is None else replace(work, others=(second.build(choices),))
+
+    def _of_model(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
+        if self._frozen:  # every data rank holds it in full
+            full = {id(choice.layout): replace(choice.layout, zero=0) for choice in choices}
+            choices = [replace(choice, layout=full[id(choice.layout)], recompute="none") for choice in choices]
         model, count = self.config.model, len(choices)
         width, on_cpu = 4.0 if self.config.precision == "fp32" else 2.0, self.device.generation == "cpu"
         device = self._device(count)
@@ -228,16 +253,18 @@ class WorkloadBuilder:
             sequences=config.batch.sequences,
             micro_sequences=[choice.micro_sequences for choice in choices],
             recompute=[RECOMPUTE.index(choice.recompute) for choice in choices],
+            trains=not self._frozen,
             activation_bytes=width,
             weight_bytes=np.where(weights_offloaded, 0.0, weights)[rows],
             gradient_bytes=np.array([state.gradients for state in states])[rows],
             optimizer_bytes=np.where(optimizer_offloaded, 0.0, optimizer)[rows],
             fp8=config.precision == "fp8",
             # Gradients are exchanged in fp32, also by DeepSpeed (`engine/zero/deepspeed.py`), whose stages 1 and 2
-            # all-reduce complete buckets, and whose stage 3 gathers weights again for layers that are recomputed.
+            # all-reduce complete buckets. In a pipeline, whose order of modules varies, its stage 3 gathers weights
+            # again for layers that are recomputed; otherwise it knows that the backward pass is next to need them.
             exchanged_gradient_bytes=4.0,
             sums_everywhere=np.array([layout.shards_by_deepspeed for layout in layouts])[rows],
-            weight_gathers=[2 + (choice.recompute == "full") for choice in choices],
+            weight_gathers=[2 + (choice.recompute == "full" and choice.layout.pipeline > 1) for choice in choices],
             bucket_bytes=buckets[rows],
             bucket_copy_bytes=copies[rows],
             table_copies=table_copies[rows],

@@ -10,10 +10,14 @@ _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 4
 
 
 def stage_flops(work: StepWorkload) -> Array:
-    """Operations of matrix products and attention of one rank of a stage of each kind, [n, s], of all micro-batches and
-    with what is recomputed. A multiply-add is two."""
+    """Operations of matrix products and attention of one rank of a stage of each kind, [n, s], of all models and
+    micro-batches and with what is recomputed. A multiply-add is two."""
+    return sum(map(_model_flops, work.models), np.zeros_like(work.stages.count))
+
+
+def _model_flops(work: StepWorkload) -> Array:
     total = np.zeros_like(work.stages.count)
-    recompute = work.step.recompute
+    recompute, trains = work.step.recompute, work.step.trains
     for stack in work.stacks:
         products = compute.layer_products(work, stack)
         crosses = stack.encoder_length > 0
@@ -22,9 +26,10 @@ def stage_flops(work: StepWorkload) -> Array:
         forward = _operations(products)
         core, core_backward = _attention(work, stack)
         repeated = np.select([recompute == 2, recompute == 1], [forward + core, core], 0.0)
-        total += stack.layers * (3 * forward + core + core_backward + repeated)[:, None]
+        backward = trains * (2 * forward + core_backward)
+        total += stack.layers * (forward + core + backward + repeated)[:, None]
     embeds, predicts = work.stages.embeds, work.stages.predicts
-    total += 3 * (embeds * _embedding(work)[:, None] + predicts * _head(work)[:, None])
+    total += (1 + 2 * trains)[:, None] * (embeds * _embedding(work)[:, None] + predicts * _head(work)[:, None])
     return total * work.micro_batches[:, None]
 
 

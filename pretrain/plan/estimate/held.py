@@ -3,7 +3,7 @@
 Weights, gradients and optimizer states are `plan/memory.py`'s. Activations are counted tensor by tensor, as autograd
 saves them; `tests/multirank/test_activation_memory.py` holds the counts to what ranks measure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,13 +46,60 @@ class HeldBytes:
 
 
 def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldBytes:
-    """Bytes that each layout holds. `overhead`: include the device's own, which host memory does not have."""
+    """Bytes that each layout holds. `overhead`: include the device's own, which host memory does not have. With a
+    second model, the states of both are there at once, and the activations of one: the pass of a generator is over when
+    that of its model begins. That of a teacher keeps nothing of its layers, and is not counted."""
+    of_model = [_model_bytes(one) for one in work.models]
+    passes = of_model[0]
+    for second, other in zip(of_model[1:], work.others, strict=True):
+        takes = (other.step.trains > 0)[:, None] & (second.in_pass > passes.in_pass)
+        names = ("activations", "working", "buffers", "split")
+        passes = replace(
+            passes, **{name: np.where(takes, getattr(second, name), getattr(passes, name)) for name in names}
+        )
+    weights, gradients, optimizer, built = (
+        sum((getattr(one, name) for one in of_model), np.zeros_like(passes.weights))
+        for name in ("weights", "gradients", "optimizer", "built")
+    )
+    library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
+    buffers = passes.buffers + library_bytes + (c.fragments * passes.split if overhead else 0.0)
+    in_step = weights + gradients + optimizer + passes.activations + passes.working + buffers
+    return HeldBytes(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=passes.activations,
+        working=passes.working,
+        buffers=buffers,
+        building=np.where(built > 0, np.maximum(built + library_bytes - in_step, 0.0), 0.0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ModelBytes:
+    """Bytes of one model, [n, s], without what libraries and the allocator keep. See `HeldBytes`."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    working: Array
+    buffers: Array
+    split: Array
+    """bytes of what is made and released in each step, of which the allocator keeps fragments"""
+    built: Array
+    """bytes while the model is built; 0: no more than a step takes"""
+
+    @property
+    def in_pass(self) -> Array:
+        """Bytes of the model's pass alone."""
+        return self.activations + self.working + self.buffers
+
+
+def _model_bytes(work: StepWorkload) -> _ModelBytes:
     layout, step, parameters = work.layout, work.step, work.parameters
     replicas, shards_weights = layout.replicas[:, None], (layout.zero == 3)[:, None]
     resident = np.where(shards_weights, parameters / replicas, parameters)
-    weights = step.weight_bytes[:, None] * parameters
-    gradients = step.gradient_bytes[:, None] * work.trained
-    optimizer = step.optimizer_bytes[:, None] * work.trained
     saved, recomputed, with_gradients = _saved_by_layers(work)
     saved_loss, loss = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
     working = np.maximum(recomputed, saved_loss)
@@ -68,24 +115,41 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     table = (step.table_copies * work.model.vocabulary / layout.tensor * work.model.embedding_dim)[:, None]
     at_end = table * work.stages.embeds - saved - first - gathered
     # No bucket is full when the first layer begins its backward pass.
-    in_layers = np.maximum(with_gradients, recomputed + step.bucket_copy_bytes[:, None])
+    bucket_copies = step.bucket_copy_bytes[:, None]
+    in_layers = np.maximum(with_gradients, recomputed + bucket_copies)
+    # A tied embedding's gradient waits for that of its lookup.
+    in_layers = in_layers + (bucket_copies > 0) * step.activation_bytes[:, None] * work.tied_parameters
     in_layers = in_layers + _shared_gradients(work)[:, None]
     copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss]) - working, 0.0)
-    buffers = gathered + messages + step.bucket_bytes[:, None] + copies
-    library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
-    buffers = buffers + library_bytes + (c.fragments * (saved + np.maximum(working, loss)) if overhead else 0.0)
-    in_step = weights + gradients + optimizer + saved + first + working + buffers
     frozen = step.weight_bytes[:, None] * (parameters - work.trained)
-    built = np.where(parameters > 0, step.build_bytes[:, None] * work.trained + frozen + library_bytes, 0.0)
-    return HeldBytes(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        activations=saved + first,
+    builds = (parameters > 0) & (step.build_bytes[:, None] > 0)
+    return _ModelBytes(
+        weights=step.weight_bytes[:, None] * parameters,
+        gradients=step.gradient_bytes[:, None] * work.trained,
+        optimizer=step.optimizer_bytes[:, None] * work.trained,
+        activations=saved + first + _kept_states(work),
         working=working,
-        buffers=buffers,
-        building=np.where(step.build_bytes[:, None] > 0, np.maximum(built - in_step, 0.0), 0.0),
+        buffers=gathered + messages + step.bucket_bytes[:, None] + copies,
+        split=saved + np.maximum(working, loss),
+        built=np.where(builds, step.build_bytes[:, None] * work.trained + frozen, 0.0),
     )
+
+
+def _kept_states(work: StepWorkload) -> Array:
+    """Bytes of a teacher's last states, [n, s], which stay on the last stage until the model has read all
+    micro-batches."""
+    kept = np.zeros_like(work.stages.count)
+    for other in work.others:
+        if other.step.trains.all():
+            continue
+        model, layout = other.model, other.layout
+        positions = work.micro_batches * other.step.micro_sequences * model.label_length / layout.context
+        # What the output projection multiplies is another tensor where a norm or a matrix lies before it, or tensor
+        # ranks gather it.
+        projected = ((model.head_tensors > 2) | (layout.sequence > 0)) * model.embedding_dim
+        of_states = positions * other.step.activation_bytes * (model.hidden + projected)
+        kept = kept + work.stages.predicts * of_states[:, None]
+    return kept
 
 
 def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:

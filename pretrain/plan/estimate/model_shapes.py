@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
@@ -19,7 +20,8 @@ from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, Ker
 
 def model_shapes(model: Model, count: int) -> ModelShapes:
     """Widths and parts of `model`, `count` times."""
-    has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler
+    detects = model.task_head is not None and model.task_head.kind == "detector"
+    has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler or detects
     answers = 0 if model.task_head is None or model.has_vocabulary_logits else model.task_head.outputs
     return ModelShapes.repeat(
         count,
@@ -49,6 +51,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
         shared_layers=model.shared_layers,
+        ties_output=model.ties_output,
     )
 
 
@@ -86,8 +89,9 @@ def _kept_inputs(model: Model) -> dict[str, bool]:
 
 def _trains_output(model: Model) -> bool:
     """Whether the last matrix is trained, as a layer of its own or as the embedding."""
-    output = "head.classifier.weight" if model.task_head is not None else "output_layer.weight"
-    return next(spec.trained for spec in parameter_specs(model) if spec.name == output)
+    of_head = ("head.classifier.weight", "head.detector.weight")
+    outputs = ("output_layer.weight",) if model.task_head is None else of_head
+    return next(spec.trained for spec in parameter_specs(model) if spec.name in outputs)
 
 
 def layer_stacks(model: Model, layers: Array, backward_layers: Array, predicts: Array) -> tuple[LayerStack, ...]:
@@ -124,6 +128,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
     logits = width * ((model.final_logit_softcap is not None) + 2 * (config.objective.label_smoothing > 0))
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
+    judged = _judged_bytes(config, width)
     return KernelShapes.repeat(
         len(tensor),
         attention=KERNELS.index("flash2"),
@@ -133,9 +138,9 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         keeps_products=0,
         # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
         # chunk, all three are there. A bias is added to a copy of the logits.
-        logit_bytes=logits + (6 if width < 4 else 8 if model.capabilities.head_bias else 4),
-        saved_logit_bytes=4 + width * (model.final_logit_softcap is not None),
-        chunk_logit_bytes=logits + (8 if width < 4 else 4),
+        logit_bytes=max(logits + (6 if width < 4 else 8 if model.capabilities.head_bias else 4), judged),
+        saved_logit_bytes=4 * (1 + _compares_predictions(config)) + width * (model.final_logit_softcap is not None),
+        chunk_logit_bytes=max(logits + (8 if width < 4 else 4), judged),
         head_gradient_bytes=width,
         logits_sharded=1,
         logit_positions=[positions_at_once(vocabulary // int(ranks)) if chunked else inf for ranks in tensor],
@@ -146,6 +151,20 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         # The largest value is found; then all are scaled and rounded, by one kernel or by two.
         rounding_bytes=5 if compiled else 9,
     )
+
+
+def _judged_bytes(config: RunConfig, width: float) -> float:
+    """Bytes for each position and vocabulary entry, logits included, while a generator's logits are sampled from (those
+    of a masked position again, in fp32, and four numbers of 8 bytes), or compared with a teacher's (in fp32 these, the
+    logarithms of both models' probabilities, and the probabilities of one). 0 of other objectives."""
+    logits, objective = 6 if width < 4 else 4, config.objective
+    if isinstance(objective, ReplacedTokens) and config.model.task_head is None:
+        return logits + 36 * objective.noise_density
+    return logits + 16 if _compares_predictions(config) else 0.0
+
+
+def _compares_predictions(config: RunConfig) -> bool:
+    return config.distillation.teacher is not None and config.distillation.kl_weight > 0
 
 
 def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) -> AttentionShapes:

@@ -38,7 +38,16 @@ class StepSeconds:
 
 def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) -> StepSeconds:
     """Estimates a step of each layout. `factor`: the software stack's, on the seconds of everything that devices
-    compute.
+    compute. Models of a step pass one after the other."""
+    passes = [_model_seconds(one, c, factor) for one in work.models]
+    parts = {name: sum(one[name] for one in passes) for name in passes[0]}
+    known = sum(parts.values(), np.zeros_like(work.model.hidden))
+    machines = np.maximum(1.0, work.layout.world / work.device.per_node)
+    return StepSeconds(**parts, rest=c.step_s + known * c.straggler * np.log2(machines))
+
+
+def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> dict[str, Array]:
+    """The parts of `StepSeconds` without the rest, of one model.
 
     One stage works on a micro-batch at a time, first forward and then backward (1F1B, Narayanan et al. 2021, arXiv
     2104.04473, section 2.2): the slowest stage works on all of them, and waits while the first one passes through the
@@ -47,7 +56,7 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
     Not counted: inputs gathered again under sequence parallelism, and the sums of embeddings, of the logits' gradient
     and of weights that several stages hold. A fit that counts them is no nearer to models and stacks that it has not
     seen (docs/plan.md)."""
-    at, stages, recompute = traffic.links(work, c), work.stages, work.step.recompute
+    at, stages, recompute, trains = traffic.links(work, c), work.stages, work.step.recompute, work.step.trains
     forward, backward, recomputed, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
     for stack in work.stacks:
         passes = compute.layer(work, c, stack)
@@ -56,9 +65,9 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
         exchanged = traffic.context(work, c, at, stack)
         repeats = recompute == 2
         forward += stack.layers * passes.forward[:, None]
-        backward += stack.layers * passes.backward[:, None]
+        backward += stack.layers * (trains * passes.backward)[:, None]
         recomputed += stack.layers * redone[:, None]
-        moved = sums.forward * (1 + repeats) + sums.backward - sums.repeated
+        moved = sums.forward * (1 + repeats) + trains * (sums.backward - sums.repeated)
         tensor += stack.layers * traffic.tensor_seconds(work, c, at, moved)[:, None]
         context += stack.layers * (exchanged * traffic.context_passes(work))[:, None]
     factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
@@ -86,7 +95,7 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
         0.0, (1 - c.replica_exposed) * of_slowest(per_step) - window
     )
     update = (compute.update(work, c)).max(axis=1)
-    parts = {
+    return {
         "compute": micro_batches * of_slowest(forward + backward),
         "recompute": micro_batches * of_slowest(recomputed),
         "head": micro_batches * of_slowest(ends),
@@ -97,10 +106,6 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
         "replicas": unhidden + micro_batches * of_slowest(gathered),
         "update": update,
     }
-    known = sum(parts.values(), np.zeros_like(longest))
-    machines = np.maximum(1.0, work.layout.world / work.device.per_node)
-    rest = c.step_s + known * c.straggler * np.log2(machines)
-    return StepSeconds(**parts, rest=rest)
 
 
 def fastest_first(seconds: Array, micro_batches: Array) -> NDArray[np.intp]:

@@ -3,7 +3,7 @@
 Bytes are counted as in a ring: of n ranks, each sends (n - 1) / n of a tensor that is gathered, scattered or exchanged
 all to all, and twice that of one that is all-reduced."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -116,9 +116,10 @@ def embedding_bytes(work: StepWorkload) -> TensorBytes:
 
 def head_bytes(work: StepWorkload) -> TensorBytes:
     """Bytes of the logits: the gradient of their input is summed. Under sequence parallelism the input is gathered, for
-    the backward pass again unless logits are made in chunks of positions."""
+    the backward pass again unless logits are made in chunks of positions. The answers of a task head, which every
+    tensor rank makes, are too few to count."""
     model, shared = work.model, work.layout.sequence > 0
-    sent = _gathered(work, model.label_length, model.embedding_dim)
+    sent = np.where(model.answers > 0, 0.0, _gathered(work, model.label_length, model.embedding_dim))
     positions = work.step.micro_sequences * model.label_length / work.layout.context
     repeated = np.where(shared & (positions <= work.kernels.logit_positions), sent, 0.0)
     backward = np.where(shared, sent, 2 * sent) + repeated
@@ -143,7 +144,7 @@ def context_bytes(work: StepWorkload, stack: LayerStack) -> Array:
 def context_passes(work: StepWorkload) -> Array:
     """Exchanges of a layer in a step's micro-batch, [n]: in the forward pass, in the backward pass, and once more where
     attention or the layer is recomputed."""
-    return np.where(work.step.recompute > 0, 3.0, 2.0)
+    return np.where(work.step.recompute > 0, 3.0, 1 + work.step.trains)
 
 
 def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
@@ -152,11 +153,12 @@ def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> A
 
 
 def pipeline_bytes(work: StepWorkload) -> Array:
-    """Bytes of one micro-batch, [n]: a stage sends hidden states on and gradients back for each chunk."""
+    """Bytes of one micro-batch, [n]: a stage sends hidden states on and gradients back for each chunk; of a teacher, no
+    gradients."""
     layout, step = work.layout, work.step
     positions = step.micro_sequences * work.length / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
-    return np.where(layout.pipeline > 1, layout.virtual * 2 * moved, 0.0)
+    return np.where(layout.pipeline > 1, layout.virtual * (1 + step.trains) * moved, 0.0)
 
 
 def pipeline(work: StepWorkload, c: Constants, at: Links) -> Array:
@@ -175,7 +177,8 @@ def replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
     gathered = np.where(zero == 3, work.step.weight_gathers[:, None] * weights, 0.0)
     step = np.select([zero == 3, zero == 2, zero == 1], [0.0, weights, summed + weights], 2 * gradients)
     micro = np.select([zero == 3, zero == 2], [gradients, summed], 0.0)
-    return share * step * work.trained, share * (micro * work.trained + gathered * work.parameters)
+    for_logits = (zero == 3) * weights * work.tied_parameters
+    return share * step * work.trained, share * (micro * work.trained + gathered * work.parameters + for_logits)
 
 
 def exchange(work: StepWorkload, at: Links) -> tuple[Array, Array]:
@@ -192,13 +195,19 @@ def summed_bytes(work: StepWorkload) -> Array:
 
 
 def wire_bytes(work: StepWorkload) -> WireBytes:
-    """Bytes that a rank of each kind of stage sends in a step."""
+    """Bytes that a rank of each kind of stage sends in a step, for all models."""
+    sent = list(map(_model_bytes, work.models))
+    return WireBytes(**{f.name: sum(getattr(one, f.name) for one in sent) for f in fields(WireBytes)})
+
+
+def _model_bytes(work: StepWorkload) -> WireBytes:
     stages, micro_batches = work.stages, work.micro_batches[:, None]
     repeats = (work.step.recompute == 2)[:, None]  # of the forward pass of layers
+    trains = work.step.trains[:, None]
     tensor, context_sent = (np.zeros_like(stages.count) for _ in range(2))
     for stack in work.stacks:
         one = tensor_bytes(work, stack)
-        tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + one.backward[:, None])
+        tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + trains * one.backward[:, None])
         context_sent += stack.layers * (context_bytes(work, stack) * context_passes(work))[:, None]
     ends_bytes = (
         (stages.embeds, embedding_bytes(work)),
@@ -206,7 +215,7 @@ def wire_bytes(work: StepWorkload) -> WireBytes:
         (stages.predicts, decoder_bytes(work)),
     )
     for ends, end in ends_bytes:
-        tensor += ends * (end.forward + end.backward)[:, None]
+        tensor += ends * (end.forward[:, None] + trains * end.backward[:, None])
     per_step, per_micro = replica_bytes(work)
     return WireBytes(
         tensor=micro_batches * tensor,

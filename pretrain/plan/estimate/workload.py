@@ -98,6 +98,8 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the embedding and the first layer"""
     shared_layers: Array
     """1 if the layers of a stack share their weights"""
+    ties_output: Array
+    """1 if the embedding of the vocabulary makes the logits, too"""
 
     @property
     def query_dim(self) -> Array:
@@ -203,6 +205,8 @@ class StepSettings(Entries):
     """sequences of a micro-batch"""
     recompute: Array
     """index into RECOMPUTE"""
+    trains: Array
+    """1 if the model has a backward pass, 0 if it is a frozen teacher"""
     activation_bytes: Array
     """bytes of each activation and weight that the model computes with"""
     weight_bytes: Array
@@ -218,7 +222,7 @@ class StepSettings(Entries):
     sums_everywhere: Array
     """1 if ZeRO 1 or 2 sums gradients on all ranks (all-reduce), 0 if on the rank that owns each (reduce-scatter)"""
     weight_gathers: Array
-    """times that ZeRO 3 gathers the weights of a layer for a micro-batch"""
+    """times that ZeRO 3 gathers the weights of a layer for a micro-batch, and a tied embedding once more for logits"""
     bucket_bytes: Array
     """bytes of buckets of gradients that are always there"""
     bucket_copy_bytes: Array
@@ -329,6 +333,13 @@ class StepWorkload(Entries):
     attention: AttentionShapes
     kernels: KernelShapes
     device: DeviceSpeeds
+    others: tuple["StepWorkload", ...] = ()
+    """a second model, which reads the micro-batches of a step before this one does: a generator or a frozen teacher"""
+
+    @property
+    def models(self) -> tuple["StepWorkload", ...]:
+        """The workload of each model of the step."""
+        return self, *self.others
 
     @property
     def micro_batches(self) -> Array:
@@ -366,6 +377,12 @@ class StepWorkload(Entries):
     def kept_score_biases(self) -> Array:
         """Distance biases that each layer keeps for every score."""
         return np.where(self.attention.shared_score_masks > 0, 0.0, self.attention.score_biases)
+
+    @property
+    def tied_parameters(self) -> Array:
+        """Values of an embedding that makes the logits of the same stage, too, [n, s]."""
+        table = self.model.ties_output * self.model.vocabulary * self.model.embedding_dim / self.layout.tensor
+        return table[:, None] * self.stages.embeds * self.stages.predicts
 
     @property
     def logit_columns(self) -> Array:

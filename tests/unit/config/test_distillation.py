@@ -73,7 +73,7 @@ def test_another_teacher_is_another_run_and_another_path_is_not() -> None:
     assert differences(then, now) == [("distillation.teacher_digest", "abc", "def")]
 
 
-def test_the_memory_of_a_teacher_counts_and_plans_refuse_it() -> None:
+def test_the_memory_of_a_teacher_counts_and_scaling_laws_refuse_it() -> None:
     alone, config = tiny_config(), _with_teacher(tiny_config())
     layout = plan_layout(config, 1)
     assert least_bytes(alone, layout)["teacher"] == 0

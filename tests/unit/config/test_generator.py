@@ -66,7 +66,7 @@ def test_the_tables_that_both_models_use_are_declared_once() -> None:
     assert "generator.output_layer.weight" not in own
 
 
-def test_plans_refuse_a_generator() -> None:
+def test_scaling_laws_refuse_a_generator() -> None:
     with pytest.raises(ConfigError, match="this run computes two"):
         check_one_model(_config())
 

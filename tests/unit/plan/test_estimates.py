@@ -171,7 +171,7 @@ def test_a_ring_of_context_ranks_goes_around_tensor_ranks() -> None:
 
 def test_bytes_between_copies_are_those_of_each_zero_stage() -> None:
     """Gradients are sent in fp32: to their owners, or twice around where all get them (also in DeepSpeed's stage 2).
-    Weights come back in 16 bits; of stage 3 twice, and that for every micro-batch."""
+    Weights come back in 16 bits; of stage 3 twice, and that for every micro-batch, and a tied embedding thrice."""
     layouts = ["dp8", "dp8+zero1", "dp8+zero2", "dp8+zero3"]
     work = WorkloadBuilder(gpt3("1.3b"), H100, 8).build(
         [LayoutChoice(parse_layout(name, zero=0), 1, "none") for name in layouts]
@@ -181,7 +181,9 @@ def test_bytes_between_copies_are_those_of_each_zero_stage() -> None:
     once = (7 / 8 * work.parameters[:, 0] / at.replicas).tolist()
     assert (work.step.exchanged_gradient_bytes.tolist(), work.step.activation_bytes.tolist()) == ([4] * 4, [2] * 4)
     assert step[:, 0].tolist() == pytest.approx([8 * once[0], 6 * once[1], 2 * once[2], 0])
-    assert micro[:, 0].tolist() == pytest.approx([0, 0, 8 * once[2], 8 * once[3]])
+    table = 7 / 8 * work.tied_parameters[3, 0] / at.replicas[3]
+    assert table > 0
+    assert micro[:, 0].tolist() == pytest.approx([0, 0, 8 * once[2], 8 * once[3] + 2 * table])
 
 
 def test_hardware_that_comes_with_the_package() -> None:
