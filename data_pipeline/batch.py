@@ -101,6 +101,9 @@ class Rows:
     """[rows, S] numbers by which positions attend: each to those whose number is even and at most its own. An odd one
     is that of a query, which has no token: it predicts that of a position which it may not see. None: every position
     attends to all."""
+    before: NDArray[np.int64] | None = field(default=None, metadata=column("rows"))
+    """[rows] the number of tokens that the row's lane had before, where each row continues the same row of the batch
+    before. None: rows follow in no order."""
     targets: NDArray[np.float32] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the number to predict at each position whose label counts, for a regression; 0 elsewhere."""
     next_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels", masked=-1))

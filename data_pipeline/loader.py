@@ -45,8 +45,12 @@ class SampleStream:
         seed: int,
         split: SplitName = "train",
         phases: Sequence[tuple[int, Sequence[float]]] = (),
+        *,
+        lanes: int = 0,
     ) -> None:
-        """`sources` are (dataset or its address, weight); an int as `recipe` is the causal recipe's sequence length.
+        """With `lanes`, samples are not shuffled: sample i continues sample i - lanes. Each lane is a part of the only
+        source, which it reads again and again; rows say how many tokens of it came before (`Rows.before`).
+        `sources` are (dataset or its address, weight); an int as `recipe` is the causal recipe's sequence length.
         Each of `phases` is (its first sample, new weights of the sources); no source starts over at a new phase.
 
         Raises DataError when a dataset can't be read, two differ in tokenizer, or one yields no sample; ValueError for
@@ -68,6 +72,9 @@ class SampleStream:
         self.recipe = _recipe_of(recipe, first)
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
+        self.lanes = lanes
+        if lanes:
+            self.num_samples = [_in_lanes(self.num_samples, lanes)]
         """Samples per epoch of each source."""
         identities = [dataset.identity for dataset in self.datasets]
         settings = self.recipe.settings
@@ -75,6 +82,7 @@ class SampleStream:
         for last in range(1, len(weights) + 1):
             blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights[:last]]
             order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
+            order += [{"lanes": lanes}] if lanes else []
             self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
         self.fingerprint = self._fingerprints[0]
         """Digest of the order that a run begins with."""
@@ -142,6 +150,9 @@ class SampleStream:
         source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
         epoch, offset = np.divmod(index, samples_of[source])
+        if self.lanes:
+            row, turn = offset % self.lanes, offset // self.lanes
+            return np.stack([source, epoch, row * (self.num_samples[0] // self.lanes) + turn], axis=1)
         number = np.empty_like(offset)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
         present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # np.unique is slow for a block
@@ -168,6 +179,11 @@ class SampleStream:
         """
         ids = self.sample_ids(start, count)
         mine = ids[rows_of_rank(count, data_rank, data_world)]
+        if self.lanes:
+            of_lane = self.num_samples[0] // self.lanes
+            rows = self.samples[0].rows(self._seed, mine)
+            before = mine[:, 2] % of_lane * self.recipe.sequence_length
+            return batch_of(replace(rows, before=before), ids, self.cursor(start + count))
         if len(self.samples) == 1:
             return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
         positions = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
@@ -276,6 +292,19 @@ def load(
     if workers == 0:
         return (stream.batch(start, count, data_rank, data_world) for start, count in spans)
     return _prefetched(lambda span: stream.batch(*span, data_rank, data_world), spans, workers, max(prefetch, workers))
+
+
+def _in_lanes(counts: Sequence[int], lanes: int) -> int:
+    """Samples of an epoch of the only source, of which each lane has as many."""
+    if len(counts) != 1:
+        raise DataError(
+            "Rows that continue each other are read from one dataset: choose one, or mix them in its build."
+        )
+    if counts[0] < lanes:
+        raise DataError(
+            f"{counts[0]} samples are too few for {lanes} rows that continue each other: add text, or use fewer rows."
+        )
+    return counts[0] // lanes * lanes
 
 
 def _recipe_of(recipe: Recipe | int, dataset: DataSource) -> Recipe:

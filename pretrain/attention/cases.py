@@ -41,6 +41,8 @@ class KeyPlaces:
     positions_BK: Tensor | None = None
     segments_BK: Tensor | None = None
     order_BK: Tensor | None = None
+    first_B: Tensor | None = None
+    """the first key of each row that there is; None: there are all"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +171,9 @@ class AttentionCase:
         if self.packed is not None:
             return self._segment_mask(self.packed)
         attends = self.heads.mask(self.queries, self.keys, self.device)
+        if self.places is not None and self.places.first_B is not None:
+            key_K = torch.arange(self.keys, device=self.device)
+            return attends & (key_K >= self.places.first_B[:, None])[:, None, None]
         if self.key_mask_BK is None:
             return attends
         key_K = torch.arange(self.keys, device=self.device)

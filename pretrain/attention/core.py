@@ -54,6 +54,8 @@ class AttentionInputs:
     """some segments contain padding"""
     places: KeyPlaces | None = None
     """what else is known of the keys of rows whose keys are the queries' positions"""
+    memory_MBH: Tensor | None = None
+    """hidden states whose keys and values come before these, without a gradient"""
     cache: LayerCache | None = None
     """keys and values of the positions before these"""
     score_masks: ScoreMasks = field(default_factory=ScoreMasks)

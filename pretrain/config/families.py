@@ -27,6 +27,8 @@ class Capabilities:
     """a decoder alone may be given a prefix that every position sees"""
     packing: bool = False
     """documents may lie side by side in a row"""
+    memory: bool = False
+    """layers may attend to what they read of the row before (Transformer-XL)"""
     query_stream: bool = False
     """some positions of a row may be queries without a token, which no position attends to (XLNet)"""
     pooler: Literal["tanh", "activation"] | None = None
@@ -156,6 +158,7 @@ _BUILT_IN: dict[str, Capabilities] = {
     "transformer_xl": Capabilities(
         decoder=True,
         head_bias=True,
+        memory=True,
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"shared_layers": False},
     ),

@@ -116,6 +116,12 @@ class Model(Section):
         gt=0,
         description="cap of attention scores before the softmax: cap * tanh(scores / cap) (Gemma 2); default: none",
     )
+    memory_length: int = Field(
+        0,
+        ge=0,
+        description="positions of the row before that each layer attends to, in training (mem_len of Transformer-XL); "
+        "rows then continue each other, in as many lanes as a batch has sequences; 0: none",
+    )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after the embedding and each sublayer")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention probabilities")
     ffn_dropout: float = Field(
@@ -165,6 +171,17 @@ class Model(Section):
         for key, value in can.only.items():
             if (configured := attrgetter(key)(self)) != value:
                 raise ValueError(f"model.{key}={configured} is not in the {self.family} family: leave it out")
+        if self.memory_length and not can.memory:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.memory)
+            raise ValueError(
+                f"model.memory_length={self.memory_length} is for the {having} family, whose positions are distances: "
+                f"leave it out for {self.family}"
+            )
+        if self.memory_length and self.norm != "post":
+            raise ValueError(
+                f"model.memory_length={self.memory_length} keeps what layers read, which norms would change with "
+                f"model.norm={self.norm}: use post"
+            )
         if self.positions.name not in can.positions:
             suitable = " or ".join(can.positions)
             raise ValueError(

@@ -291,6 +291,39 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _rows_continue_each_other(self) -> "RunConfig":
+        if not self.model.memory_length:
+            return self
+        parallel = self.parallel
+        for key, is_so, instead in (
+            ("parallel.sequence", parallel.sequence, "false"),
+            ("parallel.context", parallel.context > 1, "1"),
+            ("parallel.virtual", parallel.virtual > 1, "1"),
+            ("batch.ramp", self.batch.ramp is not None, "null"),
+            ("batch.short", self.batch.short is not None, "null"),
+            ("data.phases", bool(self.data.phases), "[]"),
+            ("data.sources with several entries", len(self.data.sources) > 1, "one of them"),
+            ("distillation.teacher", self.distillation.teacher is not None, "null"),
+            ("precision=fp8", self.precision == "fp8", "bf16"),
+        ):
+            if is_so:
+                raise ValueError(
+                    f"model.memory_length keeps states of each row for the row that continues it, and {key} is not "
+                    f"supported with that: set it to {instead}, or model.memory_length=0"
+                )
+        if self.objective.name != "causal" or getattr(self.objective, "packing", None) == "best_fit":
+            raise ValueError(
+                "model.memory_length is for rows that continue each other: use objective.name=causal without packing"
+            )
+        for skip in self.run.skipped:
+            if skip.sample % self.batch.sequences or skip.samples % self.batch.sequences:
+                raise ValueError(
+                    f"run.skipped={skip.sample} does not skip whole batches of {self.batch.sequences} sequences, so "
+                    "that rows would no longer continue each other"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _teacher_suits_the_run(self) -> "RunConfig":
         settings, model = self.distillation, self.model
         if settings.teacher is None:

@@ -39,7 +39,8 @@ def open_stream(
         (samples_to_reach(config, phase.tokens), [phase.weights[name] for name in names])
         for phase in config.data.phases
     ]
-    stream = SampleStream(sources, recipe, config.run.seed, phases=phases)
+    lanes = config.batch.sequences if config.model.memory_length else 0
+    stream = SampleStream(sources, recipe, config.run.seed, phases=phases, lanes=lanes)
     config.objective.check_sources(names, stream.samples)
     if config.batch.short is None:
         return skip_samples(stream, config), recipe

@@ -4,6 +4,8 @@ all lengths.
 Each token follows from the one before it, nearly; what a target says follows from its input.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,8 @@ class SyntheticStream:
         randoms = [np.random.default_rng([self._seed, sample]) for sample in mine]
         head = self._model.task_head
         rows = self._rows(randoms) if head is None or head.kind == "detector" else self._labelled(randoms, head)
+        if self._model.memory_length:  # of lanes that have all been read as often
+            rows = replace(rows, before=np.full(share, start // count * self._length))
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
         return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "synthetic"))
 

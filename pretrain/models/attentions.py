@@ -3,6 +3,7 @@ recomputed through a closure, and cross-attention accepts keys and values that w
 
 from typing import Any
 
+import torch
 from megatron.core import tensor_parallel
 from megatron.core.transformer.attention import CrossAttention as MegatronCrossAttention
 from megatron.core.transformer.attention import SelfAttention as MegatronSelfAttention
@@ -39,6 +40,20 @@ class SelfAttention(_Recomputed, MegatronSelfAttention):
         for norm in (self.q_layernorm, self.k_layernorm):
             for parameter in () if norm is None else norm.parameters():
                 parameter.sequence_parallel = True
+
+    def forward(self, hidden_states: Tensor, attention_mask: AttentionInputs, **others: Any) -> tuple[Tensor, Any]:
+        """megatron-core's, of which what follows is called without the mask."""
+        self._memory_MBH = attention_mask.memory_MBH
+        out: tuple[Tensor, Any] = super().forward(hidden_states, attention_mask, **others)
+        return out
+
+    def get_query_key_value_tensors(self, hidden_states: Tensor, *others: Any, **named: Any) -> Any:
+        """Queries of the hidden states; keys and values of what is before them, too; megatron-core calls this."""
+        if self._memory_MBH is None:
+            return super().get_query_key_value_tensors(hidden_states, *others, **named)
+        before = torch.cat((self._memory_MBH, hidden_states))
+        query, key, value = super().get_query_key_value_tensors(before, *others, **named)
+        return query[len(self._memory_MBH) :], key, value
 
 
 class CrossAttention(_Recomputed, MegatronCrossAttention):

@@ -1,6 +1,7 @@
 """What a model is called with: one micro-batch, as this rank reads it."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,12 @@ class LabelledPlaces:
         return self.position_N[first:last] - where.start, self.row_N[first:last]
 
 
+class PreviousRows(Protocol):
+    """See `segment_memory.RowsMemory`."""
+
+    def exchange(self, layer: str, x_SBH: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """Tensors on the engine's device: columns of data_pipeline.batch.Rows, which says what they mean, by its names. B
@@ -47,6 +54,9 @@ class MicroBatch:
     summed_BL: Tensor | None = None
     label_positions_BL: Tensor | None = None
     order_BS: Tensor | None = None
+    before_B: Tensor | None = None
+    memory: PreviousRows | None = None
+    """what layers read of the rows before these; None: they read nothing of them"""
     places: KeyPlaces | None = None
     """what attention is to know of all positions; None: it doesn't ask, or there is nothing to say"""
     teacher: LastStates | None = None

@@ -24,6 +24,7 @@ from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout, layer_parts
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
+from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.stream import Part, Stream
 
@@ -41,6 +42,8 @@ class LayerInputs:
     memory: AttentionInputs | None = None
     """inputs of the decoder's cross-attention"""
     cache: KeyValueCache | None = None
+    before: PreviousRows | None = None
+    """what layers read of the rows before these"""
 
 
 class FinalNorm(nn.Module):
@@ -88,6 +91,8 @@ class Layer(TransformerLayer):
         if self.reads_memory:
             memory = given.pop(0) if inputs.cache is None else self._remembered(inputs.cache)
         own, cache = inputs.own[self.part], inputs.cache if self.part == "decoder" else None
+        if inputs.before is not None:
+            own = replace(own, memory_MBH=inputs.before.exchange(self.global_name, x_PBH))
         x, _ = super().forward(
             x_PBH,
             attention_mask=own if cache is None else replace(own, cache=cache[self.layer_number]),

@@ -147,7 +147,7 @@ class Network(LanguageModule):
             places=batch.places,
         )
         if not self.model.is_encoder_decoder:
-            return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)
+            return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache, before=batch.memory)
         says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL
         by_stack = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
         return LayerInputs(stream, by_stack, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)

@@ -53,7 +53,7 @@ def test_all_published_sizes_are_shipped() -> None:
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
     released |= {"bloom/560m", "smollm2/135m", "mistral/7b", "gemma2/2b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
-    alone = {"ctrl/1.6b", "gpt/117m", "sparse-transformer/enwik8"}
+    alone = {"ctrl/1.6b", "transformer-xl/enwik8", "gpt/117m", "sparse-transformer/enwik8"}
     wanted = gpt3 | gpt2 | alone | others | t5 | byt5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
 
@@ -245,6 +245,11 @@ def test_xlnet_has_the_size_of_transformers_own(size: str, parameters: int) -> N
     config = read(f"xlnet/{size}")
     assert num_parameters(config.model, padded=False) == parameters
     assert config.objective.text_tokens(config.sequence_length) == 512
+
+
+def test_transformer_xl_has_the_published_size() -> None:
+    """41M, of a vocabulary of 204 and with biases that layers share."""
+    assert num_parameters(read("transformer-xl/enwik8").model, padded=False) / 1e6 == pytest.approx(41, abs=0.5)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 278.3), ("large", 560.1)])

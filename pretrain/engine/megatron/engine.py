@@ -26,7 +26,7 @@ from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.runner import Runner
-from pretrain.engine.megatron.state import State, fill_initial
+from pretrain.engine.megatron.state import State, fill_initial, rows_state
 from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
@@ -34,6 +34,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.segment_memory import SegmentMemory
 from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term, scales, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
@@ -106,6 +107,10 @@ class MegatronEngine:
                 objective=self.objective,
                 device=self.device,
             )
+        self._memory: SegmentMemory | None = None
+        if train and config.model.memory_length:
+            rows = config.batch.sequences // self.data_world
+            self._memory = SegmentMemory(self.bare, rows, config.model.memory_length, config.model.hidden, self.device)
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -153,8 +158,12 @@ class MegatronEngine:
         if self.generator is not None:
             report = partial(self._report, factors)
             micro_batches, results = self.generator.train(micro_batches, report, self.sharding.forwarded)
+        if self._memory is not None:
+            micro_batches = self._memory.attached(micro_batches)
         forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
         results += self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)
+        if self._memory is not None:
+            self._memory.advance()
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
         sums = sum_pairs(results, 1 + len(names), self.device)
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
@@ -270,8 +279,10 @@ class MegatronEngine:
         return self._hidden_states.compute(batch, stack, layers, pooled)
 
     def state(self) -> dict[str, GlobalPart]:
-        """See `base.TrainEngine`. Names are `model/...` (fp32 weights) and those of the optimizer's moments."""
-        return self._state.saved()
+        """See `base.TrainEngine`. Names are `model/...` (fp32 weights), those of the optimizer's moments, and
+        `memory/...`, what layers read of the last rows."""
+        memory = {} if self._memory is None else rows_state(self._memory.current, self.groups)
+        return self._state.saved() | memory
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""

@@ -1,6 +1,6 @@
 """What a rank holds, under the names and shapes of the whole model: to save, to load into, to look at."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from torch import Tensor, nn
@@ -61,6 +61,20 @@ class State:
                 boxes = pieces(tensor.view(-1), start, parameter.local_shape, parameter.offset)
                 parts[name] = GlobalPart(parameter.spec.shape, boxes, saves)
         return parts
+
+
+def rows_state(memory: Mapping[str, Tensor], groups: Groups) -> dict[str, GlobalPart]:
+    """The memory of layers, by their names, as `memory/...`: of each a row for each row of the global batch. Data ranks
+    hold those of their rows."""
+    saves = groups.tensor_rank == 0
+    return {
+        f"memory/{layer}": GlobalPart(
+            (len(value) * groups.data_world, *value.shape[1:]),
+            (Piece((groups.data_rank * len(value), 0, 0), value),),
+            saves,
+        )
+        for layer, value in memory.items()
+    }
 
 
 def fill_initial(declarations: Iterable[ParameterSpec], seed: int, state: dict[str, GlobalPart]) -> None:

@@ -59,6 +59,7 @@ REFUSED = {
     "transformer/shaw-base": "model.positions",
     "transformer/shaw-big": "model.positions",
     "distilbert/base": "model.segments",
+    "transformer-xl/enwik8": "model.embedding_scale",
     "debug/arithmetic": "model.positions",
     "debug/demo": "model.positions",
     "debug/ladder": "model.positions",

@@ -82,6 +82,29 @@ def test_what_does_not_go_together_is_refused(family: str, override: str | list[
         _load(family, *overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("parallel.sequence=true", "parallel.sequence is not supported with that: set it to false"),
+        ("parallel.context=2", "parallel.context is not supported"),
+        ("parallel.virtual=2", "parallel.virtual is not supported"),
+        ("batch.short={sequence_length: 64, steps: 10}", "batch.short is not supported"),
+        ("precision=fp8", "precision=fp8 is not supported"),
+        ("data.sources=[{path: a}, {path: b}]", "data.sources with several entries is not supported"),
+        ("objective.packing=best_fit", "best_fit"),
+        ("model.norm=pre", "model.norm=pre: use post"),
+    ],
+)
+def test_what_memory_across_rows_cannot_hold_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(RunConfig, "transformer-xl/enwik8", [override])
+
+
+def test_memory_is_for_a_family_whose_positions_are_distances() -> None:
+    with pytest.raises(ConfigError, match=r"model\.memory_length=8 is for the transformer_xl family"):
+        _load("gpt", "model.memory_length=8")
+
+
 def test_rotary_positions_turn_pairs() -> None:
     with pytest.raises(ConfigError, match="a head of 3 has an odd one"):
         _load("gpt", "model.positions=rotary", "model.head_dim=3")
