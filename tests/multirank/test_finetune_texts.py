@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _config(folder: Path, family: str, parallel: dict[str, Any], **more: Any) -> RunConfig:
-    config = family_config(family, parallel=parallel, batch={"sequences": BATCH, "micro_sequences": 2})
+    config = family_config(family, parallel=parallel, batch={"sequences": BATCH, "micro_sequences": 4})
     tree = config.model_dump(mode="json")
     tree |= {"objective": OBJECTIVES[family], "optimizer": {"learning_rate": 3e-3, "weight_decay": 0.0}, **more}
     tree["data"] = {"path": str(folder), "tokenizer": str(folder / "tokenizer.json")}

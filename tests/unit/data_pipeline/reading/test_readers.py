@@ -146,14 +146,14 @@ def test_an_empty_dump_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("documents", ["passages", "paragraph", "file", "line"])
-def test_hundreds_of_millions_of_line_ends_take_no_time(
+def test_fifty_million_line_ends_take_no_time(
     tmp_path: Path, documents: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked at by the block: none of these lines is made."""
     packer = zlib.compressobj(wbits=31)
     with (tmp_path / "a.txt.gz").open("wb") as file:
         file.write(packer.compress(b"one\n"))
-        for _ in range(200):
+        for _ in range(50):
             file.write(packer.compress(b"\n" * 2**20))
         file.write(packer.compress(b"two\n"))
         file.write(packer.flush())

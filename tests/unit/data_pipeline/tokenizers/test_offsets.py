@@ -14,7 +14,7 @@ from data_pipeline.tokenizers.sentencepiece_json import parse
 from tests.helpers.datasets import ODD, make_documents
 
 KINDS = {"wordpiece": 400, "byte_bpe": 400, "unigram": 300, "bpe": 300, "bytes": 259}
-TEXTS = [*ODD, *make_documents(3, 20), "Zoë's «naïve» 中文\t👩\u200d👩 x" * 3, "ab " * 20_000]
+TEXTS = [*ODD, *make_documents(3, 20), "Zoë's «naïve» 中文\t👩\u200d👩 x" * 3, "ab " * 5_000]
 
 
 @pytest.fixture(scope="module", params=[*KINDS, "dummy_prefix"])
@@ -29,29 +29,28 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return SentencePiece(model.SerializeToString(), "a model with a space before each text")
 
 
-@pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_ids_are_those_of_encode_and_offsets_cover_the_text(tokenizer: Tokenizer, number: int) -> None:
-    text = TEXTS[number]
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    assert ids.tolist() == tokenizer.encode(text)
-    assert offsets.shape == (len(ids), 2)
-    assert (offsets >= 0).all()
-    assert (offsets <= len(text)).all()
-    assert (np.diff(offsets, axis=0) >= 0).all()
-    covered = {position for begin, end in offsets.tolist() for position in range(begin, end)}
-    unseen = {text[position] for position in set(range(len(text))) - covered}
-    if tokenizer.library in ("bytes", "sentencepiece") or tokenizer.decode(ids) == text:
-        assert all(character.isspace() for character in unseen), unseen
+def test_ids_are_those_of_encode_and_offsets_cover_the_text(tokenizer: Tokenizer) -> None:
+    for text in TEXTS:
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids.tolist() == tokenizer.encode(text), text[:200]
+        assert offsets.shape == (len(ids), 2), text[:200]
+        assert (offsets >= 0).all(), text[:200]
+        assert (offsets <= len(text)).all(), text[:200]
+        assert (np.diff(offsets, axis=0) >= 0).all(), text[:200]
+        covered = {position for begin, end in offsets.tolist() for position in range(begin, end)}
+        unseen = {text[position] for position in set(range(len(text))) - covered}
+        if tokenizer.library in ("bytes", "sentencepiece") or tokenizer.decode(ids) == text:
+            assert all(character.isspace() for character in unseen), (unseen, text[:200])
 
 
-@pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_the_characters_of_a_token_are_its_text(tokenizer: Tokenizer, number: int) -> None:
-    text, pieces = TEXTS[number], tokenizer.texts()
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    for index, (begin, end) in list(zip(ids.tolist(), offsets.tolist(), strict=True))[:500]:
-        piece = pieces[index].strip()
-        if piece and piece.isascii() and text[begin:end].isascii():
-            assert text[begin:end].strip().lower() == piece.lower()
+def test_the_characters_of_a_token_are_its_text(tokenizer: Tokenizer) -> None:
+    pieces = tokenizer.texts()
+    for text in TEXTS:
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        for index, (begin, end) in list(zip(ids.tolist(), offsets.tolist(), strict=True))[:500]:
+            piece = pieces[index].strip()
+            if piece and piece.isascii() and text[begin:end].isascii():
+                assert text[begin:end].strip().lower() == piece.lower(), text[:200]
 
 
 def test_words_are_found_by_their_offsets(tokenizer: Tokenizer) -> None:
