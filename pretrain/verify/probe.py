@@ -159,6 +159,9 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
     log_probability, greedy = (
         np.concatenate(parts) for parts in zip(*((s.log_probability, s.greedy) for s in scored), strict=True)
     )
+    if trial.config.objective.labelled:  # padding that is cut has no scores
+        counts = batch.loss_mask > 0
+        log_probability, greedy = log_probability * counts, greedy & counts
     return [RankScores(dist.get_rank(), engine.data_rank * count, log_probability, greedy)]
 
 

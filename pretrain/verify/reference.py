@@ -11,8 +11,12 @@ from pretrain.models.megatron_config import DTYPES
 from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
 from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
 from pretrain.verify.observation import Observation, RankScores, TensorShard
+from pretrain.verify.vanishing import vanishing_gradients
 
 _FP32_RESOLUTION = 2.0**-23
+_LEAST_DECAY = (
+    2.0**-20
+)  # of an update: less is lost in its rounding, as in weights that a few updates brought from zero
 _FULL_STEPS = 3.0  # two of opposite signs, and a margin for weight decay and for varying sizes
 
 Before = dict[tuple[int, str, tuple[int, ...]], np.ndarray]
@@ -23,7 +27,7 @@ class Reference:
     """All full weights and gradients of the reference run's steps."""
 
     def __init__(self, config: RunConfig, observations: Iterable[Observation]) -> None:
-        self._optimizer = config.optimizer
+        self._optimizer, self._vanishing = config.optimizer, vanishing_gradients(config)
         self.steps = list(observations)
         self.weights = [{shard.name: shard.value for shard in seen.weights} for seen in self.steps]
         self.gradients = [{shard.name: shard.value for shard in seen.gradients} for seen in self.steps]
@@ -93,6 +97,8 @@ class Reference:
     def _gradient(self, step: int, shard: TensorShard) -> float:
         whole = self.gradients[step][shard.name]
         wanted = shard.of(whole)
+        if shard.name in self._vanishing:
+            return _rms(shard.value) / max(map(_rms, self.gradients[step].values()))
         return _relative(shard.value - wanted, wanted, _rms(whole))
 
     def _updates(self, seen: Observation, before: Before, bounds: dict[str, float]) -> dict[str, list[Sighting]]:
@@ -107,10 +113,15 @@ class Reference:
             if name not in self.gradients[seen.step]:  # frozen, so no element may change at all
                 updates.append((_different(shard.value, shard.of(old)), name, rank))
                 continue
-            whole_clear = self._clear_elements(seen.step, name, bounds["gradient"])
             difference = (shard.value - before[rank, name, shard.offset]) - shard.of(new - old)
+            if name in self._vanishing:  # Adam makes steps of any sign of what is left of the gradient
+                updates.append((0.0 if np.isfinite(difference).all() else np.nan, name, rank))
+                continue
+            whole_clear = self._clear_elements(seen.step, name, bounds["gradient"])
             updates.append((self._update(shard, old, new, difference, whole_clear), name, rank))
             rate = decay_rate(self._optimizer, self.steps[seen.step].learning_rate, new - old)
+            if rate * _rms(old) < _LEAST_DECAY * _rms(new - old):
+                continue
             clear = shard.of(whole_clear)
             decay = decay_sums(difference[clear], shard.of(old)[clear], rate)
             lost.append((decay.lost, name, rank))

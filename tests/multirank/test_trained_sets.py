@@ -35,6 +35,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2dp2": {"tensor": 2, "zero": 0},
     "tp2cp2": {"tensor": 2, "sequence": True, "context": 2},
     "pp2dp2": {"pipeline": 2, "zero": 1},
+    "pp2dp2zero0": {"pipeline": 2, "zero": 0},
     "pp2dp2full": {"pipeline": 2, "zero": 1, "recompute": "full"},
     "dp4zero1": {"zero": 1, "zero_engine": "deepspeed"},
     "dp4zero2": {"zero": 2, "zero_engine": "deepspeed"},
@@ -84,7 +85,7 @@ def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tole
 
 
 _QUICK = [
-    ("bert", "head", "pp2dp2"),
+    ("bert", "head", "pp2dp2zero0"),
     ("llama", "top", "tp2cp2"),
     ("bert", "lora", "dp4zero2"),
     ("bert", "lora-dropout", "tp2cp2"),

@@ -94,8 +94,8 @@ class MegatronSharding(OptimizerState):
         for group in self.optimizer.param_groups:
             group.setdefault("frozen_updates", 0.0)
             group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
-        inner = self.optimizer.optimizer  # which never makes a step if there is a rule
-        for main in (main for group in inner.param_groups for main in group["params"] if self._rule is None):
+        inner = self.optimizer.optimizer  # which never makes a step if there is a rule; None where nothing is trained
+        for main in (main for group in self.optimizer.param_groups for main in group["params"] if self._rule is None):
             inner.state[main] = adam.adam_state(main)
 
     def begin(self, keeps_gradients: bool) -> None:

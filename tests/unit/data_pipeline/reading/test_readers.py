@@ -146,9 +146,7 @@ def test_an_empty_dump_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("documents", ["passages", "paragraph", "file", "line"])
-def test_fifty_million_line_ends_take_no_time(
-    tmp_path: Path, documents: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fifty_million_line_ends_take_no_time(tmp_path: Path, documents: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked at by the block: none of these lines is made."""
     packer = zlib.compressobj(wbits=31)
     with (tmp_path / "a.txt.gz").open("wb") as file:
