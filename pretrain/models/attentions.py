@@ -41,10 +41,12 @@ class SelfAttention(_Recomputed, MegatronSelfAttention):
             for parameter in () if norm is None else norm.parameters():
                 parameter.sequence_parallel = True
 
-    def forward(self, hidden_states: Tensor, attention_mask: AttentionInputs, **others: Any) -> tuple[Tensor, Any]:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: AttentionInputs, *others: Any, **named: Any
+    ) -> tuple[Tensor, Any]:
         """megatron-core's, of which what follows is called without the mask."""
         self._memory_MBH = attention_mask.memory_MBH
-        out: tuple[Tensor, Any] = super().forward(hidden_states, attention_mask, **others)
+        out: tuple[Tensor, Any] = super().forward(hidden_states, attention_mask, *others, **named)
         return out
 
     def get_query_key_value_tensors(self, hidden_states: Tensor, *others: Any, **named: Any) -> Any:

@@ -84,6 +84,8 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
         return False
     if model.family == "t5" and not model.has_encoder:
         return False
+    if model.adds_distance_scores and (model.embedding_scale or model.task_head is not None):
+        return False
     if model.family == "bert" and not model.segments:
         return False
     if model.has_mask_decoder:
