@@ -392,7 +392,9 @@ def _one_of_two(rank: int, fault: Callable[[], None], is_faulty: bool) -> RankRe
     if is_faulty:
         fault()
     (name, *overrides), *_ = PARAMETERS[fault]
-    chosen = load(RunConfig, name, ["run.dir=unused", "precision=bf16", "model.vocabulary=1000", *overrides])
+    chosen = load(
+        RunConfig, name, ["run.dir=unused", "precision=bf16", "model.vocabulary=1000", "model.layers=2", *overrides]
+    )
     return rehearse_rank(chosen, plan_layout(chosen, 2), rank, find_device("h100"))
 
 
@@ -413,14 +415,16 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def logs(pool: ProcessPoolExecutor) -> dict[int, Log]:
-    return {rank.rank: rank.exchange_log for rank in pool.map(_rehearsed, range(8))}
+    """Of rank 0 and those that it meets: its neighbours of the tensor, the data and the pipeline group."""
+    return {rank.rank: rank.exchange_log for rank in pool.map(_rehearsed, (0, 1, 2, 4))}
 
 
 def test_a_correct_layout_agrees(logs: dict[int, Log]) -> None:
+    """All ranks of it in `test_layouts_agree`."""
     found = compare(logs)
     assert found.disagreements == ()
-    assert found.collectives > 100
-    assert found.neighbours == 4
+    assert found.collectives > 50
+    assert found.neighbours == 1
     assert found.messages > 0
 
 
@@ -451,6 +455,7 @@ _CONTEXT = ("parallel.context=2", "parallel.sequence=true", "parallel.pipeline=1
 @pytest.mark.parametrize(
     "overrides",
     [
+        ("batch.sequences=16",),
         _INTERLEAVED,
         _CONTEXT,
         ("parallel.zero=0", "parallel.pipeline=4", "parallel.tensor=1", "batch.sequences=32"),
