@@ -19,8 +19,16 @@ class ScoreMask:
     def keep_until_backward(self, out: Tensor) -> None:
         """Keeps the mask for as long as the backward pass of `out`, which was computed with it, is still to come. The
         kernel saves the mask's memory; this lets other calls find it."""
-        if out.grad_fn is not None:
-            out.grad_fn.metadata["score_mask"] = self  # type: ignore[index]
+        if out.grad_fn is None:
+            return
+        kept: dict[str, ScoreMask] = out.grad_fn.metadata  # type: ignore[assignment]
+        kept["score_mask"] = self
+
+        def release(*_: object) -> None:
+            """On the last stage the output outlives its backward pass, until the next micro-batch has another."""
+            kept.pop("score_mask", None)
+
+        out.grad_fn.register_hook(release)
 
 
 _shared: WeakValueDictionary[Hashable, ScoreMask] = WeakValueDictionary()

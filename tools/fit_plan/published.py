@@ -178,6 +178,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             key_copies=0,
             score_biases=0,
             shared_score_masks=0,
+            masks_of_rows=0,
             score_bytes=0,
             cross_score_bytes=0,
             score_share=1,

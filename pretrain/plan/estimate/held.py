@@ -266,10 +266,13 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
 
 
 def _shared_score_masks(work: StepWorkload, stack: LayerStack) -> Array:
-    """Bytes of the score masks that all layers of a rank share in all micro-batches, [n, s]."""
+    """Bytes of the score masks that all layers of a rank share, [n, s]: in all micro-batches, or where rows have
+    padding in each of them, for each row."""
     heads = work.model.heads / (work.layout.tensor * work.layout.context)
     of_mask = heads * stack.length**2 * work.step.activation_bytes
-    return np.minimum(work.attention.shared_score_masks[:, None], stack.layers) * of_mask[:, None]
+    of_rows = (work.attention.masks_of_rows * work.step.micro_sequences)[:, None] * work.in_flight
+    masks = np.minimum(work.attention.shared_score_masks[:, None], stack.layers)
+    return masks * of_mask[:, None] * np.where(work.attention.masks_of_rows[:, None] > 0, of_rows, 1.0)
 
 
 def _shared_gradients(work: StepWorkload) -> Array:

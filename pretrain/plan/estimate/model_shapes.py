@@ -196,6 +196,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         key_copies=float(np.mean(key_copies)),
         score_biases=biased and not writes_scores,
         shared_score_masks=_distinct_masks(model) if falls and not writes_scores else 0,
+        masks_of_rows=model.has_encoder,  # whose rows have padding
         score_bytes=4 + capped + dropped if writes_scores else 0.0,
         cross_score_bytes=4 + dropped if drops else 0.0,
         score_share=float(np.mean(shares)),

@@ -245,6 +245,8 @@ class AttentionShapes(Entries):
     shared_score_masks: Array
     """masks with these biases, of all heads and one row, that the layers of a rank share; 0: each layer keeps its own,
     for every row"""
+    masks_of_rows: Array
+    """1 where each row of each micro-batch has shared masks of its own"""
     score_bytes: Array
     """bytes of each score of a head where scores are written out; 0: the kernel keeps none"""
     cross_score_bytes: Array

@@ -137,6 +137,14 @@ def test_every_family_makes_its_step(name: str) -> None:
         assert all(cause.startswith((STEP, FACTORS)) for cause in rank.waits)
 
 
+def test_padded_rows_have_score_masks_of_their_own_until_their_backward_pass() -> None:
+    """In every micro-batch in flight: two on the first stage, one on the last."""
+    longer = "model.sequence_length=512", "batch.sequences=32"
+    found = rehearsed("debug/bert", "model.positions=alibi", *longer)
+    for rank, planned in zip(found.ranks, found.planned, strict=True):
+        assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=0.03)
+
+
 def test_stages_send_what_the_planner_expects() -> None:
     found = rehearsed("debug/gpt", "parallel.pipeline=4", "parallel.tensor=1", "batch.sequences=32", ranks=("middle",))
     (rank,), (planned,) = found.ranks, found.planned
