@@ -1,7 +1,8 @@
 """ELECTRA (Clark et al. 2020, arXiv 2003.10555): a small generator predicts masked tokens, and the model says of every
 token whether it is the original one or the generator's.
 
-A sample is [CLS] text [SEP], as RoBERTa's. Chosen tokens become [MASK], but for 15% of them, which stay unchanged. The
+A sample is [CLS] text [SEP], as RoBERTa's. Chosen tokens become [MASK], but for 15% of them, which stay unchanged
+(DeBERTa v3: none). The
 generator's samples take the places of all chosen tokens.
 """
 
@@ -18,8 +19,6 @@ from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
 
-_MASKED = 0.85  # fraction of the chosen tokens
-
 
 class ReplacedTokens(MaskingObjective):
     """Tokens that a generator replaced (ELECTRA)."""
@@ -30,6 +29,14 @@ class ReplacedTokens(MaskingObjective):
         gt=0,
         description="weight of the mean loss of all tokens, replaced or not, beside the mean loss of the generator's "
         "masked tokens; does not change samples",
+    )
+
+    masked_fraction: float = Field(
+        default=0.85,
+        gt=0,
+        le=1,
+        description="fraction of the chosen tokens that become [MASK] (ELECTRA: 0.85, DeBERTa v3: 1); the rest stay "
+        "unchanged",
     )
 
     @property
@@ -58,8 +65,10 @@ class ReplacedTokens(MaskingObjective):
 class ReplacedTokensRecipe(FullSentencesRecipe):
     """Full sentences, without random tokens."""
 
+    objective: ReplacedTokens
+
     @property
     def masking(self) -> Masking:
         """See `FullSentencesRecipe`."""
         density = self.objective.noise_density
-        return Masking(self.known, density, whole_words=False, shares=(_MASKED, 0.0))
+        return Masking(self.known, density, whole_words=False, shares=(self.objective.masked_fraction, 0.0))

@@ -1,13 +1,14 @@
 """One model of a checkpoint that has two: the discriminator of an ELECTRA, or its generator."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from data_pipeline.recipes.masked import Masked
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.model_spec.generator import PREFIX, SHARED_TABLES, generator_specs
+from pretrain.model_spec.generator import PREFIX, added_tables, generator_specs, shared_tables
 from pretrain.model_spec.modules import parameter_specs
 
 ModelOfRun = Literal["discriminator", "generator", "all"]
@@ -23,6 +24,8 @@ class StoredNames:
     """parameters whose names have the prefix there"""
     unread: frozenset[str] = frozenset()
     """names there that are of the other model alone"""
+    added: Mapping[str, str] = field(default_factory=dict)
+    """parameters that are sums there, by name: the name of the second term"""
 
     def of(self, name: str) -> str:
         """The name in the checkpoint of a parameter of the model."""
@@ -56,6 +59,6 @@ def stored_names(stored: RunConfig, config: RunConfig) -> StoredNames:
         return StoredNames()
     own = frozenset(spec.name for spec in generator_specs(stored))
     if config.objective.loss == stored.objective.loss:
-        return StoredNames(unread=own)
-    of_discriminator = {spec.name for spec in parameter_specs(stored.model)} - SHARED_TABLES
+        return StoredNames(unread=own, added=added_tables(stored))
+    of_discriminator = {spec.name for spec in parameter_specs(stored.model)} - shared_tables(stored)
     return StoredNames(PREFIX, frozenset(name.removeprefix(PREFIX) for name in own), frozenset(of_discriminator))

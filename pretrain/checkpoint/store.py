@@ -7,9 +7,10 @@ Collectives take a `group`, that of `file_group` in a run: one rank may read for
 
 import math
 import os
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -85,9 +86,11 @@ def load(
     state: dict[str, GlobalPart],
     group: dist.ProcessGroup | None = None,
     passed_over: Container[str] = (),
+    added: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Reads the tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Returns the bytes
-    that this rank read: just those its pieces hold, each once. Collective.
+    that this rank read: just those its pieces hold, each once. Collective. `added` says of names in `state` which other
+    tensor of the checkpoint, of the same shape, is added to theirs, in fp32.
 
     Raises RunError if the checkpoint's tensors are not those of `state`, over all ranks: other names, other shapes,
     boxes that leave a gap, overlap or reach beyond their file. A `state` of weights only passes over the optimizer's;
@@ -95,7 +98,9 @@ def load(
     """
     local_shapes = {name: part.shape for name, part in state.items()}
     shapes = {name: shape for of_rank in gather(local_shapes, group) for name, shape in of_rank.items()}
-    return run_on_all_ranks(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes, passed_over), group)
+    return run_on_all_ranks(
+        f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes, passed_over, added), group
+    )
 
 
 def read_full_tensor(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
@@ -120,11 +125,30 @@ def _first_valid(
 
 
 def _load(
-    checkpoint: Path, state: dict[str, GlobalPart], shapes: dict[str, tuple[int, ...]], passed_over: Container[str]
+    checkpoint: Path,
+    state: dict[str, GlobalPart],
+    shapes: dict[str, tuple[int, ...]],
+    passed_over: Container[str],
+    added: Mapping[str, str],
 ) -> int:
     manifest = Manifest.read(checkpoint)
     _check_names(checkpoint / MANIFEST, manifest, shapes, passed_over)
-    return _read(checkpoint, manifest, state)
+    sums = {name: part for name, part in state.items() if name in added}
+    read_bytes = _read(checkpoint, manifest, {name: part for name, part in state.items() if name not in sums})
+    for name, part in sums.items():
+        _check_shape(checkpoint / MANIFEST, added[name], manifest, part.shape)
+        terms = [_in_fp32(part), _in_fp32(part)]
+        for term, tensor in zip(terms, (name, added[name]), strict=True):
+            read_bytes += _read(checkpoint, manifest, {tensor: term})
+        for piece, first, second in zip(part.pieces, terms[0].pieces, terms[1].pieces, strict=True):
+            piece.value.copy_(first.value + second.value)
+    return read_bytes
+
+
+def _in_fp32(part: GlobalPart) -> GlobalPart:
+    """Memory in fp32 for the same pieces."""
+    pieces = (Piece(piece.offset, torch.empty(piece.value.shape)) for piece in part.pieces)
+    return GlobalPart(part.shape, tuple(pieces), saves=False)
 
 
 def planned_reads(

@@ -40,6 +40,10 @@ class Capabilities:
     """where queries and values have a bias, keys have one too, and so have keys of distances"""
     mask_decoder: bool = False
     """the last layer may be repeated before tokens are predicted (`model.mask_decoder_layers`)"""
+    generator: bool = False
+    """it may be trained beside a generator that replaces tokens"""
+    detector_context: bool = False
+    """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
     input_format: str | None = None
@@ -131,6 +135,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=1,
         pooler="activation",
         drops_before_pooler=True,
+        generator=True,
         positions=("learned",),
         only=_BEFORE_LLAMA | {"binary_head": False},
     ),
@@ -152,6 +157,8 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=1,
         pooler="activation",
         mask_decoder=True,
+        generator=True,
+        detector_context=True,
         positions=("disentangled",),
         only=_DEBERTA,
     ),

@@ -356,8 +356,14 @@ class RunConfig(Section):
         if self.generator is None:
             return self
         model = self.model
-        if model.family != "electra":
-            raise ValueError(f"generator is for model.family=electra: set it in place of {model.family}")
+        if not model.capabilities.generator:
+            having = " or ".join(name for name, can in CAPABILITIES.items() if can.generator)
+            raise ValueError(f"generator is for model.family={having}: set it in place of {model.family}")
+        if "embedding_size" in model.capabilities.only and self.generator.hidden != model.hidden:
+            raise ValueError(
+                f"generator.hidden={self.generator.hidden} needs a projection of embeddings, which the {model.family} "
+                f"family does not have: set generator.hidden={model.hidden}"
+            )
         if not model.tie_word_embeddings or model.shared_layers:
             raise ValueError(
                 "generator shares embeddings with the model: set model.tie_word_embeddings=true and "

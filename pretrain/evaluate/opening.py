@@ -65,7 +65,8 @@ def _load(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
     names = stored_names(config_of(Record.read(checkpoint / RECORD)), config)
     state = {f"model/{names.of(name.removeprefix('model/'))}": part for name, part in engine.state().items()}
     unread = {f"model/{name}" for name in names.unread}
-    store.load(checkpoint, state, file_group(config.health.timeout_s), unread)
+    added = {f"model/{name}": f"model/{other}" for name, other in names.added.items()}
+    store.load(checkpoint, state, file_group(config.health.timeout_s), unread, added)
 
 
 def _warn(sentence: str) -> None:

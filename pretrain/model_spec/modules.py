@@ -264,6 +264,8 @@ def head(model: Model) -> Iterator[ParameterSpec]:
 def task_head(model: Model, settings: TaskHeadShape) -> Iterator[ParameterSpec]:
     """The classifier of a task, and the dense layer before it where one position answers for its row."""
     if settings.kind == "detector":
+        if model.capabilities.detector_context:
+            yield from _under("norm.", norm(model))
         yield from _under("dense.", _replicated_linear(model, model.hidden, model.hidden))
         yield from _under("detector.", _replicated_linear(model, model.hidden, settings.outputs))
         return

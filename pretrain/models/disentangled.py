@@ -42,7 +42,8 @@ class Distances(nn.Module):
 
     def forward(self) -> Tensor:
         """[R, H]"""
-        return self.weight if self.norm is None else self.norm(self.weight)
+        out: Tensor = self.weight if self.norm is None else self.norm(self.weight)
+        return out
 
 
 class AbsolutePositions(nn.Module):
@@ -56,7 +57,8 @@ class AbsolutePositions(nn.Module):
     def forward(self, x_SBH: Tensor, positions_BS: Tensor) -> Tensor:
         """The states with their positions, of which `positions_BS` are those of all tensor ranks."""
         added = self.position_embeddings(positions_BS).transpose(0, 1)
-        return x_SBH + (scatter_to_sequence_parallel_region(added) if self.shares_sequence else added)
+        out: Tensor = x_SBH + (scatter_to_sequence_parallel_region(added) if self.shares_sequence else added)
+        return out
 
 
 class DisentangledSelfAttention(SelfAttention):
@@ -123,4 +125,5 @@ class DisentangledSelfAttention(SelfAttention):
             fused = self.linear_qkv(x_R1H)[0][:count].unflatten(-1, (self.head_shape[0], 3, self.head_shape[1]))
             return torch.stack((fused[:, 0, :, 1], fused[:, 0, :, 0]))
         made = [linear(x_R1H)[0][:count, 0] for linear in (self.position_key, self.position_query)]
-        return torch.stack(made).unflatten(-1, self.head_shape)
+        out: Tensor = torch.stack(made).unflatten(-1, self.head_shape)
+        return out

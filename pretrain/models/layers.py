@@ -206,8 +206,9 @@ class Layers(nn.Module):
             if layer.part not in parts:
                 continue
             given = parts[layer.part], *layer.others_of(parts)
-            decodes = decoder is not None and number == len(self.layers)
-            compute: Callable[..., Tensor] = partial(decoder, layer) if decodes else layer  # type: ignore[arg-type]
+            compute: Callable[..., Tensor] = layer
+            if decoder is not None and number == len(self.layers):
+                compute = partial(decoder, layer)
             if self.recomputes and self.training:
                 if layer.is_trained and not any(x.requires_grad for x in given):  # after frozen parameters alone
                     given = given[0].detach().requires_grad_(), *given[1:]  # autograd sees no other inputs

@@ -1,8 +1,10 @@
 """Embedding tables of one model that another one uses too."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from pretrain.models.network import Network
 
@@ -25,6 +27,35 @@ def share_tables(generator: Network, main: Network) -> None:
         table: Any = getattr(theirs.encoder, name)
         if table is not None:
             _replace(ours.encoder, name, table)
+
+
+def add_tables(main: Network, generator: Network) -> None:
+    """Adds the embeddings of a chunk of a generator to those of the same chunk of the main model, whose gradients stop
+    there (DeBERTa v3's gradient-disentangled sharing: He et al. 2021, arXiv 2111.09543, section 3.2)."""
+    if main.pre_process:
+        for own, other in zip(_tables(main), _tables(generator), strict=True):
+            own.register_forward_hook(_Plus(other))
+
+
+class _Plus:
+    """Adds the rows of `table`, which is no submodule of the module that is hooked."""
+
+    def __init__(self, table: nn.Module) -> None:
+        self.table = table
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            other: Tensor = self.table(*inputs)
+        return rows + other
+
+
+def _tables(network: Network) -> Iterator[nn.Module]:
+    embedding: Any = network.embedding
+    yield embedding.word_embeddings
+    for name in ("position_embeddings", "segment_embeddings"):
+        table = getattr(embedding.encoder, name)
+        if table is not None:
+            yield table
 
 
 def _replace(module: nn.Module, name: str, table: nn.Module) -> None:

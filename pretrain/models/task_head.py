@@ -1,6 +1,10 @@
 """The head of a fine-tuned model: a few numbers for each position, the same on every tensor rank."""
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
+from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
@@ -36,13 +40,33 @@ class AnswerHead(nn.Module):
         return answers_LBK
 
 
+class _FromFirstRank(torch.autograd.Function):
+    """What the first of several ranks has, on each of them: their gradients add up there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        out = x.clone()
+        dist.broadcast(out, group=group, group_src=0)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total if dist.get_rank(ctx.group) == 0 else torch.zeros_like(total), None
+
+
 class DetectorHead(nn.Module):
-    """A dense layer, an activation and a linear layer, of every position (ELECTRA: arXiv 2003.10555)."""
+    """A dense layer, an activation and a linear layer, of every position (ELECTRA: arXiv 2003.10555). In families with
+    `detector_context`, they read a norm of the position's state plus the first position's (DeBERTa v3:
+    microsoft/DeBERTa, replaced_token_detection_model.py)."""
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
         assert model.task_head is not None
         linear = megatron.kernels.linear
+        self.norm = megatron.make_norm() if model.capabilities.detector_context else None
         self.dense = linear(model.hidden, model.hidden)
         self.activation = megatron.kernels.activation[model.activation]
         self.detector = linear(model.hidden, model.task_head.outputs)
@@ -52,7 +76,17 @@ class DetectorHead(nn.Module):
 
     def forward(self, hidden_LBH: Tensor) -> Tensor:
         """See `AnswerHead`."""
+        if self.norm is not None:
+            hidden_LBH = self.norm(hidden_LBH + self._first_position(hidden_LBH))
         answers_LBK: Tensor = self.detector(self.activation(self.dense(hidden_LBH)))
         if self.shares_sequence:  # as in `AnswerHead`
             answers_LBK = gather_from_sequence_parallel_region(answers_LBK, tensor_parallel_output_grad=False)
         return answers_LBK
+
+    def _first_position(self, hidden_LBH: Tensor) -> Tensor:
+        """[1, B, H] of the first position of all rows, which the first of the ranks that share them has."""
+        first = hidden_LBH[:1]
+        groups = ProcessGroupCollection.use_mpu_process_groups(["tp", "cp"])
+        for group in ([groups.tp] if self.shares_sequence else []) + ([groups.cp] if groups.cp.size() > 1 else []):
+            first = _FromFirstRank.apply(first, group)  # type: ignore[no-untyped-call]
+        return first

@@ -12,12 +12,13 @@ from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.checkpoint.saver import Saver
-from pretrain.checkpoint.state import Record, check_same_run
+from pretrain.checkpoint.state import Record, check_same_run, config_of
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import Stream, check_repeats, skip_samples
 from pretrain.engine.base import StepResult
 from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.generator import added_tables
 from pretrain.observe.spikes import Recent
 from pretrain.process import watchdog
 from pretrain.run_dir.paths import RECORD
@@ -176,7 +177,11 @@ def _initialise(session: Session) -> None:
     if weights is not None:
         model = {name: part for name, part in run.engine.state().items() if name.startswith("model/")}
         fresh, unused = replaced_head(weights, run.config.model)
-        store.load(weights, {name: part for name, part in model.items() if name not in fresh}, session.group, unused)
+        start = config_of(Record.read(weights / RECORD))
+        sums = added_tables(start) if run.config.generator is None else {}
+        added = {f"model/{name}": f"model/{other}" for name, other in sums.items()}
+        read = {name: part for name, part in model.items() if name not in fresh}
+        store.load(weights, read, session.group, unused, added)
         run.engine.state_loaded(0)
         session.log.event("started_from", checkpoint=str(weights))
 

@@ -67,8 +67,9 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     if config.train.epochs is not None:  # how many steps these are depends on the data, and some are made here
         tree["train"] = {"steps": _STEPS}
     if config.generator is not None:
-        wide = heads * _HEAD_WIDTH // 2
-        tree["generator"] = {"hidden": wide, "heads": heads, "ffn": lcm(2 * wide, share), "layers": None}
+        alike = config.generator.hidden == config.model.hidden
+        wide = tree["model"]["hidden"] if alike else heads * _HEAD_WIDTH // 2
+        tree["generator"] |= {"hidden": wide, "heads": heads, "ffn": lcm(2 * wide, share), "layers": None}
     if config.distillation.teacher is not None:
         teacher = shrink(config.of_teacher(), layouts).model
         tree["distillation"]["teacher_model"] = teacher.model_dump(mode="json")

@@ -69,7 +69,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "objective": {"name": "masked"},
     },
     "deberta": {
-        "model": _DEBERTA | {"positions": {"name": "disentangled", "max_distance": 8}}, "objective": {"name": "masked"},
+        "model": _DEBERTA | {"positions": {"name": "disentangled", "max_distance": 16}},
+        "objective": {"name": "masked"},
     },
     "deberta_v2": {
         "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0}, "objective": {"name": "masked"},

@@ -1,6 +1,7 @@
 """ELECTRA's step of two passes: its loss and every gradient are those of transformers' two models on the same samples,
 and on any layout and sharding those of one rank, samples included."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,9 @@ def replaced_config(parallel: dict[str, Any], vocabulary: int = VOCABULARY, **se
     )
 
 
-def _step(parallel: dict[str, Any], **sections: Any) -> Any:
-    engine = build_engine(replaced_config(parallel, **sections))
+def step(parallel: dict[str, Any], config: Callable[..., RunConfig] = replaced_config, **sections: Any) -> Any:
+    """What one step of `config` does on the layout of `parallel`, as a rank sees it."""
+    engine = build_engine(config(parallel, **sections))
     randomise(engine)
     engine.keeps_gradients = True
     source = SyntheticStream(engine.config)
@@ -97,7 +99,7 @@ def _step(parallel: dict[str, Any], **sections: Any) -> Any:
 
 
 def _weights(parallel: dict[str, Any], optimizer: dict[str, Any]) -> Any:
-    return _step(parallel, optimizer=optimizer)["weights"]
+    return step(parallel, optimizer=optimizer)["weights"]
 
 
 @pytest.mark.slow
@@ -118,14 +120,14 @@ def _joined(results: list[Any]) -> np.ndarray:
     return np.concatenate([np.concatenate([parts[d, c] for c in range(context)], axis=1) for d in range(data)])
 
 
-@pytest.mark.parametrize("layout", [name if name == "tp2+sp-pp2" else slow(name) for name in LAYOUTS])
-def test_every_layout_makes_the_step_of_one_rank(layout: str) -> None:
-    one = run_ranks(1, _step, {})
+def assert_the_step_of_one_rank(parallel: dict[str, Any], config: Callable[..., RunConfig] = replaced_config) -> None:
+    """Four ranks make the same samples, losses, gradients and scores."""
+    one = run_ranks(1, step, {}, config)
     expected = one[0]
     means = {name: value / count for name, (value, count) in expected["terms"].items()}
     assert list(means) == ["tokens", "replaced"]
     assert expected["loss"] == pytest.approx(means["tokens"] + WEIGHT * means["replaced"], rel=1e-6)
-    found = run_ranks(4, _step, LAYOUTS[layout])
+    found = run_ranks(4, step, parallel, config)
     assert (_joined(found) == _joined(one)).all(), "samples are the same"
     for other in found:
         assert other["loss"] == pytest.approx(expected["loss"], rel=1e-5)
@@ -140,6 +142,11 @@ def test_every_layout_makes_the_step_of_one_rank(layout: str) -> None:
         assert np.abs(scores.log_probability - alone.log_probability).max() < 1e-4
         total, count = alone.terms["replaced"]
         assert scores.terms["replaced"] == (pytest.approx(total, rel=1e-4), count)
+
+
+@pytest.mark.parametrize("layout", [name if name == "tp2+sp-pp2" else slow(name) for name in LAYOUTS])
+def test_every_layout_makes_the_step_of_one_rank(layout: str) -> None:
+    assert_the_step_of_one_rank(LAYOUTS[layout])
 
 
 def _parity() -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float, float]:

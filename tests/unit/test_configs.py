@@ -44,6 +44,7 @@ def test_all_published_sizes_are_shipped() -> None:
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
     others = {f"{family}/{size}" for family in ("bert", "roberta", "bart", "xlnet") for size in ("base", "large")}
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
+    others |= {f"deberta-v3/{size}" for size in ("xsmall", "small", "base", "large")}
     others |= {"deberta/base", "deberta/large", "roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
@@ -250,6 +251,27 @@ def test_xlnet_has_the_size_of_transformers_own(size: str, parameters: int) -> N
 def test_transformer_xl_has_the_published_size() -> None:
     """41M, of a vocabulary of 204 and with biases that layers share."""
     assert num_parameters(read("transformer-xl/enwik8").model, padded=False) / 1e6 == pytest.approx(41, abs=0.5)
+
+
+# Elements of transformers' DebertaV2Model, and the paper's millions, which are those of DebertaV2ForMaskedLM without
+# token embeddings.
+@pytest.mark.parametrize(
+    ("size", "parameters", "millions"),
+    [
+        ("xsmall", 70_682_112, 22), ("small", 141_304_320, 44), ("base", 183_831_552, 86), ("large", 434_012_160, 304),
+    ],
+)  # fmt: skip
+def test_deberta_v3_has_the_size_of_transformers_encoder_and_a_detector(
+    size: str, parameters: int, millions: int
+) -> None:
+    config = read(f"deberta-v3/{size}")
+    model, generator = config.model, config.generator_model
+    assert generator is not None
+    assert 2 * generator.layers == model.layers
+    detector = 2 * model.hidden + (model.hidden + 1) * model.hidden + model.hidden + 1
+    assert num_parameters(model, padded=False) == parameters + detector
+    masked = model.model_copy(update={"task_head": None, "mask_decoder_layers": 0})
+    assert round((num_parameters(masked, padded=False) - model.vocab_size * model.hidden) / 1e6) == millions
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 278.3), ("large", 560.1)])

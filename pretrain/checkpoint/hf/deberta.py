@@ -71,14 +71,14 @@ def v1_config(model: Model, specials: Specials) -> DebertaConfig:
 def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
     """Every field stated. Raises ConfigError for a model that DeBERTa v2 cannot express."""
     positions = _positions(model) if model.positions.name == "disentangled" else DisentangledPositions()
-    return DebertaV2Config(
-        **_fields(model, specials, "DeBERTa v2"),
-        position_buckets=positions.num_buckets or -1,
-        share_att_key=positions.shared_projections,
-        norm_rel_ebd="layer_norm" if positions.norm else "none",
-        conv_kernel_size=0,
-        architectures=[DebertaV2ForMaskedLM.__name__],
-    )
+    more: dict[str, Any] = {
+        "position_buckets": positions.num_buckets or -1,
+        "share_att_key": positions.shared_projections,
+        "norm_rel_ebd": "layer_norm" if positions.norm else "none",
+        "conv_kernel_size": 0,
+    }
+    fields = _fields(model, specials, "DeBERTa v2")
+    return DebertaV2Config(**fields, **more, architectures=[DebertaV2ForMaskedLM.__name__])
 
 
 def refuse(tree: dict[str, Any], most_layers: int) -> None:

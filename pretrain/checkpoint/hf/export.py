@@ -144,7 +144,10 @@ class FullTensors:
         return self._manifest.tensors[f"model/{self._names.of(name)}"].shape
 
     def __call__(self, name: str) -> np.ndarray:
-        return store.read_full_tensor(self._checkpoint, self._manifest, f"model/{self._names.of(name)}")
+        value = store.read_full_tensor(self._checkpoint, self._manifest, f"model/{self._names.of(name)}")
+        if (other := self._names.added.get(name)) is not None:
+            value += store.read_full_tensor(self._checkpoint, self._manifest, f"model/{other}")
+        return value
 
 
 class MergedTensors(FullTensors):

@@ -14,7 +14,7 @@ from pretrain.models.megatron_config import MegatronConfig, megatron_config
 from pretrain.models.network import Network
 from pretrain.models.placement import Parameter, mark_shared, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
-from pretrain.models.shared_tables import share_tables
+from pretrain.models.shared_tables import add_tables, share_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,15 @@ def build_generator(
     config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels, main: BuiltModel
 ) -> BuiltModel:  # fmt: skip
     """This rank's part of the generator of `config`, beside that of its model, `main`. Its parameters are its own: not
-    the embeddings that both models use."""
+    embeddings that both models use."""
     megatron = megatron_config(config.of_generator(), kernels)
     chunks = _chunks(config.of_generator(), layout, groups, megatron, PREFIX)
+    assert config.generator is not None
     for chunk, chunk_of_main in zip(chunks, main.chunks, strict=True):
-        share_tables(chunk, chunk_of_main)
+        if config.generator.embedding_sharing == "shared":
+            share_tables(chunk, chunk_of_main)
+        else:
+            add_tables(chunk_of_main, chunk)
     return BuiltModel(
         megatron=megatron, chunks=chunks, parameters=_place(chunks, generator_chunk_parameters(config, layout), groups)
     )

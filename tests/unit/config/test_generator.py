@@ -9,6 +9,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.generator import generator_specs, run_specs
+from pretrain.model_spec.parameter_spec import Constant
 from pretrain.plan.planner import check_one_model
 from pretrain.verify.bounds import FP32, HALF, bounds_of
 from tests.helpers.families import FAMILIES
@@ -33,6 +34,7 @@ def _config(**sections: Any) -> RunConfig:
         ({"finetune": {"train": "head"}}, "leave out finetune and distillation"),
         ({"generator": {"hidden": 30, "heads": 4}}, "is not a multiple of model.heads=4"),
         ({"precision": "fp8"}, "is for fp32, bf16 and fp16"),
+        ({"model": FAMILIES["deberta_v2"]["model"] | {"embedding_size": None}}, "set generator.hidden=64"),
     ],
 )
 def test_a_generator_that_does_not_suit_the_run_is_refused(sections: dict[str, Any], sentence: str) -> None:
@@ -64,6 +66,16 @@ def test_the_tables_that_both_models_use_are_declared_once() -> None:
     assert "generator.embedding.encoder.norm.weight" in own
     assert "generator.output_layer.bias" in own
     assert "generator.output_layer.weight" not in own
+
+
+def test_tables_of_which_one_is_added_to_the_other_are_both_declared() -> None:
+    config = _config(generator=GENERATOR | {"hidden": 64, "embedding_sharing": "gdes"})
+    specs = {spec.name: spec for spec in run_specs(config)}
+    for name in ("word_embeddings", "encoder.position_embeddings", "encoder.segment_embeddings"):
+        assert specs[f"embedding.{name}.weight"].init == Constant(0.0)
+        assert specs[f"generator.embedding.{name}.weight"].init != Constant(0.0)
+        assert specs[f"embedding.{name}.weight"].decays
+    assert specs["embedding.encoder.norm.weight"].init == Constant(1.0)
 
 
 def test_scaling_laws_refuse_a_generator() -> None:
