@@ -96,6 +96,8 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
 def _has_a_class_with_its_head(model: Model, loss: str) -> bool:
     if model.task_head is None:
         return True
+    if model.task_head.kind == "detector":
+        return not model.capabilities.detector_context
     blocks = any(pattern.name == "bigbird" for pattern in model.attention.pattern)
     if model.task_head.kind == "choice":
         dense = all(pattern.name == "dense" for pattern in model.attention.pattern)

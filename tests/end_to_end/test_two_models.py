@@ -89,3 +89,27 @@ def test_the_generator_is_scored_at_every_checkpoint(electra: Path, tmp_path: Pa
     _run("eval", electra, *request, "--out", tmp_path / "report")
     found = [json.loads((tmp_path / "report" / f"step-{step:08}" / "report.json").read_text()) for step in (3, 6)]
     assert all(one["results"]["last_word"]["0"]["documents"] == 4 for one in found)
+
+
+@pytest.mark.slow
+def test_a_model_with_disentangled_embeddings_is_fine_tuned_from_their_sum(dataset: Path, tmp_path: Path) -> None:
+    """DeBERTa v3: at a rate of almost nothing, the fine-tuned model has the vectors of the discriminator."""
+    first, tuned, lines = tmp_path / "first", tmp_path / "tuned", tmp_path / "lines.txt"
+    _train("deberta-v3", dataset, first, "train.steps=6", "generator={hidden: 32, heads: 2, layers: 2, ffn: 64}")
+    rows = [json.dumps({"text": f"a text {number}", "label": "01"[number % 2]}) for number in range(16)]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    still = ("optimizer={learning_rate: 1e-12, weight_decay: 0.0}", "train.epochs=1", "track.mlflow=false")
+    _run("finetune", first, "finetune/classification", f"data.path={tmp_path}", f"run.dir={tuned}", *still)
+    lines.write_text("one text\nanother text\n")
+    vectors = {}
+    for name, run, more in (
+        ("discriminator", first, ("--model", "discriminator")),
+        ("generator", first, ("--model", "generator")),
+        ("tuned", tuned, ()),
+    ):
+        out = tmp_path / f"{name}.safetensors"
+        _run("features", run, lines, *more, "--out", out)
+        vectors[name] = load_file(out)["vectors"]
+    assert np.abs(vectors["tuned"] - vectors["discriminator"]).max() < 1e-5
+    assert np.abs(vectors["generator"] - vectors["discriminator"]).max() > 0.1

@@ -230,7 +230,7 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     row_bytes = np.where(cross_score_bytes > 0, stack.encoder_length * cross_score_bytes, 4.0)
     cross_scores = crossing * positions * model.heads / layout.tensor * row_bytes
     core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
-    every = inputs + core + masks + 16 * positions / slices
+    every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
     products = 2 * model.hidden / slices + (2 * queries + keys + model.ffn) / layout.tensor
     keeps_products = kernels.keeps_products * (recompute == 1) > 0
@@ -262,7 +262,14 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     scores = scores + positions * stack.length * attention.row_pair_bytes
     # Sines and cosines of distances, and what each head makes of them.
     scores = scores + stack.distances * width * (model.hidden + queries / (layout.tensor * layout.context))
-    return positions * width * copies / layout.tensor + angles + scores
+    return positions * width * copies / layout.tensor + angles + scores + _distance_vectors(work) / layout.context
+
+
+def _distance_vectors(work: StepWorkload) -> Array:
+    """Bytes of the keys, or of the queries, that a layer makes of the rows of a distance table, [n]."""
+    model = work.model
+    rows = model.distance_rows * (model.distance_linears > 0)
+    return rows * model.query_dim / work.layout.tensor * work.step.activation_bytes
 
 
 def _shared_score_masks(work: StepWorkload, stack: LayerStack) -> Array:

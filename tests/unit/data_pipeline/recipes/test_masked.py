@@ -82,6 +82,17 @@ def test_of_the_chosen_tokens_80_percent_are_masked_and_10_replaced(words: Datas
     assert len(np.unique(tokens[replaced])) > 200
 
 
+@pytest.mark.parametrize(("settings", "share"), [({}, 0.85), ({"masked_fraction": 1.0}, 1.0)])
+def test_before_a_generator_tokens_are_masked_or_stay(words: Dataset, settings: dict[str, Any], share: float) -> None:
+    recipe = OBJECTIVES["replaced_tokens"](**settings).recipe(words.tokenizer(), LENGTH)
+    rows = SampleStream([(words.directory, 1.0)], recipe, 1).batch(0, 512)
+    chosen = rows.loss_mask > 0
+    tokens, labels = rows.tokens[chosen], rows.labels[chosen]
+    masked = tokens == recipe.known.specials.mask
+    assert np.array_equal(tokens[~masked], labels[~masked])
+    assert abs(masked.sum() - share * masked.size) <= 5 * np.sqrt(masked.size * share * (1 - share))
+
+
 def test_whole_words_are_chosen_whole_and_fill_the_budget(words: Dataset) -> None:
     recipe, rows = batch_of(words, 512, whole_words=True)
     starts = recipe.known.starts_word
