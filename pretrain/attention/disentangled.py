@@ -30,7 +30,9 @@ def bucket(distances: Tensor, settings: DisentangledPositions) -> Tensor:
     else:
         half, exact = buckets, buckets // 2
         far = distances.abs().clamp(min=exact)
-        growth = torch.tensor((settings.max_distance - 1) / exact, device=distances.device).log()
+        growth = (
+            torch.tensor((settings.max_distance - 1) / exact).log().item()
+        )  # on the CPU: a copy would be waited for
         steps = torch.ceil((far / exact).log() / growth * (exact - 1)).long() + exact
         rows = torch.where(distances.abs() <= exact, distances, distances.sign() * steps)
     return (rows + half).clamp(0, 2 * half - 1)

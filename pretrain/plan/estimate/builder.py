@@ -9,7 +9,7 @@ import numpy as np
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.generator import SHARED_TABLES
+from pretrain.model_spec.generator import added_tables, shared_tables
 from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
@@ -164,7 +164,7 @@ class WorkloadBuilder:
         """The builder of the run's other model."""
         config = self._as_built
         if config.generator is not None:
-            return WorkloadBuilder(config.of_generator(), self.device, self.per_node, left_out=SHARED_TABLES)
+            return WorkloadBuilder(config.of_generator(), self.device, self.per_node, left_out=shared_tables(config))
         if config.distillation.model is not None:
             return WorkloadBuilder(config.of_teacher(), self.device, self.per_node, frozen=True)
         return None
@@ -189,7 +189,7 @@ class WorkloadBuilder:
         sizes = _layout_sizes(layouts)
         stages, layers, backward_layers = self._stage_shapes(layouts)
         return StepWorkload(
-            model=model_shapes(model, count),
+            model=model_shapes(model, count, 2 if added_tables(self.config) else 1),
             stacks=layer_stacks(model, layers[:, rows], backward_layers[:, rows], stages.predicts[rows]),
             stages=stages.take(rows),
             layout=sizes.take(rows),

@@ -18,7 +18,7 @@ from pretrain.model_spec.modules import parameter_specs
 from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, KernelShapes, LayerStack, ModelShapes
 
 
-def model_shapes(model: Model, count: int) -> ModelShapes:
+def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelShapes:
     """Widths and parts of `model`, `count` times."""
     detects = model.task_head is not None and model.task_head.kind == "detector"
     has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler or detects
@@ -50,6 +50,7 @@ def model_shapes(model: Model, count: int) -> ModelShapes:
         head_tensors=4 if has_transform else 2,
         head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
+        embedding_lookups=embedding_lookups,
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
     )

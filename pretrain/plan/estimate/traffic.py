@@ -111,7 +111,8 @@ def embedding_bytes(work: StepWorkload) -> TensorBytes:
     each keeps a slice, and gathers the gradient."""
     sent = _gathered(work, work.length, work.model.embedding_dim)
     backward = np.where(work.layout.sequence > 0, sent, 0.0)
-    return TensorBytes(forward=2 * sent, backward=backward, repeated=np.zeros_like(sent))
+    forward = 2 * sent * work.model.embedding_lookups
+    return TensorBytes(forward=forward, backward=backward, repeated=np.zeros_like(sent))
 
 
 def head_bytes(work: StepWorkload) -> TensorBytes:

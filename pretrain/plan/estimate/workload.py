@@ -96,6 +96,8 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the last layer and the logits"""
     embedding_projection: Array
     """1 if a matrix lies between the embedding and the first layer"""
+    embedding_lookups: Array
+    """tables of the vocabulary that a token is looked up in, and whose rows are added"""
     shared_layers: Array
     """1 if the layers of a stack share their weights"""
     ties_output: Array
