@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel import scatter_to_sequence_parallel_region
 from torch import Tensor, nn
 
+from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions
 from pretrain.models.attentions import SelfAttention
@@ -88,19 +89,16 @@ class DisentangledSelfAttention(SelfAttention):
             self.query_bias, self.value_bias = (nn.Parameter(torch.empty(local)) for _ in range(2))
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Any, *args: Any, attention_bias: DistanceInputs, **kwargs: Any
-    ) -> Any:  # fmt: skip
+        self, hidden_states: Tensor, attention_mask: AttentionInputs, *others: Any,
+        attention_bias: DistanceInputs | None = None, **named: Any,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
         """megatron-core's, with keys and queries of distances [2, R, N, D] for `CoreAttention`, which reads them as its
         `attention_bias`."""
+        assert attention_bias is not None, "layers pass it"
         table, content = attention_bias
-        return super().forward(
-            hidden_states,
-            attention_mask,
-            *args,
-            key_value_states=content,
-            attention_bias=self._of_distances(table),
-            **kwargs,
-        )
+        of_distances = self._of_distances(table)
+        named |= {"key_value_states": content, "attention_bias": of_distances}
+        return super().forward(hidden_states, attention_mask, *others, **named)
 
     def get_query_key_value_tensors(
         self, hidden_states: Tensor, key_value_states: Tensor | None = None, **kwargs: Any
