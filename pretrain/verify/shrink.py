@@ -30,7 +30,7 @@ _TIMEOUT_S = 120  # wait for a rank that a faulty layout blocks
 
 def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     """The smallest config of the same kind that all of `layouts` can divide, except for its layers (`with_layers`). Its
-    batch grows, so that steps have several sizes."""
+    batch grows, so that steps have several sizes, unless the model has memory across rows."""
     tree = config.model_dump(mode="json")
     model = config.model
     tensor = lcm(*(layout.tensor for layout in layouts))
@@ -52,6 +52,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "activation": _SMOOTH.get(model.activation, model.activation),
         "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_dim / model.hidden))) * hidden, share),
         "sequence_length": length,
+        "memory_length": min(model.memory_length, length),
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
@@ -62,6 +63,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     tree["model"]["attention"]["pattern"] = [pattern.model_dump(mode="json") for pattern in scaled]
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = _batch(layouts)
+    if model.memory_length:  # rows continue each other in all steps
+        tree["batch"]["ramp"] = None
     if config.objective.row_length is not None:
         tree["objective"]["sequence_length"] = None
     if config.train.epochs is not None:  # how many steps these are depends on the data, and some are made here

@@ -13,6 +13,7 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.model_spec.split import split_layers
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.jobs import fits, plan
+from pretrain.verify.shrink import shrink
 from tests.helpers.breadth import only
 
 CONFIGS = sorted(
@@ -148,3 +149,10 @@ def test_layers_that_are_one_leave_out_chunks() -> None:
     config = _load("configs/debug/albert.yaml", "model.vocabulary=2048")
     assert fits(config, parse_layout("tp2pp2", 1), full=False)
     assert not fits(config, parse_layout("pp2+vp2", 1), full=False)
+
+
+def test_rows_of_a_model_with_memory_continue_each_other_in_all_steps() -> None:
+    config = load(RunConfig, "transformer-xl/enwik8", ["run.dir=unused"])
+    small = shrink(config, [plan_layout(config, 1)])
+    assert small.batch.ramp is None
+    assert 0 < small.model.memory_length <= small.model.sequence_length
