@@ -30,6 +30,8 @@ def _model_flops(work: StepWorkload) -> Array:
         total += stack.layers * (forward + core + backward + repeated)[:, None]
     embeds, predicts = work.stages.embeds, work.stages.predicts
     total += (1 + 2 * trains)[:, None] * (embeds * _embedding(work)[:, None] + predicts * _head(work)[:, None])
+    if decoder := compute.decoder_products(work):  # recomputed with their layer
+        total += predicts * ((1 + 2 * trains + (recompute == 2)) * _operations(decoder))[:, None]
     return total * work.micro_batches[:, None]
 
 
@@ -45,7 +47,7 @@ def _head(work: StepWorkload) -> Array:
     model = work.model
     positions, columns, depth = compute.head_product(work)
     transform = (model.head_transform * positions / work.layout.sequence_slices, depth, model.hidden)
-    return _operations([(positions, columns, depth), transform, *compute.decoder_products(work)])
+    return _operations([(positions, columns, depth), transform])
 
 
 def _operations(products: list[compute.Product]) -> Array:

@@ -210,12 +210,9 @@ def _model_bytes(work: StepWorkload) -> WireBytes:
         one = tensor_bytes(work, stack)
         tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + trains * one.backward[:, None])
         context_sent += stack.layers * (context_bytes(work, stack) * context_passes(work))[:, None]
-    ends_bytes = (
-        (stages.embeds, embedding_bytes(work)),
-        (stages.predicts, head_bytes(work)),
-        (stages.predicts, decoder_bytes(work)),
-    )
-    for ends, end in ends_bytes:
+    of_decoder = decoder_bytes(work)  # recomputed with their layer
+    tensor += stages.predicts * (of_decoder.forward[:, None] * (1 + repeats) + trains * of_decoder.backward[:, None])
+    for ends, end in ((stages.embeds, embedding_bytes(work)), (stages.predicts, head_bytes(work))):
         tensor += ends * (end.forward[:, None] + trains * end.backward[:, None])
     per_step, per_micro = replica_bytes(work)
     return WireBytes(
