@@ -21,6 +21,7 @@ HF_MODEL_TYPES = (
         "ctrl",
         "deberta",
         "deberta-v2",
+        "distilbert",
         "electra",
         "gemma2",
         "gemma3_text",

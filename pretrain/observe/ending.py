@@ -86,8 +86,10 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
         return False
     if model.adds_distance_scores and (model.embedding_scale or model.task_head is not None):
         return False
-    if model.family == "bert" and not model.segments:
-        return False
+    if model.family == "bert" and not model.segments:  # a DistilBERT
+        dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
+        head = model.task_head is None or model.task_head.kind == "token"
+        return dense and head and model.norm_eps == 1e-12 and model.positions.name == "learned"
     if model.has_mask_decoder:
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)

@@ -20,8 +20,9 @@ from tests.helpers.tiny import build_engine, tiny_config, whole_state
 
 VOCABULARY = 390  # no multiple of 128: rows that pad it must not be exported
 GPT = {"gpt": {"attention": {}}, "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {}}
+NO_SEGMENTS = FAMILIES["bert"]["model"] | {"segments": 0, "binary_head": False, "vocabulary": VOCABULARY}
 NO_CLASS = ("prefix-lm", "shaw", "shaw-shared", "deberta-decoder")
-EXPORTED = [*GPT, *(family for family in FAMILIES if family not in NO_CLASS)]
+EXPORTED = [*GPT, "distilbert", *(family for family in FAMILIES if family not in NO_CLASS)]
 LINEAR = [family for family in EXPORTED if family != "gpt-banded"]
 """those whose gradients, as well as their weights, are Hugging Face's in another order"""
 LAYOUT = {"tensor": 2, "pipeline": 2}
@@ -31,6 +32,8 @@ SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), v
 def _config(family: str, parallel: dict[str, Any]) -> RunConfig:
     if family in GPT:
         return tiny_config(model={"vocabulary": VOCABULARY} | GPT[family], parallel=parallel)
+    if family == "distilbert":
+        return tiny_config(model=NO_SEGMENTS, objective={"name": "masked"}, parallel=parallel, optimizer={"eps": 1e-6})
     return family_config(family, model={"vocabulary": VOCABULARY}, parallel=parallel)
 
 

@@ -12,7 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.breadth import only, slow
-from tests.helpers.families import family_config
+from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
 from tests.helpers.hf_folders import changed, tensors, write
 from tests.helpers.hf_folders import config as settings
@@ -20,9 +20,10 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, build_engine, tiny_config, whole_state
 
 VOCABULARY = 390
-GPT: dict[str, dict[str, Any]] = {
+OWN: dict[str, dict[str, Any]] = {
     "gpt": {"attention": {}}, "gpt-untied": {"attention": {}, "tie_word_embeddings": False},
     "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {},
+    "distilbert": FAMILIES["bert"]["model"] | {"segments": 0, "binary_head": False},
 }  # fmt: skip
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "classification": {"name": "classification", "labels": ["no", "maybe", "yes"]},
@@ -46,6 +47,8 @@ CASES = [
     *((family, name) for family in ("t5", "t5v1.1", "bart") for name in ("classification", "regression", "spans")),
     *(("gemma2", name) for name in ("classification", "regression", "tagging")),
     ("bigbird", "tagging"),
+    ("distilbert", "tagging"),
+    ("distilbert", "spans"),
     *((family, "choice") for family in ("bert", "albert", "deberta_v2", "roberta", "bigbird", "gpt", "gpt-post")),
     *((family, "both orders") for family in ("gpt", "gpt-post")),
     *((family, "choice and tokens") for family in ("gpt", "gpt-untied", "gpt-post")),
@@ -60,6 +63,8 @@ QUICK = [
 REFUSED = {
     ("bigbird", "classification"): "has the activation of its layers where ours has tanh",
     ("bigbird", "spans"): "its class has two more layers",
+    ("distilbert", "classification"): "ends with ReLU, and that of a BERT with tanh",
+    ("distilbert", "choice"): "ends with ReLU",
     ("t5", "tagging"): "its class reads the encoder's output where ours reads the decoder's",
     ("bart", "tagging"): "no class for token classification",
     ("transformer", "classification"): "a marian model for classification has no class for sequence classification",
@@ -76,11 +81,11 @@ REFUSED = {
 
 def head_config(family: str, objective: str, parallel: dict[str, Any] | None = None) -> RunConfig:
     sections: dict[str, Any] = {
-        "model": {"vocabulary": VOCABULARY} | GPT.get(family, {}),
+        "model": {"vocabulary": VOCABULARY} | OWN.get(family, {}),
         "parallel": parallel or {},
         "optimizer": {"clip_norm": 0.0},
     }
-    config = tiny_config(**sections) if family in GPT else family_config(family, **sections)
+    config = tiny_config(**sections) if family in OWN else family_config(family, **sections)
     tree = config.model_dump(mode="json") | {"objective": (OBJECTIVES | CHOICES)[objective]}
     tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
     return RunConfig.model_validate(tree)
@@ -270,7 +275,7 @@ def test_a_task_head_goes_to_hugging_face_and_back(family: str, objective: str, 
         if key in settings:
             assert getattr(imported.objective, key) == settings[key]
     assert imported.model.task_head == head_config(family, objective).model.task_head
-    folded = ("input_layernorm", "linear_qkv") if family == "gpt-banded" else ()  # biases that GPT-Neo has not
+    folded = ("input_layernorm", "linear_qkv") if family == "gpt-banded" else ()  # biases that OWN-Neo has not
     for name, found in weights.items():
         if any(part in name for part in folded):
             continue

@@ -14,6 +14,7 @@ from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
 from pretrain.checkpoint.hf.ctrl import CTRL
 from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
+from pretrain.checkpoint.hf.distilbert import DISTILBERT
 from pretrain.checkpoint.hf.electra import ELECTRA
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gpt2 import GPT2
@@ -33,7 +34,7 @@ from pretrain.errors import ConfigError
 
 FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "gpt": (OPENAI_GPT, GPT_NEO, GPT2),
-    "bert": (BIGBIRD, BERT),
+    "bert": (BIGBIRD, DISTILBERT, BERT),
     "roberta": (XLM_ROBERTA, LONGFORMER, ROBERTA),
     "t5": (T5,),
     "transformer": (MARIAN,),
