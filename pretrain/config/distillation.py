@@ -1,6 +1,6 @@
 """`distillation`: a teacher whose predictions a model learns, besides those of its own objective."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,11 @@ class Distillation(Section):
         "(DistilBERT: 1); requires a teacher of the same hidden size",
     )
     label_weight: float = Field(1.0, ge=0, description="weight of the objective's own loss (DistilBERT: 2)")
+    start_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None,
+        description="layers of the teacher whose weights the model's layers begin with, one for each, from 0; all else "
+        "begins with the teacher's too (DistilBERT: [0, 2, 4, 7, 9, 11]); default: weights are drawn",
+    )
     teacher_digest: str | None = Field(
         None, description="digest of the teacher's checkpoint; written by the run, not by hand"
     )

@@ -3,6 +3,7 @@
 Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
 (`data/resolve.py` fills it in before anything is built)."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -342,6 +343,8 @@ class RunConfig(Section):
             raise ValueError("distillation.teacher is for encoders and decoders: leave it out for an encoder-decoder")
         if self.precision == "fp8":
             raise ValueError("distillation.teacher is for fp32, bf16 and fp16: set precision")
+        if settings.start_layers is not None:
+            _check_start_layers(settings.start_layers, model, self.run.start_from)
         if settings.teacher_model is not None:
             _check_teacher(model, Model.model_validate(settings.teacher_model), settings.cosine_weight)
         return self
@@ -394,6 +397,17 @@ class RunConfig(Section):
         if self.precision != "fp16" and self.loss_scale != LossScaling():
             raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
         return self
+
+
+def _check_start_layers(layers: Sequence[int], model: Model, start_from: str | None) -> None:
+    """Raises ValueError for `distillation.start_layers` that are not one of the teacher's for each of the model's."""
+    if start_from is not None:
+        raise ValueError("run.start_from and distillation.start_layers both say what weights begin as: set one of them")
+    if len(layers) != model.layers or len(set(layers)) != len(layers):
+        raise ValueError(
+            f"distillation.start_layers={list(layers)} names {len(set(layers))} layers, and model.layers="
+            f"{model.layers}: name one for each"
+        )
 
 
 def _check_teacher(model: Model, teacher: Model, cosine_weight: float) -> None:

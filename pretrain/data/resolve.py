@@ -25,6 +25,7 @@ from pretrain.config.start import recorded_chat_template, recorded_teacher, reco
 from pretrain.config.train import Train
 from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
+from pretrain.model_spec.start_layers import teacher_names
 from pretrain.run_length.segments import run_length
 
 
@@ -78,6 +79,8 @@ def check_teacher(config: RunConfig) -> None:
     if config.distillation.teacher is not None:
         with of_a_run():
             validate(RunConfig, config.model_dump(mode="json"), "distillation")
+        if (layers := config.distillation.start_layers) is not None and config.distillation.model is not None:
+            teacher_names(config.model, config.distillation.model, layers)
 
 
 def _with_chat_template(config: RunConfig) -> RunConfig:

@@ -14,11 +14,14 @@ from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run, config_of
 from pretrain.config.run_config import RunConfig
+from pretrain.config.start import teacher_checkpoint
 from pretrain.data.stream import Stream, check_repeats, skip_samples
 from pretrain.engine.base import StepResult
 from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.generator import added_tables
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.start_layers import teacher_names
 from pretrain.observe.spikes import Recent
 from pretrain.process import watchdog
 from pretrain.run_dir.paths import RECORD
@@ -173,6 +176,8 @@ def _initialise(session: Session) -> None:
     run = session.run
     watchdog.kick("drawing the initial weights")
     run.engine.initialise()
+    if (layers := run.config.distillation.start_layers) is not None:
+        _begin_with_teacher(session, layers)
     weights = starting_weights(run.config, run.heldout)
     if weights is not None:
         model = {name: part for name, part in run.engine.state().items() if name.startswith("model/")}
@@ -184,6 +189,21 @@ def _initialise(session: Session) -> None:
         store.load(weights, read, session.group, unused, added)
         run.engine.state_loaded(0)
         session.log.event("started_from", checkpoint=str(weights))
+
+
+def _begin_with_teacher(session: Session, layers: Sequence[int]) -> None:
+    """Gives the model the weights of some of its teacher's layers (`distillation.start_layers`)."""
+    run, settings = session.run, session.run.config.distillation
+    assert settings.teacher is not None, "start_layers are the teacher's"
+    assert settings.model is not None, "the teacher is resolved"
+    names = teacher_names(run.config.model, settings.model, layers)
+    state = run.engine.state()
+    begun = {f"model/{name}": state[f"model/{own}"] for own, name in names.items() if f"model/{own}" in state}
+    unread = {f"model/{spec.name}" for spec in parameter_specs(settings.model)} - {f"model/{n}" for n in names.values()}
+    checkpoint = teacher_checkpoint(settings.teacher)
+    store.load(checkpoint, begun, session.group, unread)
+    run.engine.state_loaded(0)
+    session.log.event("started_from", checkpoint=str(checkpoint))
 
 
 def _state(

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from pretrain.checkpoint import store
+from pretrain.checkpoint.files import Manifest
 from tests.helpers import command
 from tests.helpers.breadth import slow
 
@@ -81,6 +83,26 @@ def test_commands_read_the_model_that_is_meant(electra: Path, tmp_path: Path) ->
         assert "predicts none: choose the generator" in _refused(*refused, "--model", "discriminator")
     held_out = ("--tasks", "heldout", "--model", "generator", "--out", tmp_path / "none")
     assert "scores both models" in _refused("eval", electra, *held_out)
+
+
+def _weights(run: Path, step: int) -> dict[str, np.ndarray]:
+    checkpoint = run / "checkpoints" / f"step-{step:08}"
+    manifest = Manifest.read(checkpoint)
+    names = [name for name in manifest.tensors if name.startswith("model/")]
+    return {name: store.read_full_tensor(checkpoint, manifest, name) for name in names}
+
+
+def test_a_student_begins_with_layers_of_its_teacher_on_any_layout(dataset: Path, tmp_path: Path) -> None:
+    plain = ("model.binary_head=false", "objective={name: masked, next_sentence: false}", "model.segments=2")
+    _train("bert", dataset, tmp_path / "teacher", *plain, "model.layers=4", "train.steps=1")
+    of_teacher = (f"distillation.teacher={tmp_path / 'teacher'}", "distillation.start_layers=[1, 3]", "train.steps=1")
+    still = ("optimizer.learning_rate=1e-12", "parallel.pipeline=2", "--nproc", "2")
+    _train("bert", dataset, tmp_path / "student", *plain, *of_teacher, *still)
+    teacher, student = _weights(tmp_path / "teacher", 1), _weights(tmp_path / "student", 1)
+    assert len(student) < len(teacher)
+    for name, value in student.items():
+        there = name.replace(".layers.1.", ".layers.3.").replace(".layers.0.", ".layers.1.")
+        assert np.abs(value - teacher[there]).max() < 1e-9, name
 
 
 @pytest.mark.slow

@@ -85,6 +85,8 @@ def head_config(family: str, objective: str, parallel: dict[str, Any] | None = N
         "parallel": parallel or {},
         "optimizer": {"clip_norm": 0.0},
     }
+    if family == "distilbert":
+        sections["objective"] = {"name": "masked"}
     config = tiny_config(**sections) if family in OWN else family_config(family, **sections)
     tree = config.model_dump(mode="json") | {"objective": (OBJECTIVES | CHOICES)[objective]}
     tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH

@@ -1,5 +1,6 @@
 """`distillation`: what a teacher has to be, and what of it makes another run."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import with_teacher
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.start_layers import teacher_names
 from pretrain.plan.memory_bound import least_bytes
 from pretrain.plan.planner import check_one_model
 from tests.helpers.families import family_config
@@ -56,6 +58,36 @@ def test_losses_of_more_than_tokens_are_refused() -> None:
 def test_weights_without_a_teacher_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"distillation\.kl_weight does nothing without distillation\.teacher"):
         tiny_config(distillation={"kl_weight": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("layers", "sections", "sentence"),
+    [
+        ([0, 1, 2], {}, "names 3 layers, and model.layers=4: name one for each"),
+        ([0, 0, 1, 2], {}, "names 3 layers, and model.layers=4"),
+        ([0, 1, 2, 3], {"run": {"start_from": "elsewhere"}}, "both say what weights begin as"),
+    ],
+)
+def test_layers_to_begin_with_are_one_for_each(layers: list[int], sections: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        tiny_config(model={"layers": 4}, distillation={"teacher": "t", "start_layers": layers}, **sections)
+
+
+def test_a_model_begins_with_parameters_of_its_teacher_that_have_their_shapes() -> None:
+    for norm in ("post", "pre"):
+        student = tiny_config(model={"layers": 2, "norm": norm}).model
+        teacher = student.model_copy(update={"layers": 4})
+        names = teacher_names(student, teacher, (1, 2))
+        layer = {own: name for own, name in names.items() if ".layers." in own}
+        assert all(own.replace(".0.", ".1.") == name for own, name in layer.items() if ".layers.0." in own)
+        assert all(
+            own.replace(".layers.1.", ".layers.2.") == name for own, name in layer.items() if ".layers.1." in own
+        )
+        assert all(own == name for own, name in names.items() if own not in layer)
+        with pytest.raises(ConfigError, match=r"which has no decoder\.layers\.4"):
+            teacher_names(student, teacher, (1, 4))
+        with pytest.raises(ConfigError, match="give the model the teacher's sizes"):
+            teacher_names(student, teacher.model_copy(update={"hidden": 2 * student.hidden}), (1, 2))
 
 
 def test_the_layout_must_divide_the_teacher_too() -> None:
