@@ -193,7 +193,7 @@ class MegatronSharding(OptimizerState):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     yield parameter, parameter, 0
-        else:
+        elif optimizer.param_groups:  # none on a stage where nothing is trained
             for models, mains in (
                 (optimizer.float16_groups, optimizer.fp32_from_float16_groups),
                 (optimizer.fp32_from_fp32_groups, optimizer.fp32_from_fp32_groups),

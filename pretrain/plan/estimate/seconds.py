@@ -40,8 +40,9 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
     """Estimates a step of each layout. `factor`: the software stack's, on the seconds of everything that devices
     compute. Models of a step pass one after the other."""
     passes = [_model_seconds(one, c, factor) for one in work.models]
-    parts = {name: sum(one[name] for one in passes) for name in passes[0]}
-    known = sum(parts.values(), np.zeros_like(work.model.hidden))
+    nothing = np.zeros_like(work.model.hidden)
+    parts = {name: sum((one[name] for one in passes), nothing) for name in passes[0]}
+    known = sum(parts.values(), nothing)
     machines = np.maximum(1.0, work.layout.world / work.device.per_node)
     return StepSeconds(**parts, rest=c.step_s + known * c.straggler * np.log2(machines))
 
