@@ -1,0 +1,35 @@
+"""What `finetune.py` and `finetune_trainer.py` both train."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BATCH = 16
+LENGTH = 128
+"""positions of a row, at most"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A published set, and how it is trained here."""
+
+    figures: Sequence[str]
+    """the first is compared"""
+    rows: int
+    """training rows, drawn once from all"""
+    epochs: int = 1
+    learning_rate: float = 2e-4
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of a run."""
+        return -(-self.rows // BATCH) * self.epochs
+
+
+TASKS = {
+    "sst2": Task(figures=("accuracy",), rows=768),
+    "cola": Task(figures=("matthews", "accuracy"), rows=4096, learning_rate=1e-4),
+    "stsb": Task(figures=("pearson", "spearman"), rows=1024, learning_rate=1e-4),
+    "mrpc": Task(figures=("f1", "accuracy"), rows=768),
+    "rte": Task(figures=("accuracy",), rows=480),
+    "wnut17": Task(figures=("entity_f1",), rows=1696),
+}
