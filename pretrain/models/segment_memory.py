@@ -24,7 +24,7 @@ class SegmentMemory:
     values of half precision as they are."""
 
     def __init__(self, chunks: Iterable[Network], rows: int, length: int, hidden: int, device: torch.device) -> None:
-        names = [layer.global_name for chunk in chunks for layer in chunk.decoder.layers]
+        names = [str(layer.global_name) for chunk in chunks for layer in chunk.decoder.layers]
         self.length = length
         self.current = {name: torch.zeros(rows, length, hidden, device=device) for name in names}
         """[rows, M, H] of each layer, by its name in the model: live"""

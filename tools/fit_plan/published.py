@@ -140,6 +140,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 length=length,
                 keys=length / 2,
                 computed_keys=length / 2,
+                distances=np.zeros(count),
                 encoder_length=np.zeros(count),
             ),
         ),

@@ -170,8 +170,8 @@ def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tenso
     answers where the loss mask of `batch` is 1, [answers, outputs]; of choices the answer of each, less their mean, and
     the vocabulary's logits if the model has them."""
     if model.task_head is None:
-        answers = engine.logits(batch)
-        return answers if batch.order is None else tuple(x[:, text_length(batch.order) :] for x in answers)
+        logits = engine.logits(batch)
+        return logits if batch.order is None else tuple(x[:, text_length(batch.order) :] for x in logits)
     known = np.minimum(batch.tokens, model.vocab_size - 1)  # padding may be another id, and comes after the text
     answers, *more = engine.logits(replace(batch, tokens=known))
     if model.task_head.kind != "choice":
