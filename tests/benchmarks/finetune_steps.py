@@ -1,9 +1,9 @@
 """Losses of a fine-tuning run of SST-2 without dropout, step by step, beside those of a loop with transformers' model
 and torch's AdamW on the same rows, from the same weights.
 
-    python -m tests.benchmarks.finetune_steps MODEL DATA OUT
+    python -m tests.benchmarks.finetune_steps MODEL OUT [key=value ...]
 
-MODEL, DATA and OUT are those of `tests.benchmarks.finetune`, which has made OUT.
+MODEL and OUT are those of `tests.benchmarks.finetune`, which has made OUT; key=value are further settings of the run.
 """
 
 import json
@@ -53,13 +53,13 @@ class Recorder:
 
 
 def main() -> None:
-    model, out = Path(sys.argv[1]), Path(sys.argv[3])
+    model, out = Path(sys.argv[1]), Path(sys.argv[2])
     directory = out / "sst2" / "steps"
     shutil.rmtree(directory, ignore_errors=True)
     recorder = Recorder()
     recorder.install()
     without_dropout = ["model.dropout=0", "model.attention_dropout=0"]
-    status = pretrain([*our_arguments(out, "sst2", _SEED, directory), *without_dropout])
+    status = pretrain([*our_arguments(out, "sst2", _SEED, directory), *without_dropout, *sys.argv[3:]])
     if status:
         sys.exit(status)
     apart = np.abs(np.array(_their_losses(model, recorder)) - recorder.losses)
