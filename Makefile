@@ -33,8 +33,9 @@ demo-finetune: $(STAMP)
 ladder: $(STAMP)
 	$(BIN)/python -m examples.ladder $(if $(TINY),--tiny)
 
-# Up to 8 ranks on the CPU, even on a machine with GPUs, which may have fewer than 8. WORKERS processes share the tests.
-WORKERS ?= 2
+# Up to 8 ranks on the CPU, even on a machine with GPUs, which may have fewer than 8. WORKERS processes share the tests:
+# more than the cores of a small machine, since tests of several ranks wait much of their time.
+WORKERS ?= 3
 test: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu and not cluster' -n $(WORKERS)
 

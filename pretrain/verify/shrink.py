@@ -75,7 +75,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         tree["generator"] |= {"hidden": wide, "heads": heads, "ffn": lcm(2 * wide, share), "layers": None}
     if config.distillation.teacher is not None:
         teacher = shrink(config.of_teacher(), layouts).model
-        tree["distillation"]["teacher_model"] = teacher.model_dump(mode="json")
+        # Weights are drawn here, so no layer begins with a teacher's.
+        tree["distillation"] |= {"teacher_model": teacher.model_dump(mode="json"), "start_layers": None}
     return validate(RunConfig, tree, "the shrunk config")
 
 

@@ -22,6 +22,7 @@ TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
+MODEL = {"layers": 1, "hidden": 8, "heads": 1, "sequence_length": 64, "vocabulary_multiple": 128}
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def start(tmp_path: Path) -> Path:
     checkpoint = RunDir(run).checkpoint(0)
     checkpoint.mkdir(parents=True)
     train_tokenizer(make_documents(0, 60), "byte_bpe", 300).save(checkpoint / "tokenizer.model")
-    (checkpoint / RECORD).write_text(json.dumps({"config": small_config().model_dump(mode="json")}))
+    (checkpoint / RECORD).write_text(json.dumps({"config": small_config(model=MODEL).model_dump(mode="json")}))
     RunDir(run).chat_template.write_text(TEMPLATE)
     return run
 
@@ -47,7 +48,7 @@ def _config(tmp_path: Path, start: Path, **objective: Any) -> RunConfig:
             "run": {"dir": str(tmp_path / "tuned"), "start_from": str(start)},
             "train": {"steps": 2},
             "batch": {"sequences": 2, "micro_sequences": 2},
-            "model": {"layers": 1, "hidden": 8, "heads": 1, "sequence_length": 64},
+            "model": MODEL,
             "objective": {"name": "instructions", **objective},
             "optimizer": {"learning_rate": 1},
             "data": {"path": str(rows)},

@@ -116,6 +116,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             distance_features=0,
             bias_copies=0,
             decoder_uses=0,
+            biased_queries=0,
             qk_norm=0,
             layer_norms=2,
             adapter_dim=0,
