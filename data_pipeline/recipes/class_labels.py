@@ -28,8 +28,18 @@ def class_id(
     dataset: LabelledDataset, split: LabelledSplit, number: int, label: Any, labels: Sequence[str | int]
 ) -> int:
     """The index of a row's label in `labels`. Raises DataError with file and line if it is none of them."""
-    if type(label) in (str, int) and label in labels:
-        return labels.index(label)
+    if type(label) in (str, int):
+        if label in labels:
+            return labels.index(label)
+        for alike in labels:
+            if str(alike) == str(label):
+                kinds = ("number", "text") if isinstance(label, int) else ("text", "number")
+                raise dataset.error(
+                    split,
+                    number,
+                    f"the label {label!r} is a {kinds[0]}, and {alike!r} of objective.labels a {kinds[1]}: write both "
+                    "as one or the other.",
+                )
     known = ", ".join(map(repr, labels[:_SHOWN_LABELS])) + (", ..." if len(labels) > _SHOWN_LABELS else "")
     raise dataset.error(
         split, number, f"the label {label!r:.60} is none of objective.labels ({known}); correct it, or name it there."

@@ -218,6 +218,12 @@ def test_a_bad_row_is_named_before_the_first_step(write: Write, row: Any, proble
         SampleStream([(dataset, 1.0)], _recipe(dataset.tokenizer()), seed=0)
 
 
+def test_a_number_is_told_from_a_text(write: Write) -> None:
+    dataset = write([{"text": "a", "label": 0}, {"text": "a", "label": 1}])
+    with pytest.raises(DataError, match=r"line 1: the label 0 is a number, and '0' of objective.labels a text"):
+        SampleStream([(dataset, 1.0)], _recipe(dataset.tokenizer(), labels=["0", "1"]), seed=0)
+
+
 def test_labels_are_of_one_type(write: Write) -> None:
     dataset = write([{"text": "a", "label": 0}, {"text": "a", "label": True}])
     with pytest.raises(DataError, match=r"train.jsonl, line 2: the label True is none of objective.labels \(0, 1\)"):
