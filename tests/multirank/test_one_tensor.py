@@ -129,7 +129,7 @@ def _watch_module(steps: Steps, name: str, module: nn.Module, end: str) -> None:
     if isinstance(module, BiasDropoutAdd):
         steps.after(module, "add", "residual")
     if isinstance(module, CoreAttention):
-        steps.after(module, "attend", "attention")
+        steps.after(module, "wrap", "attention")  # which may attend in fp32
 
 
 def test_the_page_shows_the_shapes_and_exchanges_of_a_run() -> None:
