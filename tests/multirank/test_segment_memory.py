@@ -1,5 +1,5 @@
 """Transformer-XL's memory: its loss and gradients are those of transformers' XLNet in `uni` mode, layouts agree, a run
-goes on from its checkpoint as if it had not stopped, and memory shows what lies before a row."""
+resumes from its checkpoint as if it had not stopped, and memory shows what lies before a row."""
 
 from pathlib import Path
 from typing import Any

@@ -415,7 +415,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def logs(pool: ProcessPoolExecutor) -> dict[int, Log]:
-    """Of rank 0 and those that it meets: its neighbours of the tensor, the data and the pipeline group."""
+    """Rank 0 and the ranks that it exchanges with: its neighbours in the tensor, data and pipeline groups."""
     return {rank.rank: rank.exchange_log for rank in pool.map(_rehearsed, (0, 1, 2, 4))}
 
 
