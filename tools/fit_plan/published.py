@@ -187,6 +187,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             score_share=1,
             max_score_share=1,
             pair_bytes=0,
+            row_pair_bytes=0,
         ),
         kernels=KernelShapes.repeat(
             count,
