@@ -27,12 +27,15 @@ def heldout(
     data_world: int = 1,
     limit: int | None = None,
     split: LabelledSplit = "validation",
+    lanes: int = 0,
 ) -> Iterator[Batch]:
     """Every sample of a split once, in order, in global batches of `rows`; at most `limit` samples.
 
     Causal recipe (an int is its sequence length): each token of the stream but the first is a label exactly once. The
     last window is padded with ends of text, and the last batch with windows of them, both masked, so that every rank
     gets the same number of batches, all of one shape; the mask over all batches and ranks sums to the tokens predicted.
+    With `lanes` the windows are divided into so many runs of neighbours. A batch has the next window of each, in place
+    of `rows` neighbours, and says how far they are (`Rows.before`); rows are filled up for the ranks to share.
     Other recipes: samples of the first epoch, the same ones for every run; the last batch is padded with masked rows.
     A padding row has number -1 in `sample_ids`.
     Raises ValueError when the ranks can't share `rows` evenly, DataError when the split yields no sample.
@@ -42,8 +45,9 @@ def heldout(
         assert split != "test"
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
         return _heldout_windows(
-            dataset, length, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split
+            dataset, length, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split, lanes=lanes
         )
+    assert not lanes, "lanes are of windows"
     return _heldout_samples(dataset, recipe, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split)
 
 
@@ -88,23 +92,42 @@ def _heldout_windows(
     data_world: int,
     limit: int | None,
     split: SplitName,
+    lanes: int,
 ) -> Iterator[Batch]:
+    rows = -(-lanes // data_world) * data_world if lanes else rows
     mine = rows_of_rank(rows, data_rank, data_world)
     tokens = dataset.num_tokens(split)
     windows = num_heldout(dataset, sequence_length, split)
     windows = windows if limit is None else min(windows, limit)
     filler = dataset.manifest.tokenizer.end_of_text
-    for first in range(0, windows, rows):
-        window = np.arange(first, first + rows)
-        window[window >= windows] = -1
+    scored = 0
+    for number, window in enumerate(_in_lanes(windows, rows, lanes) if lanes else _neighbours(windows, rows)):
+        scored += int((window >= 0).sum())
         spans = np.full((rows // data_world, sequence_length + 1), filler, np.int64)
         mask = np.zeros((rows // data_world, sequence_length), np.float32)
-        for row, number in enumerate(window[mine].tolist()):
-            if number >= 0:
-                start = number * sequence_length
+        for row, one in enumerate(window[mine].tolist()):
+            if one >= 0:
+                start = one * sequence_length
                 count = min(sequence_length + 1, tokens - start)
                 spans[row, :count] = dataset.window(split, start, count)
                 mask[row, : count - 1] = 1
         ids = np.stack([np.zeros_like(window), np.zeros_like(window), window], axis=1)
-        cursor = Cursor(samples=min(first + rows, windows), fingerprint=dataset.identity)
-        yield Batch(*inputs_and_labels(spans), mask, sample_ids=ids, cursor=cursor)
+        cursor = Cursor(samples=scored, fingerprint=dataset.identity)
+        before = np.full(len(spans), number * sequence_length) if lanes else None
+        yield Batch(*inputs_and_labels(spans), mask, before=before, sample_ids=ids, cursor=cursor)
+
+
+def _neighbours(windows: int, rows: int) -> Iterator[np.ndarray]:
+    """The numbers of the windows of each batch [rows], one after the other; -1 for a row that fills the last one."""
+    for first in range(0, windows, rows):
+        window = np.arange(first, first + rows)
+        yield np.where(window < windows, window, -1)
+
+
+def _in_lanes(windows: int, rows: int, lanes: int) -> Iterator[np.ndarray]:
+    """The numbers of the windows of each batch [rows], of which a row has those of one lane; -1 for a row that fills
+    one."""
+    lane, length = np.arange(rows), -(-windows // lanes)
+    for number in range(length):
+        window = lane * length + number
+        yield np.where((lane < lanes) & (window < windows), window, -1)

@@ -2,7 +2,7 @@
 sequences under context parallelism."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from pretrain.attention.disentangled import DisentangledAttention
 from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.packed import PackedSegments
-from pretrain.attention.patterns.heads import HeadRules
+from pretrain.attention.patterns.heads import HeadRules, SegmentLengths
 from pretrain.attention.relative import Biases, bias_of_distances
 from pretrain.attention.rotary import frequencies, gain
 from pretrain.attention.score_masks import ScoreMasks
@@ -85,6 +85,11 @@ class CoreAttention(MegatronModule):
         count = model.heads // ranks
         heads = range(rank * count, (rank + 1) * count)
         self.heads = HeadRules(pattern=pattern, layer=layer_number - 1, heads=heads, causal=kind == "decoder")
+        self.at_once = self.heads
+        """rules of rows without memory, which may be as long as several segments"""
+        if model.memory_length:
+            segments = SegmentLengths(length=model.sequence_length, memory=model.memory_length)
+            self.at_once = replace(self.heads, segments=segments)
         falls = model.positions.name == "alibi" and kind != "cross"
         self.alibi = AlibiBias([slopes(model.heads)[head] for head in heads]) if falls else None
         self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
@@ -155,7 +160,7 @@ class CoreAttention(MegatronModule):
         if self.disentangled is not None and table is not None:
             vectors, table = DisentangledAttention(self.disentangled, table), None
         return AttentionCase(
-            heads=self.heads,
+            heads=self.at_once if inputs.memory_MBH is None else self.heads,
             queries=q.shape[2],
             keys=k.shape[2],
             device=q.device,

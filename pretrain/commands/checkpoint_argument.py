@@ -15,7 +15,7 @@ from pretrain.process.ranks import global_rank
 
 _MODEL_KEYS = ("parallel", "precision", "health", "model", "objective", "run.kernels", "run.deterministic")
 """Sections and keys that models are built from."""
-REPORT_KEYS = ("data", "run.name")
+REPORT_KEYS = ("data", "run.name", "evaluate.lanes")
 """Further sections and keys that reports depend on."""
 
 

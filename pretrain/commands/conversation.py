@@ -43,7 +43,7 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest, r
     prompts, template = Prompts(config, tokenizer), run_of(checkpoint).chat_template
     chat = None
     if not raw and prompts.continues and config.model.is_causal and template.is_file():
-        chat = Chat(ChatTemplate(template, tokenizer), tokenizer, config.model.sequence_length)
+        chat = Chat(ChatTemplate(template, tokenizer), tokenizer, config.model.context_length)
     engine = build_scorer(config, checkpoint)
     sampling, stops = generation.decoding, generation.stops
     assert isinstance(sampling, Sampling), "a beam has nothing to show until its end"

@@ -12,6 +12,12 @@ class Evaluate(Section):
     sequences: int = Field(
         256, gt=0, description="held-out sequences scored at each evaluation, or as many as there are"
     )
+    lanes: int = Field(
+        1,
+        gt=0,
+        description="runs of neighbouring sequences into which held-out text is divided, each of which begins without "
+        "memory, for a model with memory_length; 1: the text is read from its begin to its end",
+    )
     figures: list[str] = Field(
         [], description="figures of a fine-tuned model, all validation rows being answered; default: the objective's"
     )

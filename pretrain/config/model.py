@@ -119,8 +119,8 @@ class Model(Section):
     memory_length: int = Field(
         0,
         ge=0,
-        description="positions of the row before that each layer attends to, in training (mem_len of Transformer-XL); "
-        "rows then continue each other, in as many lanes as a batch has sequences; 0: none",
+        description="positions before a row that each layer attends to (mem_len of Transformer-XL); rows of "
+        "training then continue each other, in as many lanes as a batch has sequences; 0: none",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after the embedding and each sublayer")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention probabilities")
@@ -410,6 +410,11 @@ class Model(Section):
     def is_causal(self) -> bool:
         """Whether it is a decoder alone, which continues what it reads."""
         return not self.has_encoder
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of a text that is scored or continued: those of a row, and of the memory before it."""
+        return self.sequence_length + self.memory_length
 
     @property
     def label_length(self) -> int:

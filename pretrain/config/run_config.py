@@ -70,6 +70,11 @@ class RunConfig(Section):
         """Positions of a row: of each of its texts as many as the objective says, or else the model."""
         return (self.objective.row_length or self.model.sequence_length) * self.objective.texts_per_row
 
+    @property
+    def heldout_lanes(self) -> int:
+        """Lanes of held-out text; 0: its rows are scored each by itself."""
+        return self.evaluate.lanes if self.model.memory_length else 0
+
     def of_teacher(self) -> "RunConfig":
         """This config with the teacher in place of its model, and no teacher."""
         assert self.distillation.model is not None, "the teacher is resolved before it is used"

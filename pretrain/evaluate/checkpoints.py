@@ -52,7 +52,13 @@ def evaluate_checkpoints(
     dataset = datasets[0] if datasets else None
     windows = config.objective.predicts_next and not config.objective.columns
     recipe = None if windows else recipe_of(config, tokenizer)
-    settings = replace(request.settings, recipe=recipe, held_out=datasets)
+    settings = replace(
+        request.settings,
+        recipe=recipe,
+        window=config.model.sequence_length,
+        lanes=config.heldout_lanes,
+        held_out=datasets,
+    )
     loaded = read(scorer, dataset, request.tasks, settings)
     searched = None
     if searched_dataset is not None:
@@ -101,5 +107,7 @@ def evaluate_checkpoints(
 
 
 def _identity(config: RunConfig, checkpoint: Path) -> str:
-    """Identity of the weights and of the precision they compute in."""
-    return digest((checkpoint / MANIFEST).read_text(encoding="utf-8"), config.precision)
+    """Identity of the weights, of the precision they compute in, and of the model that they are read as, which
+    overrides may have changed."""
+    read_as = config.model.model_dump_json(), str(config.heldout_lanes)
+    return digest((checkpoint / MANIFEST).read_text(encoding="utf-8"), config.precision, *read_as)

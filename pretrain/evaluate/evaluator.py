@@ -172,7 +172,9 @@ def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings:
     if dataset is None:
         raise ConfigError(f"task {HELD_OUT} scores the run's held-out text: give a run whose data can be read")
     datasets = settings.held_out or [dataset]
-    scored = heldout_loss(engine, datasets, settings.recipe or scorer.length, settings.limit)
+    scored = heldout_loss(
+        engine, datasets, settings.recipe or settings.window or scorer.length, settings.limit, lanes=settings.lanes
+    )
     if not math.isfinite(scored.loss_sum):
         raise RunError("the model's held-out loss is not a number: it diverged, or its checkpoint is damaged")
     if settings.recipe is None:

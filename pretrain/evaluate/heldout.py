@@ -2,9 +2,10 @@
 
 The stream is the validation split's documents, each followed by an end of text, read as training reads: in windows of
 the model's length, one after the other, without regard for document borders. Every token but the stream's first is
-predicted exactly once, ends of text included. Packed rows (`objective.packing=best_fit`) are scored packed: every token
-but each document's first, from what comes before it in its document. Objectives other than the causal one are scored
-on their training task, with the same samples every time.
+predicted exactly once, ends of text included. A model with memory reads each window after the one before it, in one
+lane or several, and its memory is that of the text so far. Packed rows (`objective.packing=best_fit`) are scored
+packed: every token but each document's first, from what comes before it in its document. Objectives other than the
+causal one are scored on their training task, with the same samples every time.
 
 Of several sources each one's held-out text is scored, and the loss is the mean over the tokens of all: a source counts
 by how much of it is held out, not by its weight in the mix. Of a limited number of samples each source has its part, by
@@ -86,12 +87,14 @@ def heldout_loss(
     rank_rows: int = 8,
     *,
     split: LabelledSplit = "validation",
+    lanes: int = 0,
 ) -> HeldOut:
     """Scores all samples that `recipe` (a number: windows of that length) makes of the held-out split of a dataset, or
     of those of several sources; or some `sequences` of them, each source's first: the same ones on any layout. Of
     labelled data, `split` may be another one. Raises DataError where there is none.
 
-    `rank_rows` of them go to each data rank at a time. Collective over all ranks.
+    `rank_rows` of them go to each data rank at a time; or one of each of `lanes`, of a model with memory. Collective
+    over all ranks.
     """
     watchdog.kick("scoring held-out samples")
     datasets = dataset if isinstance(dataset, Sequence) else [dataset]
@@ -100,7 +103,14 @@ def heldout_loss(
     parts = _parts(datasets, recipe, sequences)
     for one, part, sums in zip(datasets, parts, by_source, strict=True):
         for batch in heldout(
-            one, recipe, rows, data_rank=engine.data_rank, data_world=engine.data_world, limit=part, split=split
+            one,
+            recipe,
+            rows,
+            data_rank=engine.data_rank,
+            data_world=engine.data_world,
+            limit=part,
+            split=split,
+            lanes=lanes,
         ):
             scores = engine.score(batch)
             counted = batch.loss_mask > 0

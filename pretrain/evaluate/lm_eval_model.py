@@ -78,7 +78,7 @@ class CheckpointModel(HarnessModel):
                 f"{config.objective.name} does not make"
             )
         engine = build_scorer(config, path)
-        super().__init__(engine, load_tokenizer(path / TOKENIZER), config.model.sequence_length, int(batch_size))
+        super().__init__(engine, load_tokenizer(path / TOKENIZER), config.model.context_length, int(batch_size))
 
 
 def run_command(argv: list[str]) -> None:

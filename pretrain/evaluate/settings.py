@@ -24,7 +24,11 @@ class EvalSettings:
     data_dir: Path | None = None
     """directory with benchmark files; None: arithmetic is generated"""
     recipe: Recipe | None = None
-    """recipe of the held-out samples; None: windows of the model's length, to predict the next token"""
+    """recipe of the held-out samples; None: windows, to predict the next token"""
+    window: int | None = None
+    """tokens of a window of held-out text; None: all that the model reads at once"""
+    lanes: int = 0
+    """lanes of held-out text, for a model with memory; 0: it has none"""
     held_out: Sequence[Dataset] = ()
     """the datasets whose held-out text is scored, one per source; empty: the dataset that tasks are made of"""
     decoding: Decoding | None = None

@@ -151,7 +151,9 @@ def _evaluate(session: Session, state: RunState) -> RunState:
         heldout, figures = judged.heldout, judged.figures
         log.figures(state.step, state.tokens, figures)
     else:
-        heldout = heldout_loss(run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
+        heldout = heldout_loss(
+            run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences, lanes=config.heldout_lanes
+        )
     log.heldout(state.step, state.tokens, heldout)
     if state.is_finished or config.health.stop_on_nan:
         check_heldout(state.step, heldout.loss)

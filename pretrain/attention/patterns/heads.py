@@ -16,6 +16,29 @@ from pretrain.config.patterns.base import MaskRule, PatternSettings
 
 
 @dataclass(frozen=True, kw_only=True)
+class SegmentLengths:
+    """How a model with memory reads a text: in segments of `length` positions, each with a memory of `memory`."""
+
+    length: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class WithinMemory:
+    """Mask rule `rule` of a text that is read at once as if in segments: no key is attended to that lies before the
+    memory of the query's segment."""
+
+    rule: MaskRule
+    segments: SegmentLengths
+
+    def attends(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `MaskRule`."""
+        begins = query // self.segments.length * self.segments.length
+        attends: Tensor = (key >= begins - self.segments.memory) & by_rule(self.rule, query, key)
+        return attends
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadRules:
     """Heads of a layer, by their numbers in the full model, and the pattern that gives each its mask rule."""
 
@@ -24,6 +47,8 @@ class HeadRules:
     heads: Sequence[int]
     causal: bool
     """no query attends to a later key"""
+    segments: "SegmentLengths | None" = None
+    """how far back the segments of a text reach that is read at once; None: as far as the pattern says"""
 
     @property
     def dense(self) -> bool:
@@ -76,7 +101,8 @@ class HeadRules:
         return torch.stack([nothing if bias is None else bias for bias in of_heads])
 
     def _rule(self, head: int, length: int | None) -> MaskRule:
-        return self.pattern.head(self.layer, head, None if self.causal else length)
+        rule = self.pattern.head(self.layer, head, None if self.causal else length)
+        return rule if self.segments is None else WithinMemory(rule, self.segments)
 
 
 def mask_of(rule: MaskRule, queries: int, keys: int, causal: bool, device: torch.device) -> Tensor:

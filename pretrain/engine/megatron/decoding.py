@@ -57,7 +57,7 @@ class Decoder:
         tokens, mask = pad_rows([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
         encodes = self._model.is_encoder_decoder
         cached_lengths = np.zeros_like(lengths) if encodes else lengths
-        cache = KeyValueCache(self._model.label_length)
+        cache = KeyValueCache(self._model.label_length + self._model.memory_length)
         hypotheses = Hypotheses(cache, np.arange(count), cached_lengths, mask if encodes or self._prefix else None)
         if tokens.shape[1]:
             ids, last = self._tensor(tokens), self._tensor(tokens[:, -1:])

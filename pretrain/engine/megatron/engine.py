@@ -109,8 +109,8 @@ class MegatronEngine:
             )
         self._memory: SegmentMemory | None = None
         if train and config.model.memory_length:
-            rows = config.batch.sequences // self.data_world
-            self._memory = SegmentMemory(self.bare, rows, config.model.memory_length, config.model.hidden, self.device)
+            self._memory = self._empty_memory(config.batch.sequences // self.data_world)
+        self._scoring_memory: SegmentMemory | None = None
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -143,6 +143,7 @@ class MegatronEngine:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
         the main term's count in the global batch. The host waits once for what the device has found."""
         assert self.sharding is not None, "built for evaluation"
+        self._scoring_memory = None
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         group = self.layout.pipeline if self.layout.virtual > 1 else 1
@@ -221,8 +222,13 @@ class MegatronEngine:
         micro_batches, of_tokens = self._cutter.cut(batch, micro), None
         if self.generator is not None:
             micro_batches, of_tokens = self.generator.score(micro_batches, batch)
+        memory = self._memory_before(batch)
+        if memory is not None:
+            micro_batches = memory.attached(micro_batches)
         with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
             results = self._runner.evaluate(micro_batches, self.objective.forward_score, self._score_loss)
+        if memory is not None:
+            memory.advance()
         if of_tokens is not None:  # scores are those of the generator's labels, and terms of both models
             results = [replace(tokens, others=judged.others) for tokens, judged in zip(of_tokens, results, strict=True)]
         names = self.objective.scored
@@ -243,6 +249,19 @@ class MegatronEngine:
         pairs = self.groups.sum_over_context(self.groups.broadcast_over_pipeline(sums)).tolist()
         terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
         return Scores(log_probability, greedy.astype(bool), terms, outputs)
+
+    def _empty_memory(self, rows: int) -> SegmentMemory:
+        model = self.config.model
+        return SegmentMemory(self.bare, rows, model.memory_length, model.hidden, self.device)
+
+    def _memory_before(self, batch: Rows) -> SegmentMemory | None:
+        """The memory of rows that are scored one after the other, apart from that of training; None: these are read
+        each by itself."""
+        if batch.before is None:
+            self._scoring_memory = None
+        elif self._scoring_memory is None or not batch.before.any():
+            self._scoring_memory = self._empty_memory(len(batch.tokens))
+        return self._scoring_memory
 
     def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""

@@ -64,7 +64,7 @@ class Prompts:
         else:
             reads, start = self.closed(ids), self.specials.start
             read = len(reads)
-        length = self._model.sequence_length
+        length = self._model.context_length
         room = self._model.label_length if self._model.is_encoder_decoder else length - len(reads)
         if len(reads) > length or room < 1:
             raise ConfigError(f"{called} is {read} tokens long, and the model reads {length}: shorten it")

@@ -13,5 +13,5 @@ def make_scorer(config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens:
     """`engine` runs the model of `config`. `tokens`: positions of rows that are scored at a time; None: what suits the
     device. Raises ConfigError for a layout that cannot answer."""
     if config.objective.predicts_next:
-        return CausalScorer(engine, tokenizer, config.model.sequence_length, tokens)
+        return CausalScorer(engine, tokenizer, config.model.context_length, tokens)
     return (TargetScorer if config.model.has_decoder else PseudoScorer)(config, engine, tokenizer, tokens)

@@ -11,6 +11,7 @@ import pytest
 from data_pipeline.batch import Cursor
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
+from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream, load
 from tests.helpers.datasets import build_dataset, make_documents
 
@@ -67,3 +68,24 @@ def test_what_lanes_cannot_hold_is_refused(text: Dataset, tmp_path: Path) -> Non
     other = build_dataset(make_documents(4, 30), tmp_path, tokenizer={"path": text.tokenizer_path})
     with pytest.raises(DataError, match="read from one dataset"):
         SampleStream([(text.directory, 1.0), (other.directory, 1.0)], LENGTH, 7, lanes=LANES)
+
+
+@pytest.mark.parametrize(("lanes", "world"), [(1, 1), (3, 1), (3, 2), (LANES, 4)])
+def test_held_out_lanes_have_each_window_once_and_in_order(text: Dataset, lanes: int, world: int) -> None:
+    ranks = [
+        list(heldout(text, LENGTH, 0, data_rank=rank, data_world=world, limit=7, split="train", lanes=lanes))
+        for rank in range(world)
+    ]
+    whole, of_lane = text.window("train", 0, 7 * LENGTH + 1), -(-7 // lanes)
+    found = []
+    for turn, batches in enumerate(zip(*ranks, strict=True)):
+        ids = batches[0].sample_ids[:, 2]
+        assert [number for number in ids.tolist() if number >= 0] == [n for n in range(turn, 7, of_lane)]
+        assert all((batch.before == turn * LENGTH).all() for batch in batches if batch.before is not None)
+        tokens, mask = (np.concatenate([getattr(batch, name) for batch in batches]) for name in ("tokens", "loss_mask"))
+        assert mask.sum() == (ids >= 0).sum() * LENGTH
+        for number, row in zip(ids.tolist(), tokens, strict=True):
+            if number >= 0:
+                assert np.array_equal(row, whole[number * LENGTH : (number + 1) * LENGTH])
+                found.append(number)
+    assert sorted(found) == list(range(7))
