@@ -19,7 +19,9 @@ class Evaluate(Section):
         "memory, for a model with memory_length; 1: the text is read from its begin to its end",
     )
     figures: list[str] = Field(
-        [], description="figures of a fine-tuned model, all validation rows being answered; default: the objective's"
+        [],
+        description="figures of a fine-tuned model, all validation rows being answered; SOURCE/FIGURE: for one source "
+        "of several; default: the objective's",
     )
     positive: str | int | None = Field(
         None, description="class whose F1 the figure f1 is; default: the last of objective.labels"

@@ -60,9 +60,8 @@ def figure_lines(judged: Mapping[LabelledSplit, JudgedSplit]) -> Sequence[str]:
         for source, answered in one.by_source.items():
             prefix = f"{source}, " if one.several else ""
             lines.append(f"{prefix}{split} ({len(answered.predictions):,} rows): {_shown(answered.figures)}")
-        if len(one.by_source) > 1:
-            names = next(iter(one.by_source.values())).figures
-            lines.append(f"mean of {len(one.by_source)} sources, {split}: {_shown({n: one.figures[n] for n in names})}")
+        if len(one.by_source) > 1 and one.means:
+            lines.append(f"mean of {len(one.by_source)} sources, {split}: {_shown(one.means)}")
     return lines
 
 

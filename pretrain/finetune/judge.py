@@ -89,12 +89,15 @@ def _rows_to_sort(count: int, data_world: int) -> int:
     return -(-count // (batches * data_world * _CALL_ROWS)) * _CALL_ROWS
 
 
-def make_judge(config: RunConfig, engine: ScoreEngine, dataset: LabelledDataset, recipe: Recipe) -> Judge:
-    """The judge of a run with a task head. Raises ConfigError for figures that do not suit its objective."""
+def make_judge(
+    config: RunConfig, engine: ScoreEngine, dataset: LabelledDataset, recipe: Recipe, figures: Sequence[str]
+) -> Judge:
+    """The judge of a source of a run with a task head, by `figures`; empty: the objective's. Raises ConfigError for
+    figures that do not suit its objective."""
     objective = config.objective
     labels = getattr(objective, "labels", ())
     context = MetricContext(labels=labels, positive=config.evaluate.positive)
-    figures = config.evaluate.figures or default_metrics(objective.name, labels)
+    figures = figures or default_metrics(objective.name, labels)
     for name in figures:
         check_metric(name, objective.name, context)
     return Judge(engine=engine, dataset=dataset, recipe=recipe, figures=figures, context=context, loss=objective.loss)

@@ -1,9 +1,10 @@
 """A fine-tuned model is judged on each source of its run apart: the figures of each, and their means."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.recipes.base import Recipe
@@ -43,19 +44,23 @@ class JudgedSplit:
         )
 
     @property
+    def means(self) -> Mapping[str, float | None]:
+        """The mean of each figure that all sources have; undefined where one of them is."""
+        sources = [one.figures for one in self.by_source.values()]
+        return {name: _mean([figures[name] for figures in sources]) for name in in_each(sources)}
+
+    @property
     def figures(self) -> Mapping[str, float | None]:
-        """The figures of the source; of several, the mean of each figure under its name, which is undefined where one
-        of them is, and those of each source as SOURCE/FIGURE."""
-        sources = list(self.by_source.values())
+        """The figures of the source; of several, the means under their names, and the figures of each source as
+        SOURCE/FIGURE."""
         if not self.several:
-            return sources[0].figures
-        means = {name: _mean([one.figures[name] for one in sources]) for name in sources[0].figures}
+            return next(iter(self.by_source.values())).figures
         each = {
             figure_of_source(source, name): value
             for source, one in self.by_source.items()
             for name, value in one.figures.items()
         }
-        return means | each
+        return {**self.means, **each}
 
     @property
     def notes(self) -> Sequence[str]:
@@ -82,10 +87,11 @@ class SourceJudges:
     @property
     def figures(self) -> Sequence[str]:
         """Names of the figures of a `JudgedSplit`."""
-        names = self._first.figures
-        if len(self.judges) == 1:
-            return names
-        return [*names, *(figure_of_source(source, name) for source in self.judges for name in names)]
+        names = {source: judge.figures for source, judge in self.judges.items()}
+        if len(names) == 1:
+            return self._first.figures
+        each = [figure_of_source(source, name) for source, of_source in names.items() for name in of_source]
+        return [*in_each(list(names.values())), *each]
 
     @property
     def splits(self) -> Sequence[LabelledSplit]:
@@ -133,14 +139,40 @@ def make_judges(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"several data.sources are called {twice[0]}: set name, to another one for each")
-    if config.model.task_head is None:
-        return SourceJudges({one.name: make_text_judge(config, engine, one, recipe) for one in labelled})
-    return SourceJudges({one.name: make_judge(config, engine, one, recipe) for one in labelled})
+    make = make_text_judge if config.model.task_head is None else make_judge
+    figures = figures_by_source(config.evaluate.figures, names)
+    return SourceJudges({one.name: make(config, engine, one, recipe, figures[one.name]) for one in labelled})
+
+
+def figures_by_source(figures: Sequence[str], sources: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """The figures of each source as `evaluate.figures` names them: those without a source before them, and its own.
+    Raises ConfigError for a source that the run does not have."""
+    of_all: list[str] = []
+    own: dict[str, list[str]] = {source: [] for source in sources}
+    for name in figures:
+        source, slash, figure = name.rpartition("/")
+        if not slash:
+            of_all.append(name)
+        elif len(sources) == 1:
+            raise ConfigError(f"evaluate.figures has {name}, and the run has one source: name the figure {figure}")
+        elif source in own:
+            own[source].append(figure)
+        else:
+            known = [figure_of_source(one, figure) for one in sources]
+            hint = did_you_mean(close_matches(name, known), f"choose from {', '.join(known)}")
+            raise ConfigError(f"evaluate.figures has {name}, and the run has no such source: {hint}")
+    return {source: list(dict.fromkeys([*of_all, *of_source])) for source, of_source in own.items()}
 
 
 def figure_of_source(source: str, figure: str) -> str:
     """The name of a figure of one source of several."""
     return f"{source}/{figure}"
+
+
+def in_each(names: Sequence[Iterable[str]]) -> list[str]:
+    """The names that all of several lists have, in the order of the first."""
+    first, *others = names
+    return [name for name in first if all(name in other for other in others)]
 
 
 def _num_cut(judge: Judge | TextJudge, split: LabelledSplit) -> int:

@@ -86,11 +86,13 @@ class TextJudge:
         return DecodeRequest(reads.tolist(), start, longest, str(number)) if longest > 0 else None
 
 
-def make_text_judge(config: RunConfig, engine: Engine, dataset: LabelledDataset, recipe: Recipe) -> TextJudge:
-    """The judge of a run whose rows are answered by texts. Raises ConfigError for figures that do not suit its
-    objective."""
+def make_text_judge(
+    config: RunConfig, engine: Engine, dataset: LabelledDataset, recipe: Recipe, figures: Sequence[str]
+) -> TextJudge:
+    """The judge of a source of a run whose rows are answered by texts, by `figures`; empty: the objective's. Raises
+    ConfigError for figures that do not suit its objective."""
     objective = config.objective.name
-    figures = config.evaluate.figures or default_metrics(objective)
+    figures = figures or default_metrics(objective)
     for name in figures:
         check_metric(name, objective)
     return TextJudge(config=config, engine=engine, dataset=dataset, recipe=recipe, figures=figures)

@@ -257,6 +257,7 @@ def test_each_source_is_judged_apart(uninterrupted: Path, tone: Callable[..., Pa
     (tmp_path / "more/test.jsonl").write_text((tmp_path / "more/train.jsonl").read_text())
     rows = ", ".join(f"{{path: {tmp_path / name}}}" for name in ("rows", "more"))
     settings = [f"data={{sources: [{rows}], mixing: proportional}}", "checkpoint.best=more/accuracy"]
+    settings += ["evaluate.figures=[accuracy, more/matthews]"]
     done = command.run(
         "finetune", uninterrupted, tone("several"), *settings, "train.epochs=2", "evaluate.every_steps=4"
     )
@@ -278,6 +279,7 @@ def test_each_source_is_judged_apart(uninterrupted: Path, tone: Callable[..., Pa
         "accuracy": pytest.approx(mean),
         "rows/accuracy": pytest.approx(right["rows", "validation"]),
         "more/accuracy": pytest.approx(right["more", "validation"]),
+        "more/matthews": report["sources"]["more"]["validation"]["figures"]["matthews"],
     }
     events = read_events(run)
     values = {event["step"]: event["figures"]["more/accuracy"] for event in events if event["event"] == "figures"}

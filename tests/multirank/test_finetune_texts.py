@@ -70,7 +70,7 @@ def _judge(config: RunConfig, checkpoint: Path | None = None) -> tuple[TextJudge
         engine.state_loaded(0)
     (dataset,) = stream.datasets
     assert isinstance(dataset, LabelledDataset)
-    return make_text_judge(config, engine, dataset, recipe), stream
+    return make_text_judge(config, engine, dataset, recipe, []), stream
 
 
 def _learned(folder: Path, family: str) -> tuple[Judged, Judged]:

@@ -13,8 +13,8 @@ _INCHES = (10.3, 3.4)
 
 
 def curve(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Training and validation loss by step, and beside them the first of the figures `names` on the validation rows,
-    with the others as thinner lines: those of sources of which it is the mean."""
+    """Training and validation loss by step, and beside them the figures `names` on the validation rows, those of
+    sources (SOURCE/FIGURE) as thinner lines than that of the only source or their mean."""
     losses = [(line["step"], line["loss"]) for line in metrics if line["loss"] is not None]
     heldout = {event["step"]: event["loss"] for event in events if event["event"] == "heldout"}
     figures = {event["step"]: event["figures"] for event in events if event["event"] == "figures"}
@@ -28,12 +28,12 @@ def curve(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, An
         for name in reversed(names):
             points = [(step, one[name]) for step, one in sorted(figures.items()) if one.get(name) is not None]
             if points:
-                is_first = name == names[0]
-                shape = {"color": ORANGE, "markersize": 4} if is_first else {"markersize": 2, "linewidth": 1}
-                right.plot(*zip(*points, strict=True), "o-", label="mean" if is_first else name, **shape)
+                of_source = "/" in name
+                shape = {"markersize": 2, "linewidth": 1} if of_source else {"color": ORANGE, "markersize": 4}
+                right.plot(*zip(*points, strict=True), "o-", label=name if of_source else "mean", **shape)
         if len(names) > 1:
             right.legend()
-        right.set_title(f"{names[0]}, validation")
+        right.set_title("validation" if "/" in names[0] else f"{names[0]}, validation")
         for axes in (left, right):
             axes.set_xlabel("step")
             axes.set_xlim(left=0)

@@ -92,8 +92,7 @@ def write_report(
     record = {"facts": {**vars(facts), "date": date}, "splits": splits, "sources": sources, "cut": num_cut}
     write_text(directory / "report.json", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     validation = judged["validation"]
-    names = list(next(iter(validation.by_source.values())).figures)
-    curves = [names[0], *(figure_of_source(source, names[0]) for source in datasets if validation.several)]
+    names = list(dict.fromkeys(name for answered in validation.by_source.values() for name in answered.figures))
     run = RunDir(config.run.dir)
     html = page(
         Path(__file__).parent,
@@ -110,12 +109,23 @@ def write_report(
             for split, count in by_split.items()
             if count
         ],
-        curve=curve(read_metrics(run.path), read_events(run.path), curves),
+        curve=curve(read_metrics(run.path), read_events(run.path), _curves(validation)),
         sections=[
             _section(source, config, datasets[source], answered) for source, answered in validation.by_source.items()
         ],
     )
     write_text(directory / "report.html", html)
+
+
+def _curves(validation: JudgedSplit) -> Sequence[str]:
+    """The figures whose curves the page shows: the main one, of several sources their mean and each; the main one of
+    each source where they have none in common."""
+    figures = {source: list(answered.figures) for source, answered in validation.by_source.items()}
+    if not validation.several:
+        return next(iter(figures.values()))[:1]
+    if means := list(validation.means)[:1]:
+        return [*means, *(figure_of_source(source, means[0]) for source in figures)]
+    return [figure_of_source(source, names[0]) for source, names in figures.items()]
 
 
 def predictions_file(split: LabelledSplit, source: str | None) -> str:

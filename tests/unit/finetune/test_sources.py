@@ -1,14 +1,15 @@
 """A fine-tuned model on several sources: figures of each, and their means."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from pretrain.errors import ConfigError
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.finetune.answers import RowAnswer
 from pretrain.finetune.eval_rows import figure_lines
 from pretrain.finetune.judge import AnsweredSplit
-from pretrain.finetune.sources import JudgedSplit
+from pretrain.finetune.sources import JudgedSplit, figures_by_source
 
 
 def _answered(figures: Mapping[str, float | None], loss_sum: float, rows: int, *notes: str) -> AnsweredSplit:
@@ -47,3 +48,48 @@ def test_the_only_source_has_its_figures_under_their_own_names() -> None:
     assert judged.figures == {"accuracy": 0.5}
     assert judged.notes == ["some are cut"]
     assert figure_lines({"test": judged}) == ["test (2 rows): accuracy 0.5000"]
+
+
+def test_a_source_may_have_figures_of_its_own() -> None:
+    """There is a mean of those only that all have."""
+    cola = _answered({"accuracy": 0.5, "matthews": 0.25}, 6.0, 2)
+    sst2 = _answered({"accuracy": 1.0}, 3.0, 4)
+    judged = JudgedSplit(by_source={"cola": cola, "sst2": sst2}, several=True)
+    assert judged.figures == {"accuracy": 0.75, "cola/accuracy": 0.5, "cola/matthews": 0.25, "sst2/accuracy": 1.0}
+    assert figure_lines({"validation": judged}) == [
+        "cola, validation (2 rows): accuracy 0.5000, matthews 0.2500",
+        "sst2, validation (4 rows): accuracy 1.0000",
+        "mean of 2 sources, validation: accuracy 0.7500",
+    ]
+
+
+def test_without_a_common_figure_there_is_no_mean() -> None:
+    by_source = {"cola": _answered({"matthews": 0.25}, 6.0, 2), "sst2": _answered({"accuracy": 1.0}, 3.0, 4)}
+    judged = JudgedSplit(by_source=by_source, several=True)
+    assert judged.figures == {"cola/matthews": 0.25, "sst2/accuracy": 1.0}
+    assert len(figure_lines({"validation": judged})) == 2
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ([], {"cola": [], "sst2": []}),
+        (["accuracy"], {"cola": ["accuracy"], "sst2": ["accuracy"]}),
+        (["cola/matthews", "accuracy"], {"cola": ["accuracy", "matthews"], "sst2": ["accuracy"]}),
+        (["cola/matthews"], {"cola": ["matthews"], "sst2": []}),
+    ],
+)
+def test_a_figure_is_of_all_sources_or_of_one(figures: Sequence[str], expected: Mapping[str, list[str]]) -> None:
+    assert figures_by_source(figures, ["cola", "sst2"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("sources", "sentence"),
+    [
+        (["cola", "sst2"], "evaluate.figures has coal/matthews, and the run has no such source: did you mean cola/mat"),
+        (["coal"], "the run has one source: name the figure matthews$"),
+    ],
+)
+def test_a_figure_of_no_source_is_refused(sources: Sequence[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        figures_by_source(["coal/matthews"], sources)
