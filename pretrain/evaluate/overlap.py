@@ -20,7 +20,7 @@ from pretrain.engine.base import Ranks
 from pretrain.evaluate.evaluator import Evaluation, LoadedTasks
 from pretrain.evaluate.measures.base import fraction
 from pretrain.evaluate.tasks.base import TaskDocument
-from pretrain.evaluate.tasks.metric_names import GROUP_METRIC_NAMES
+from pretrain.evaluate.tasks.metric_names import GROUP_METRIC_NAMES, HIGHER_IS_WORSE, TEXT_METRIC_NAMES
 from pretrain.process import watchdog
 
 
@@ -120,9 +120,9 @@ def _of_right(metric: str) -> str | None:
     """The metric that is the share of right answers, of a task with this one; None: it has no right answers."""
     if metric in GROUP_METRIC_NAMES:
         return "accuracy_sum"
-    if metric in ("exact_match", "f1", "bleu"):
+    if metric in ("exact_match", "f1", *TEXT_METRIC_NAMES):
         return "exact_match"
-    return None if metric.endswith("perplexity") else metric
+    return None if metric in HIGHER_IS_WORSE else metric
 
 
 def _compared(

@@ -24,6 +24,7 @@ import numpy as np
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.bleu import bleu
+from pretrain.evaluate.rouge import rouge
 from pretrain.evaluate.tasks.normalization import squad, word_f1
 
 Label = str | int
@@ -198,14 +199,7 @@ def _bleu(predictions: Sequence[str], references: Sequence[Any], _: MetricContex
 
 def _rouge(kind: str) -> Compute:
     def compute(predictions: Sequence[str], references: Sequence[Any], _: MetricContext) -> float:
-        from rouge_score.rouge_scorer import RougeScorer
-
-        scorer = RougeScorer([kind], use_stemmer=True)
-        scores = [
-            scorer.score_multi(_any_of(texts), answer)[kind].fmeasure
-            for answer, texts in zip(predictions, references, strict=True)
-        ]
-        return float(sum(scores) / len(scores))
+        return float(rouge(kind, predictions, [_any_of(texts) for texts in references]).mean())
 
     return compute
 
@@ -321,6 +315,9 @@ METRICS: Mapping[str, FinetuneMetric] = {
         objectives=_TEXTS,
         compute=_rouge("rougeL"),
         needs="F1 of the longest common subsequence of stemmed words, best reference",
+    ),
+    "rougeLsum": FinetuneMetric(
+        objectives=_TEXTS, compute=_rouge("rougeLsum"), needs="rougeL by lines, of texts with a sentence on each"
     ),
 }
 """Figures by name."""

@@ -75,7 +75,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.evaluate": (
-        "average_draws bleu feature_files feature_request heldout opening outcomes progress ranks run_data",
+        "average_draws bleu feature_files feature_request gleu heldout opening outcomes progress ranks rouge run_data",
         "decoding",
         "scorers settings tasks translate",
         "features fetch generate harness protocol",
@@ -96,7 +96,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "arithmetic scrambling",
         "registry",
     ),
-    "pretrain.evaluate.measures": ("base", "group_metrics perplexity target text", "choice", "registry"),
+    "pretrain.evaluate.measures": ("base", "group_metrics perplexity target text_metrics", "choice text", "registry"),
     "pretrain.evaluate.report": (
         "charts facts gpt3 in_training metrics samples",
         "page panels",
@@ -180,7 +180,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.training": ("finetuned", "loop", "session"),
     "pretrain.evaluate": (
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
-        *("live_tasks", "lm_eval_model", "opening", "report", "scorers", "settings", "tasks", "translate"),
+        *("live_tasks", "lm_eval_model", "opening", "report", "rouge", "scorers", "settings", "tasks", "translate"),
     ),
     "pretrain.checkpoint.hf": ("export", "gguf", "imports", "peft"),
     "pretrain.objectives": ("base", "registry", "tokens"),
@@ -209,7 +209,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),
     "seqeval": ("pretrain/finetune",),
-    "rouge_score": ("pretrain/finetune",),
+    "rouge_score": ("pretrain/evaluate",),
     "ray": ("data_pipeline/executors/ray_cluster.py",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),

@@ -1,6 +1,8 @@
 """Metrics over the choices of several documents. Choices are compared by the sum of log probabilities, as they are
 labels of one or two tokens.
 
+- positive_f1: F1 of the last choice, which is lm-eval's `f1` of two choices (MRPC's, QQP's)
+- matthews: Matthews correlation of the numbers of choices, lm-eval's `mcc` (CoLA's); 0 where all are the same
 - macro_f1: mean of the classes' F1, a class being the number of a choice (CommitmentBank's)
 - group_all: share of the groups in which every document is answered rightly (MultiRC's exact match of questions)
 - group_f1: F1 of the documents whose last choice is right, each an answer that is true (MultiRC's F1 of answers)
@@ -21,6 +23,29 @@ _WAY = "sum"
 _RESAMPLES = 1000  # of documents or groups, for a standard error
 
 GroupMetric = Callable[[Sequence[Outcome], Sequence[TaskDocument]], dict[str, Any]]
+
+
+def _positive_f1(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+    chosen, right = _labels(outcomes, documents)
+    last = len(documents[0].choices) - 1
+
+    def of(picked: NDArray[np.int64]) -> float:
+        return _f1(chosen[picked] == last, right[picked] == last)
+
+    return _resampled("positive_f1", of, [np.array([n]) for n in range(len(chosen))])
+
+
+def _matthews(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+    from sklearn.metrics import matthews_corrcoef
+
+    chosen, right = _labels(outcomes, documents)
+
+    def of(picked: NDArray[np.int64]) -> float:
+        if len(np.unique([right[picked], chosen[picked]])) == 1:
+            return 0.0  # as scikit-learn has it, which warns of it
+        return float(matthews_corrcoef(right[picked], chosen[picked]))
+
+    return _resampled("matthews", of, [np.array([n]) for n in range(len(chosen))])
 
 
 def _macro_f1(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
@@ -59,8 +84,13 @@ def _by_group(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) ->
 
 
 GROUP_METRICS: dict[str, GroupMetric] = {
-    "macro_f1": _macro_f1, "group_f1": _group_f1, "group_all": _group_all, "by_group": _by_group
-}  # fmt: skip
+    "positive_f1": _positive_f1,
+    "matthews": _matthews,
+    "macro_f1": _macro_f1,
+    "group_f1": _group_f1,
+    "group_all": _group_all,
+    "by_group": _by_group,
+}
 
 
 def _labels(

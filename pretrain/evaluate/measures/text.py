@@ -6,19 +6,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.measures.base import ForTask, Outcome, Query, fraction, mean
+from pretrain.evaluate.measures.text_metrics import TEXT_METRICS, references
 from pretrain.evaluate.scorers.base import Scorer, answer_text
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.normalization import word_f1
 
 _NONE = -1  # after the last token
-_RESAMPLES = 1000  # of documents, for the standard error of BLEU
 
 
 class TextMeasure:
     """See `base.Measure`. Results: `exact_match` and, where the task names them, `f1` (of words, the best reference of
-    each document) and `bleu` (of the corpus, by sacrebleu, with its signature)."""
+    each document) and those of `text_metrics`."""
 
     name = "text"
 
@@ -26,7 +25,7 @@ class TextMeasure:
         self._task, self._tokenizer = about.task, scorer.tokenizer
         self._decoding = about.decoding or about.task.decoding
         # An answer has no more tokens than bytes, whatever the model spells it with; one more for the stop after it.
-        needed = max(len(text.encode()) for d in about.documents for text in _references(d)) + 1
+        needed = max(len(text.encode()) for d in about.documents for text in references(d)) + 1
         # At most half of the model, so that a prompt has room.
         self.answer_tokens = self.width = min(needed, about.task.max_gen_toks or needed, max(1, scorer.length // 2))
 
@@ -46,12 +45,12 @@ class TextMeasure:
         for response_filter in self._task.response_filters:
             filtered = response_filter(filtered)
         normalized = self._task.normalize(filtered)
-        references = [self._task.normalize(text) for text in _references(document)]
+        normal = [self._task.normalize(text) for text in references(document)]
         return {
             "answer": answer,
             "tokens": ids,
-            "right": normalized in references,
-            "f1": max(word_f1(normalized.split(), text.split()) for text in references),
+            "right": normalized in normal,
+            "f1": max(word_f1(normalized.split(), text.split()) for text in normal),
         }
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
@@ -63,13 +62,7 @@ class TextMeasure:
         result = fraction("exact_match", np.array([outcome["right"] for outcome in outcomes]))
         if "f1" in self._task.metrics:
             result |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
-        if "bleu" in self._task.metrics:
-            answers = [outcome["answer"] for outcome in outcomes]
-            of_all = bleu(answers, [_references(document) for document in documents], _RESAMPLES)
-            error = None if of_all.error is None else of_all.error / 100
-            result |= {"bleu": of_all.score / 100, "bleu_stderr": error, "bleu_signature": of_all.signature}
+        for name in self._task.metrics:
+            if name in TEXT_METRICS:
+                result |= TEXT_METRICS[name](outcomes, documents)
         return result
-
-
-def _references(document: TaskDocument) -> Sequence[str]:
-    return document.references or (document.target,)

@@ -37,6 +37,8 @@ class TaskDocument:
     _: KW_ONLY
     references: tuple[str, ...] = ()
     """answers in text, all of them right"""
+    original: str = ""
+    """text that the answer is a correction of"""
     group: str = ""
     """group of documents that group metrics are computed over, or that examples are drawn from"""
     where: str = ""
@@ -86,6 +88,7 @@ class Loaded:
         for one in self.documents:
             choices = [(choice.context, choice.target) for choice in one.choices]
             content = [one.context, one.target, choices, one.right, one.references, one.group]
+            content += [one.original] * bool(one.original)
             digest.update(json.dumps(content).encode())
         return digest.hexdigest()[:16]
 
@@ -110,9 +113,10 @@ class Sources:
     seed: int
     """seed of generated documents"""
 
-    def find(self, task: str, name: str, why: str = "needs") -> Path:
-        """The file `name`, or gzipped `name.gz`. Raises ConfigError when it is missing."""
-        advice = f"`pretrain eval fetch {task} --data DIR` downloads the files that are published"
+    def find(self, task: str, name: str, why: str = "needs", advice: str = "") -> Path:
+        """The file `name`, or gzipped `name.gz`. Raises ConfigError when it is missing, with `advice` where it is from;
+        empty: from the hub."""
+        advice = advice or f"`pretrain eval fetch {task} --data DIR` downloads the files that are published"
         if self.data_dir is None:
             raise ConfigError(f"task {task} {why} {name} (or {name}.gz): name its directory with --data DIR; {advice}")
         paths = sorted(path for path in self.data_dir.rglob(f"{name}*") if path.name in (name, f"{name}.gz"))

@@ -183,7 +183,8 @@ class _Reader:
         path = Path(file).expanduser()
         if self._task.dataset_path == "json" and path.is_file():
             return path
-        return sources.find(self._task.task, path.name, why)
+        own = self._task.dataset_path == "json"
+        return sources.find(self._task.task, path.name, why, self._extra.source if own else "")
 
     def _documents(self, previous: list[dict[str, Any]], line: dict[str, Any], where: str) -> list[TaskDocument]:
         same = self._extra.previous_with_same
@@ -227,16 +228,16 @@ class _Reader:
         kind, group = self._task.output_type, self._text("doc_to_group", fields)
         if kind == "multiple_choice":
             return self._with_choices(fields, group, where)
-        context = self._text("doc_to_text", fields)
+        context, original = self._text("doc_to_text", fields), self._text("doc_to_original", fields)
         if kind == "generate_until":
             references = _texts(self._value("doc_to_target", fields))
             target = self._task.target_delimiter + references[0]
         else:
             target = self._text("doc_to_target", fields)
-            references = [self._text("doc_to_original", fields)] if self._templates["doc_to_original"] else []
+            references, original = [original] * (self._templates["doc_to_original"] is not None), ""
         if not target.strip():
             raise BadDocument("its answer is empty")
-        return TaskDocument(context, target, references=tuple(references), group=group, where=where)
+        return TaskDocument(context, target, references=tuple(references), original=original, group=group, where=where)
 
     def _with_choices(self, fields: Fields, group: str, where: str) -> TaskDocument:
         texts = self._value("doc_to_choice", fields)

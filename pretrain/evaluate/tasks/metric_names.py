@@ -10,8 +10,11 @@ OutputType = Literal["loglikelihood", "multiple_choice", "generate_until", "logl
 the log-probability of a text by itself."""
 OUTPUT_TYPES: tuple[OutputType, ...] = get_args(OutputType)
 
-GROUP_METRIC_NAMES = ("macro_f1", "group_all", "group_f1", "by_group")
+GROUP_METRIC_NAMES = ("positive_f1", "matthews", "macro_f1", "group_all", "group_f1", "by_group")
 """Metrics of several documents together: see `measures/group_metrics.py`."""
+
+TEXT_METRIC_NAMES = ("bleu", "gleu", "rouge1", "rouge2", "rougeL", "rougeLsum")
+"""Metrics of generated texts beside exact match and F1: see `measures/text_metrics.py`."""
 
 _ROLLING = ("word_perplexity", "byte_perplexity", "bits_per_byte", "token_perplexity")
 METRIC_NAMES: dict[OutputType, dict[str, str]] = {
@@ -22,9 +25,11 @@ METRIC_NAMES: dict[OutputType, dict[str, str]] = {
         "acc_bytes": "accuracy_per_byte",
         "acc_mutual_info": "accuracy_unconditional",
         "accuracy_per_token": "accuracy_per_token",
+        "f1": "positive_f1",
+        "mcc": "matthews",
         **{name: name for name in GROUP_METRIC_NAMES},
     },
-    "generate_until": {name: name for name in ("exact_match", "f1", "bleu")},
+    "generate_until": {name: name for name in ("exact_match", "f1", *TEXT_METRIC_NAMES)},
     "loglikelihood_rolling": {name: name for name in _ROLLING},
 }
 """Output type -> name in a task file -> name in a report."""
@@ -39,7 +44,7 @@ DEFAULT_METRICS: dict[OutputType, tuple[str, ...]] = {
 
 AGGREGATIONS = {
     "acc": "mean", "acc_norm": "mean", "acc_bytes": "mean", "acc_mutual_info": "mean", "exact_match": "mean",
-    "bleu": "bleu", "perplexity": "perplexity", "word_perplexity": "weighted_perplexity",
+    "bleu": "bleu", "mcc": "mcc", "perplexity": "perplexity", "word_perplexity": "weighted_perplexity",
     "byte_perplexity": "weighted_perplexity", "bits_per_byte": "bits_per_byte",
 }  # fmt: skip
 """How lm-eval aggregates each of its metrics over documents: the only way here."""

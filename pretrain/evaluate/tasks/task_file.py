@@ -125,7 +125,9 @@ class PretrainKeys(Section):
     zero_shot_template: str | None = Field(None, description="template over `context`, for prompts without examples")
     few_shot_template: str | None = Field(None, description="template over `context`, for prompts with examples")
     doc_to_group: str | None = Field(None, description="template of the group that group metrics put a document in")
-    doc_to_original: str | None = Field(None, description="template of the text whose words and bytes are counted")
+    doc_to_original: str | None = Field(
+        None, description="template of the text whose words and bytes are counted, or that an answer corrects (gleu)"
+    )
     keep_if: str | None = Field(None, description="template of true or false: whether a line is used")
     docs_per_line: str | None = Field(
         None, description="template of a number: documents of a line, of which `index` counts from 0"
@@ -206,11 +208,14 @@ class TaskFile(Section):
             "metadata.pretrain.unconditional_context": (extra.unconditional_context, "multiple_choice"),
             "metadata.pretrain.normalization": (extra.normalization, "generate_until"),
             "metadata.pretrain.join_docs": (extra.join_docs, "loglikelihood_rolling"),
-            "metadata.pretrain.doc_to_original": (extra.doc_to_original, "loglikelihood_rolling"),
         }
         for key, (value, its_kind) in only.items():
             if value is not None and kind != its_kind:
                 raise ValueError(f"`{key}` is for output_type {its_kind}, not for {kind}")
+        if extra.doc_to_original is not None and kind not in ("loglikelihood_rolling", "generate_until"):
+            raise ValueError(f"`metadata.pretrain.doc_to_original` is for texts, not for {kind}")
+        if "gleu" in self.metric_names and extra.doc_to_original is None:
+            raise ValueError("metric_list: gleu needs `metadata.pretrain.doc_to_original`, the text that is corrected")
         if kind == "multiple_choice" and self.doc_to_choice is None:
             raise ValueError("output_type multiple_choice needs `doc_to_choice`")
         if kind == "multiple_choice" and (extra.zero_shot_template, extra.few_shot_template) != (None, None):

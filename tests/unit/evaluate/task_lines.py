@@ -10,6 +10,7 @@ _NLI = {"premise": "The dog slept on the porch.", "hypothesis": "The dog was out
 _POINT = "Ann Lee, who sails, met Bo Ray. They left.\n@highlight\nA meeting at sea\n@highlight\nNobody was hurt"
 _RACE = {"example_id": "high1.txt", "article": "Tom keeps bees. He sells honey."}
 _SQUAD = {"title": "River_Dee", "context": "The Dee is 110 km long."}
+_PAIR = {"sentence1": "Al sings.", "sentence2": "Al is singing."}
 _ANLI = {"premise": "Tom keeps bees.", "hypothesis": "Tom keeps cats."}
 
 LINES: dict[str, tuple[list[dict[str, Any]], str]] = {
@@ -123,6 +124,35 @@ LINES: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "blimp": ([{"UID": "wh_island", "sentence_good": "Al sings.", "sentence_bad": "Al sing."}], "Al sings."),
     "wikitext": ([{"page": " = Dee = \n The Dee , 110 @,@ 000 m long . "}], " = Dee =\nThe Dee, 110,000 m long. "),
+    "cola": ([{"sentence": "Al sings.", "label": 1}], "Al sings.\nQuestion: Does this sentence make sense?\nAnswer: yes"),
+    "sst2": ([{"sentence": "a dull film ", "label": 0}], "a dull film \nQuestion: Is this sentence positive or negative?\nAnswer: negative"),
+    "mrpc": ([{**_PAIR, "label": 1}], "Sentence 1: Al sings.\nSentence 2: Al is singing.\nQuestion: Do both sentences mean the same thing?\nAnswer: yes"),
+    "qqp": ([{"question1": "Who met Al?", "question2": "Who left?", "label": 0}], "Question 1: Who met Al?\nQuestion 2: Who left?\nQuestion: Do both questions ask the same thing?\nAnswer: no"),
+    "qnli": ([{"question": "Who met Al?", "sentence": "Bo met Al.", "label": 0}], "Who met Al?\nBo met Al.\nQuestion: Does this response answer the question?\nAnswer: yes"),
+    "wnli": ([{**_PAIR, "label": 0}], "Al sings.\nQuestion: Al is singing. True or False?\nAnswer: False"),
+    "mnli": ([{**_NLI, "label": 0}], "The dog slept on the porch.\nQuestion: The dog was outside. True, False or Neither?\nAnswer: True"),
+    "mnli_mismatch": ([{**_NLI, "hypothesis": "The dog was inside ", "label": 2}], "The dog slept on the porch.\nQuestion: The dog was inside. True, False or Neither?\nAnswer: False"),
+    "swag": ([{"startphrase": "The dog", "ending0": "sings.", "ending1": "sleeps.", "ending2": "reads.", "ending3": "flies.", "label": 1}], "The dog sleeps."),
+    "squad": (
+        [
+            {"title": "Dee", "context": "The Dee is short.", "question": "What is short?", "answers": {"text": ["The Dee"]}},
+            {**_SQUAD, "question": "How long is it?", "answers": {"text": ["110 km", "110"], "answer_start": [11, 11]}},
+            {**_SQUAD, "question": "What is long?", "answers": {"text": ["The Dee"], "answer_start": [0]}},
+        ],
+        "Title: River Dee\n\nBackground: The Dee is 110 km long.\n\nQ: How long is it?\n\nA: 110 km\n\nQ: What is long?\n\nA: The Dee",
+    ),
+    **{
+        f"cbt_{kind}": (
+            [{"sentences": ["Bo met Al .", "They did n't stay ."], "question": "`` Good , '' XXXXX said .", "options": ["Al", "", "Bo", "Al"], "answer": "Bo"}],
+            "Bo met Al. They didn't stay. `` Good, '' Bo said.",
+        )
+        for kind in ("cn", "ne")
+    },
+    "lm1b": ([{"text": "Al sings ."}, {"text": "Bo left ."}], "Bo left ."),
+    **{name: ([{"text": " al runs <b>"}], " al runs <b>") for name in ("text8", "enwik8")},
+    "cnn_dailymail": ([{"article": "Al met Bo. They left.", "highlights": "Al met Bo .\nThey left ."}], "Al met Bo. They left.\nTL;DR: Al met Bo .\nThey left ."),
+    "xsum": ([{"document": "Al met Bo.\nThey left.", "summary": "A meeting."}], "Al met Bo.\nThey left.\nTL;DR: A meeting."),
+    "jfleg": ([{"sentence": "I eated tea . ", "corrections": ["I ate tea . ", "", "I had tea . "]}], "Poor English input: I eated tea .\nGood English output: I ate tea ."),
     "ptb": ([{"sentence": " al runs "}, {"sentence": " bo <unk> N "}], " al runs \n bo <unk> N "),
 }  # fmt: skip
 """task -> lines, and the text of the last document with its answer"""

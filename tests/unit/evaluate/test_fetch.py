@@ -135,6 +135,8 @@ _FILES = {
     "anli_r1": "anli/anli_r1", "anli_r2": "anli/anli_r2", "anli_r3": "anli/anli_r3", "arc_easy": "arc/arc_easy",
     "arc_challenge": "arc/arc_challenge", "blimp": "blimp/_template_yaml", "boolq": "super_glue/boolq/default",
     "cb": "super_glue/cb/default", "copa": "super_glue/copa/default", "coqa": "coqa/default", "drop": "drop/default",
+    **{name: f"glue/{name}/default" for name in ("cola", "mnli", "mrpc", "qnli", "qqp", "sst2", "wnli")},
+    "mnli_mismatch": "glue/mnli/mismatch", "swag": "swag/swag",
     "hellaswag": "hellaswag/hellaswag", "lambada_openai": "lambada/lambada_openai",
     "multirc": "super_glue/multirc/default", "nq_open": "nq_open/nq_open", "openbookqa": "openbookqa/openbookqa",
     "piqa": "piqa/piqa", "record": "super_glue/record/default", "rte": "super_glue/rte/default",

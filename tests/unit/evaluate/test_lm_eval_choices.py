@@ -56,7 +56,7 @@ def test_every_choice_is_lm_evals(documents: int, engine: FakeEngine, tmp_path: 
     data = tmp_path / "data"
     data.mkdir()
     write_made_up_files(data)
-    assert len(CHOICES) == 23
+    assert len(CHOICES) == 34
     compared = check_agreement(engine, data, dict.fromkeys(CHOICES, (0, 2)), tmp_path, documents)
     assert compared == 2 * documents * (3 * (len(CHOICES) - len(PARTIAL)) + len(PARTIAL))
 

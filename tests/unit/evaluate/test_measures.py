@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from pretrain.evaluate.average_draws import average_draws
+from pretrain.evaluate.gleu import gleu
 from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.measures.target import TargetMeasure
+from pretrain.evaluate.rouge import rouge
 from pretrain.evaluate.tasks.base import Continuation, TaskDocument
 from pretrain.evaluate.tasks.normalization import word_f1
 
@@ -61,6 +63,56 @@ def test_a_class_that_is_never_right_counts_in_the_macro_f1() -> None:
     outcomes = [{"chosen": {"sum": chosen}} for chosen in (0, 2, 1, 1)]
     documents = [question("a", "b", "c", right=right) for right in (0, 0, 1, 1)]
     assert GROUP_METRICS["macro_f1"](outcomes, documents)["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+def test_f1_is_of_the_last_choice_and_matthews_of_both() -> None:
+    """Two true and one false of 1; one true and one false of 0."""
+    outcomes = [{"chosen": {"sum": chosen}} for chosen in (1, 1, 1, 0, 0)]
+    documents = [question("no", "yes", right=right) for right in (1, 1, 0, 0, 1)]
+    assert GROUP_METRICS["positive_f1"](outcomes, documents)["positive_f1"] == pytest.approx(4 / 6)
+    found = GROUP_METRICS["matthews"](outcomes, documents)
+    assert found["matthews"] == pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2))
+    assert 0.3 < found["matthews_stderr"] < 0.6
+    assert GROUP_METRICS["matthews"](outcomes[:2], documents[:2])["matthews"] == 0, "of one answer and no other"
+
+
+def test_gleu_counts_against_an_answer_what_it_leaves_uncorrected() -> None:
+    """Of unigrams 4 of 5 fit, and `eated` is left: 3/5; of pairs 3 of 4 and one left: 2/4; of threes and fours 2 of 3
+    and 1 of 2, with one left each: 1/3 and 0, so that only a longer answer has a score."""
+    original, right = "I eated tea in town", "I drank tea in town"
+    assert gleu([right], [original], [[right]]) == (1, None)
+    assert gleu([original], [original], [[right]])[0] == 0
+    answer, reference = "we eated tea in town today with Al", "we drank tea in town today with Al"
+    counts = [
+        (6, 8),
+        (5, 7),
+        (4, 6),
+        (3, 5),
+    ]  # seven, five, four, three fit; the one of them left is not of the original
+    assert gleu([answer], ["he eated rice"], [[reference]])[0] == pytest.approx(
+        math.exp(sum(math.log(fit / all_of_it) for fit, all_of_it in counts) / 4)
+    )
+
+
+def test_gleu_of_several_references_lies_between_those_of_each() -> None:
+    answers, originals = (
+        ["he has gone home now", "she sings a song well"] * 4,
+        ["he have went home", "she sing song"] * 4,
+    )
+    one, other = "he has gone home", "he has gone home now"
+    low = gleu(answers, originals, [[one], ["she sings a song"]] * 4)[0]
+    high = gleu(answers, originals, [[other], ["she sings a song well"]] * 4)[0]
+    both, error = gleu(answers, originals, [[one, other], ["she sings a song", "she sings a song well"]] * 4)
+    assert low < both < high == 1
+    assert error is not None
+    assert 0 < error < 0.2
+
+
+def test_rouge_is_against_the_best_reference() -> None:
+    found = rouge("rouge1", ["the cats sat", "a dog"], [["the cat sat down", "a bird"], ["no", "one dog here"]])
+    assert found.tolist() == pytest.approx([2 * 3 / 7, 2 * 1 / 5])
+    lines = [rouge(kind, ["a b c\nd e f"], [["d e f\na b c"]])[0] for kind in ("rougeL", "rougeLsum")]
+    assert lines == pytest.approx([0.5, 1])
 
 
 def test_words_count_as_often_as_they_occur() -> None:

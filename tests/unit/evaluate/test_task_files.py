@@ -31,12 +31,12 @@ def load(task: Task, lines: list[Any], folder: Path) -> Loaded:
 
 
 def _file_of(task: Task) -> str:
-    return task.fetch[0].file
+    return task.fetch[0].file if task.fetch else f"{task.name}_test.jsonl"
 
 
 def test_every_task_file_has_an_example_line_here() -> None:
     assert sorted(LINES) == NAMES
-    assert len(NAMES) == 38
+    assert len(NAMES) == 56
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,8 +66,8 @@ def test_the_metric_of_a_task_is_one_that_its_measure_gives(name: str) -> None:
         ways.add("accuracy_unconditional")
     given = {
         "multiple_choice": ways,
-        "generate_until": {"exact_match", "bleu", "f1"},
-        "loglikelihood_rolling": {"token_perplexity", "word_perplexity", "byte_perplexity"},
+        "generate_until": {"exact_match", "bleu", "f1", "gleu", "rougeLsum"},
+        "loglikelihood_rolling": {"token_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"},
     }
     assert task.metric in given[task.output_types[0]]
     assert ChoiceMeasure.name == "choice"
@@ -89,6 +89,8 @@ def test_what_documents_hold_besides_the_prompt(tmp_path: Path) -> None:
     french = task_named("wmt14-fr-en")
     document = load(french, LINES["wmt14-fr-en"][0], tmp_path).documents[0]
     assert french.zero_shot.example(document).context == "Q: What is the English translation of Text in fr.\nA:"
+    assert (last("jfleg").original, last("jfleg").references) == ("I eated tea .", ("I ate tea .", "I had tea ."))
+    assert [choice.target for choice in last("cbt_ne").choices] == [" Al said.", " Bo said."]
     assert last("anli_r2").where == "anli_r2_test.jsonl:1"
 
 
@@ -105,6 +107,11 @@ def test_shots_come_from_the_split_that_the_paper_takes_them_from(tmp_path: Path
     found = piqa.load_shots(replace(SOURCES, data_dir=tmp_path)).example(0)
     assert found is not None
     assert found.target == " c"
+
+
+def test_a_file_that_no_hub_has_is_asked_for_with_its_source(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"text8 needs text8_test.jsonl .*; Mahoney 2006, .*docs/evaluation.md"):
+        task_named("text8").load(replace(SOURCES, data_dir=tmp_path))
 
 
 RUBBISH = [None, True, -1, 99, 1.5, "", " ", "\x00", "\ud800", [], {}, [None], [[]], {"a": None}, ["a"], "999999999999"]
