@@ -1,11 +1,12 @@
 """Hundreds of kills of training and of building, and how many hit what: tests/end_to_end/test_crash.py with any seed.
 
-python -m tests.benchmarks.crashes [--kills 300] [--builds 60] [--seed 1]
+python -m tests.benchmarks.crashes [--kills 300] [--builds 60] [--seed 1] [--kind electra]
 """
 
 import argparse
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.helpers import crash_build, crash_train
@@ -18,9 +19,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=300, help="of training, at least")
     parser.add_argument("--builds", type=int, default=60, help="kills of data build, at least")
     parser.add_argument("--seed", type=int, default=1, help="of the moments, layouts and victims")
+    parser.add_argument("--kind", default="gpt", choices=list(crash_train.KINDS), help="of the runs that are killed")
     options = parser.parse_args()
     campaigns = (
-        ("training", crash_train.train_campaign, crash_train.PHASES, options.kills),
+        ("training", partial(crash_train.train_campaign, kind=options.kind), crash_train.PHASES, options.kills),
         ("data build", crash_build.build_campaign, crash_build.PHASES, options.builds),
     )
     for name, campaign, phases, kills in campaigns:

@@ -12,12 +12,19 @@ from tests.helpers.crash import table
 pytestmark = pytest.mark.timeout(3600)  # the campaigns notice what hangs by themselves
 
 
-@pytest.mark.parametrize("kills", [3, slow(300)])
+@pytest.mark.parametrize(
+    ("kind", "kills", "seed"),
+    [
+        ("gpt", 3, 1),
+        ("electra", 1, 115),
+        *map(slow, [("gpt", 300, 1), *((kind, 48, 1) for kind in crash_train.KINDS if kind != "gpt")]),
+    ],
+)
 def test_training_killed_at_random_moments_is_the_uninterrupted_run(
-    kills: int, tmp_path: Path, record_property: Callable[[str, object], None]
+    kind: str, kills: int, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    done = crash_train.train_campaign(tmp_path, kills, seed=1)
-    record_property("summary", f"kills of training:\n{table(done, crash_train.PHASES)}")
+    done = crash_train.train_campaign(tmp_path, kills, seed, kind)
+    record_property("summary", f"kills of training, {kind}:\n{table(done, crash_train.PHASES)}")
     if kills >= 300:
         assert {kill.phase for kill in done} == set(crash_train.PHASES)
         assert {kill.layout for kill in done} == set(crash_train.LAYOUTS)
