@@ -19,7 +19,7 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Samples, check_dataset, generator, one_span_per_sample, too_short_error
-from data_pipeline.recipes.masking import Masking, MaskingObjective, MaskingRecipe
+from data_pipeline.recipes.masking import Masking, MaskingObjective, MaskingRecipe, smoothed_weights
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
@@ -35,6 +35,12 @@ class Masked(MaskingObjective):
         ge=1,
         description="largest number of consecutive words to mask together (with whole_words): n words have a "
         "probability proportional to 1 / n (ALBERT: 3)",
+    )
+    mask_smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        description="choose tokens with probabilities proportional to their count in the training split to the power "
+        "of minus this, so that rare ones are masked more often (DistilBERT: 0.7); 0: all with the same",
     )
     next_sentence: bool = Field(
         default=False,
@@ -68,6 +74,10 @@ class Masked(MaskingObjective):
             raise ValueError("objective.next_sentence and objective.sentence_order exclude each other: set only one")
         if self.ngrams > 1 and not self.whole_words:
             raise ValueError(f"objective.ngrams={self.ngrams} counts words: set objective.whole_words=true")
+        if self.mask_smoothing and self.whole_words:
+            raise ValueError(
+                f"objective.mask_smoothing={self.mask_smoothing} chooses single tokens: leave out objective.whole_words"
+            )
         return self
 
     @property
@@ -103,10 +113,9 @@ class FullSentencesRecipe(MaskingRecipe, ABC):
 
     text_tokens: int
 
-    @property
     @abstractmethod
-    def masking(self) -> Masking:
-        """Which tokens are masked."""
+    def masking(self, dataset: Dataset) -> Masking:
+        """Which tokens of the samples of a dataset are masked."""
 
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
@@ -114,7 +123,7 @@ class FullSentencesRecipe(MaskingRecipe, ABC):
         count = dataset.num_tokens(split) // self.text_tokens
         if count == 0:
             raise too_short_error(dataset, split, self.text_tokens)
-        return FullSentences(self, dataset, split, count)
+        return FullSentences(recipe=self, dataset=dataset, split=split, masking=self.masking(dataset), count=count)
 
 
 @dataclass(frozen=True)
@@ -123,11 +132,18 @@ class MaskedRecipe(FullSentencesRecipe):
 
     objective: Masked
 
-    @property
-    def masking(self) -> Masking:
-        """Which tokens are masked."""
-        objective = self.objective
-        return Masking(self.known, objective.noise_density, objective.whole_words, objective.ngrams)
+    def masking(self, dataset: Dataset) -> Masking:
+        """See `FullSentencesRecipe`."""
+        objective, weights = self.objective, None
+        if objective.mask_smoothing:
+            weights = smoothed_weights(dataset.unigram_counts(), objective.mask_smoothing, self.vocabulary)
+        return Masking(
+            known=self.known,
+            noise_density=objective.noise_density,
+            whole_words=objective.whole_words,
+            ngrams=objective.ngrams,
+            weights=weights,
+        )
 
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """See `FullSentencesRecipe`."""
@@ -138,20 +154,21 @@ class MaskedRecipe(FullSentencesRecipe):
         return kind(
             dataset,
             split,
-            self.masking,
+            self.masking(dataset),
             sequence_length=self.sequence_length,
             text_tokens=self.text_tokens,
             short_fraction=self.objective.short_fraction,
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FullSentences:
     """A split's windows."""
 
     recipe: FullSentencesRecipe
     dataset: Dataset
     split: SplitName
+    masking: Masking
     count: int
     num_skipped: int = 0
 
@@ -162,8 +179,7 @@ class FullSentences:
         text[text == known.end_of_text] = known.specials.sep
         labels = np.pad(text, ((0, 0), (1, 1)))
         labels[:, 0], labels[:, -1] = known.specials.cls, known.specials.sep
-        masking = self.recipe.masking
-        made = [masking.masked(row, generator(seed, sample)) for row, sample in zip(labels, ids, strict=True)]
+        made = [self.masking.masked(row, generator(seed, sample)) for row, sample in zip(labels, ids, strict=True)]
         return Rows(np.stack([tokens for tokens, _ in made]), labels, np.stack([counted for _, counted in made]))
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:

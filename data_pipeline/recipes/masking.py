@@ -53,17 +53,19 @@ class MaskingRecipe:
         return {"objective": self.objective.settings(), "specials": asdict(self.known.specials)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Masking:
     """Chooses `noise_density` of the tokens; with `whole_words`, words that hold as many, up to `ngrams` side by side
     at a time (Lan et al. 2019, arXiv 1909.11942, section 4.1)."""
 
     known: Vocabulary
     noise_density: float
-    whole_words: bool
+    whole_words: bool = False
     ngrams: int = 1
     shares: tuple[float, float] = (_MASKED, _REPLACED)
     """fractions of the chosen tokens that become [MASK], and random tokens; the rest stay unchanged"""
+    weights: NDArray[np.float64] | None = None
+    """[vocabulary]: tokens are chosen one after the other with probabilities proportional to these; None: all alike"""
 
     def masked(self, labels: Ids, random: np.random.Generator) -> tuple[Ids, NDArray[np.float32]]:
         """A row of ids [n] -> (the row with some masked, 1 where one was chosen)."""
@@ -94,6 +96,11 @@ class Masking:
         # A row is short: each call of numpy counts.
         (positions,) = (~self.known.is_special[labels]).nonzero()
         budget = min(len(positions), max(1, round(self.noise_density * len(positions))))
+        if self.weights is not None:
+            # The first arrivals of exponential clocks are a weighted draw without replacement.
+            arrivals = random.exponential(size=len(positions)) / self.weights[labels[positions]]
+            first: Ids = positions[np.argsort(arrivals)[:budget]]
+            return first
         if not self.whole_words or not len(positions):
             return random.choice(positions, budget, replace=False)
         begins = self.known.starts_word[labels]
@@ -131,6 +138,15 @@ class Masking:
             if left <= 0:
                 break
         return np.array(chosen)
+
+
+def smoothed_weights(counts: NDArray[np.int64], smoothing: float, vocabulary: int) -> NDArray[np.float64]:
+    """[vocabulary] counts to the power of -smoothing. Tokens that were never seen count as seen once, as in
+    DistilBERT's script; so do special tokens that the tokenizer lacks, which are never chosen."""
+    seen = np.ones(vocabulary)
+    seen[: len(counts)] = np.maximum(counts, 1)
+    weights: NDArray[np.float64] = seen**-smoothing
+    return weights
 
 
 def _single_words(sizes: Ids, budget: int, random: np.random.Generator) -> Ids:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.masked import FullSentencesRecipe
 from data_pipeline.recipes.masking import Masking, MaskingObjective
 from data_pipeline.recipes.objective import TaskHead
@@ -67,8 +68,7 @@ class ReplacedTokensRecipe(FullSentencesRecipe):
 
     objective: ReplacedTokens
 
-    @property
-    def masking(self) -> Masking:
+    def masking(self, dataset: Dataset) -> Masking:
         """See `FullSentencesRecipe`."""
         density = self.objective.noise_density
-        return Masking(self.known, density, whole_words=False, shares=(self.objective.masked_fraction, 0.0))
+        return Masking(known=self.known, noise_density=density, shares=(self.objective.masked_fraction, 0.0))

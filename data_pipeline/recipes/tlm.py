@@ -100,7 +100,7 @@ class TranslationSamples(PairSamples):
             rows.append(np.concatenate(parts))
             segments.append(np.repeat(languages, sizes))
             positions.append(np.concatenate([np.arange(size) for size in sizes]))
-        masking = Masking(recipe.known, objective.noise_density, whole_words=False)
+        masking = Masking(known=recipe.known, noise_density=objective.noise_density)
         randoms = [generator(seed, sample) for sample in ids]
         masked = masking.padded(rows, randoms, recipe.sequence_length, segments)
         return replace(masked, positions=pad_rows(positions, recipe.sequence_length, 0)[0])

@@ -14,7 +14,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.masked import MaskedRecipe
-from data_pipeline.recipes.masking import Masking
+from data_pipeline.recipes.masking import Masking, smoothed_weights
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.tokenizers.specials import Specials, Vocabulary
 from tests.helpers.datasets import build_dataset, make_documents
@@ -82,6 +82,52 @@ def test_of_the_chosen_tokens_80_percent_are_masked_and_10_replaced(words: Datas
     assert len(np.unique(tokens[replaced])) > 200
 
 
+def test_rare_tokens_are_masked_more_often_by_the_smoothing_of_their_counts(words: Dataset) -> None:
+    """Of each row as numpy draws positions with these probabilities: by class of token, and by how rare it is."""
+    smoothing = 0.7
+    recipe, rows = batch_of(words, 1024, mask_smoothing=smoothing, noise_density=0.3)
+    text = words.window("train", 0, words.num_tokens("train"))
+    counts = np.maximum(1, np.bincount(text, minlength=recipe.vocabulary))
+    assert np.array_equal(counts[: len(words.unigram_counts())], np.maximum(1, words.unigram_counts()))
+    weights, random = counts**-smoothing, np.random.default_rng(1)
+    ordinary, chosen = ~recipe.known.is_special[rows.labels], rows.loss_mask > 0
+    assert not (chosen & ~ordinary).any()
+    found, expected, plain = (np.zeros(recipe.vocabulary) for _ in range(3))
+    draws = 4
+    for labels, allowed, marked in zip(rows.labels, ordinary, chosen, strict=True):
+        ids, budget = labels[allowed], int(marked.sum())
+        assert budget == round(0.3 * len(ids))
+        np.add.at(found, labels[marked], 1)
+        np.add.at(plain, ids, budget / len(ids))
+        for _ in range(draws):
+            drawn = random.choice(len(ids), budget, replace=False, p=weights[ids] / weights[ids].sum())
+            np.add.at(expected, ids[drawn], 1 / draws)
+    spread = np.sqrt(expected * (1 + 1 / draws)) + 1
+    assert (np.abs(found - expected) < 6 * spread).all()
+    frequent = counts > np.median(np.repeat(counts, counts))
+    assert found[frequent].sum() < 0.8 * plain[frequent].sum()
+    assert found[frequent].sum() == pytest.approx(expected[frequent].sum(), rel=0.03)
+
+
+def test_one_chosen_token_has_the_probability_of_its_smoothed_count(words: Dataset) -> None:
+    known = batch_of(words, 1)[0].known
+    rare, common = known.ordinary[:2]
+    counts = np.ones(known.specials.vocabulary, np.int64)
+    counts[rare], counts[common] = 10, 1000
+    masking = Masking(
+        known=known, noise_density=0.1, whole_words=False, weights=smoothed_weights(counts, 0.7, len(counts))
+    )
+    labels, random, draws = np.array([common] * 9 + [rare]), np.random.default_rng(2), 4000
+    share = sum(masking.masked(labels, random)[1][-1] for _ in range(draws)) / draws
+    wanted = 10**-0.7 / (10**-0.7 + 9 * 1000**-0.7)
+    assert abs(share - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / draws)
+
+
+def test_smoothing_is_of_single_tokens() -> None:
+    with pytest.raises(ValueError, match="chooses single tokens"):
+        OBJECTIVES["masked"](whole_words=True, mask_smoothing=0.7)
+
+
 @pytest.mark.parametrize(("settings", "share"), [({}, 0.85), ({"masked_fraction": 1.0}, 1.0)])
 def test_before_a_generator_tokens_are_masked_or_stay(words: Dataset, settings: dict[str, Any], share: float) -> None:
     recipe = OBJECTIVES["replaced_tokens"](**settings).recipe(words.tokenizer(), LENGTH)
@@ -120,7 +166,7 @@ def test_words_are_masked_in_spans_whose_length_n_has_a_probability_as_1_by_n() 
         tokenizer="", end_of_text=-1,
         is_special=ids == 0, starts_word=ids % 2 == 0, ends_sentence=ids < 0, ordinary=ids[1:],
     )  # fmt: skip
-    masking, found = Masking(known, 0.02, whole_words=True, ngrams=3), np.zeros(4)
+    masking, found = Masking(known=known, noise_density=0.02, whole_words=True, ngrams=3), np.zeros(4)
     row = np.arange(1000, 3000)  # words of two tokens
     for seed in range(400):
         _, counted = masking.masked(row, np.random.default_rng(seed))
@@ -139,7 +185,7 @@ def test_spans_of_words_do_not_reach_over_a_separator(words: Dataset) -> None:
     specials = recipe.known.specials
     chunks = [np.array([40, 41, 42]), np.array([43, 44, 45])]
     row = np.concatenate([[specials.cls], chunks[0], [specials.sep], chunks[1], [specials.sep]])
-    masking = Masking(recipe.known, 0.4, whole_words=True, ngrams=6)
+    masking = Masking(known=recipe.known, noise_density=0.4, whole_words=True, ngrams=6)
     for seed in range(200):
         _, counted = masking.masked(row, np.random.default_rng(seed))
         assert not counted[recipe.known.is_special[row]].any()
@@ -194,7 +240,7 @@ def test_words_are_drawn_as_ever(ngrams: int) -> None:
         row[source.integers(len(row))] = 50  # a row has some text
         density = source.choice([0.01, 0.15, 0.5, 0.95])
         one, other = np.random.default_rng(seed), np.random.default_rng(seed)
-        tokens, counted = Masking(known, density, whole_words=True, ngrams=ngrams).masked(row, one)
+        tokens, counted = Masking(known=known, noise_density=density, whole_words=True, ngrams=ngrams).masked(row, one)
         chosen = words_one_by_one(known, row, density, ngrams, other)
         draw, instead, expected = other.random(len(chosen)), other.choice(known.ordinary, len(chosen)), row.copy()
         expected[chosen] = np.where(draw < 0.8, 3, np.where(draw < 0.9, instead, row[chosen]))

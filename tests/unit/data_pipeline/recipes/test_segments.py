@@ -44,7 +44,7 @@ class Stream:
 def segments_of(kind: type[Segments]) -> list[tuple[list[int], list[int], bool]]:
     """(first segment, second segment, whether it follows) of 200 samples."""
     stream: Any = Stream()
-    masking = Masking(KNOWN, 0.15, whole_words=False)
+    masking = Masking(known=KNOWN, noise_density=0.15)
     samples = kind(stream, "train", masking, sequence_length=LENGTH + 3, text_tokens=LENGTH, short_fraction=0.0)
     assert samples.count == stream.count
     ids = np.array([[0, epoch, epoch % stream.count] for epoch in range(200)])
