@@ -200,9 +200,17 @@ class InspectEngine(Ranks, Protocol):
         """The weights that this rank computes with (of those that data ranks share, its own range), as `weight/...` by
         global name, in the precision it computes in: live views. They are copies of what the optimizer holds."""
 
-    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
+    def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
         """[rows, labels, vocabulary] float32 on the CPU, and with a pooled head [rows, 2]; on one rank, for parity with
-        other implementations."""
+        other implementations. Of two models those of the one that is trained, or of the generator."""
+
+    def replay_samples(self, tokens: np.ndarray | None) -> None:
+        """Has the trained model of the next steps and scores read `tokens` [rows, labels] of this rank's rows in place
+        of what the generator samples; where they are -1, what is no sample. None: samples again. Not collective."""
+
+    def samples(self) -> np.ndarray:
+        """[rows, labels] what the generator sampled in the last step, or the last call of `score`, for this rank's
+        rows, whether anything was replayed or not; -1 where it samples nothing. Collective among context ranks."""
 
 
 class Engine(TrainEngine, DecodeEngine, HiddenStateEngine, InspectEngine, Protocol):

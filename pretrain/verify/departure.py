@@ -1,15 +1,16 @@
 """Departures of a layout from the reference: quantity, step, parameter and ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pretrain.layout.layout import Layout
+from pretrain.verify.samples import Flips
 
 QUANTITIES = (
     "initial weights", "samples", "token count", "replicas", "checkpoint",
-    "loss", "gradient norm", "gradient", "update", "decay", "scores",
+    "loss", "gradient norm", "gradient", "update", "decay", "scores", "flips",
 )  # fmt: skip
 EXACT = QUANTITIES[:5]
 
@@ -25,7 +26,7 @@ class Departure:
     quantity: str
     by: float
     """nats for loss; root mean square nats for scores; a count for exact quantities; a fraction of the expected decay
-    for decay; relative to the size of the reference for the others"""
+    for decay, of all samples for flips; relative to the size of the reference for the others"""
     bound: float
     parameter: str | None
     """parameter that departs furthest"""
@@ -73,6 +74,8 @@ class Verdict:
     """largest difference of each quantity, over steps and parameters"""
     departures: list[Departure]
     """departures of the first step that has any, in the order of QUANTITIES"""
+    flips: Flips = field(default_factory=Flips)
+    """samples of a generator that are not the reference's, of all steps"""
 
     @property
     def same(self) -> bool:

@@ -37,9 +37,21 @@ class RankMetrics:
     """mean over loss-bearing tokens, nats"""
     token_count: int
     grad_norm: float
+    terms: tuple[float, ...] = ()
+    """mean of each term, nats, if the loss has several"""
 
 
 @dataclass(frozen=True)
+class RankSamples:
+    """What a generator sampled for the rows that one rank received, from row `first` of the batch on."""
+
+    rank: int
+    first: int
+    tokens: np.ndarray
+    """[rows, labels]; -1 where nothing is sampled"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankScores:
     """Scores of rows as one rank received them, from row `first` on, with the model as it is after the step."""
 
@@ -49,6 +61,10 @@ class RankScores:
     """[rows, labels] nats"""
     greedy: np.ndarray
     """[rows, labels] bool"""
+    terms: np.ndarray | None = None
+    """[calls, terms, 2] sum and count of each term besides the main one, of the rows of each call in order"""
+    samples: RankSamples | None = None
+    """with a generator, what it sampled for these rows"""
 
 
 @dataclass(frozen=True)
@@ -82,4 +98,6 @@ class Observation:
     """clipped gradients of the mean token loss, as the optimizer applied them"""
     scores: list[RankScores] = field(default_factory=list)
     """scores, after one of the steps only"""
+    samples: list[RankSamples] = field(default_factory=list)
+    """with a generator, what it sampled in the step"""
     restored: list[Restored] = field(default_factory=list)

@@ -20,7 +20,15 @@ from pretrain.engine.base import Engine, GlobalPart, StepResult
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.run_length.schedule import learning_rate
 from pretrain.verify import restart
-from pretrain.verify.observation import Observation, RankInputs, RankMetrics, RankScores, TensorShard
+from pretrain.verify.observation import (
+    Observation,
+    RankInputs,
+    RankMetrics,
+    RankSamples,
+    RankScores,
+    TensorShard,
+)
+from pretrain.verify.samples import Replay, share
 
 _MASKED = 0.5  # largest fraction of a row's labels that are masked out of the loss
 _SCORED = 1  # step after which rows are scored; the following steps show that scoring changed nothing
@@ -46,6 +54,8 @@ class Trial:
     """builds an engine inside a process group, with initial weights if True, else to be loaded"""
     checkpoints: Path | None
     """directory of the checkpoint that it resumes from; None: the reference, which never stops and scores row by row"""
+    replay: Replay | None = None
+    """on rank 0, the samples of the reference's generator, which are read in place of the layout's"""
 
     @property
     def stop(self) -> int:
@@ -67,6 +77,8 @@ def observe(trial: Trial) -> Iterator[Observation]:
     Some labels, different ones in each row, are masked out of the loss, which shows a lost mask or a mean of means."""
     directory = trial.checkpoints
     with trial.joined(True):
+        if directory is not None and trial.config.generator is not None:
+            trial = replace(trial, replay=share(trial.replay))
         scores = _scores_alone(trial) if directory is None else []
         stopped = yield from _begin(trial, trial.build(True), scores)
     if stopped is not None and directory is not None:
@@ -103,8 +115,12 @@ def _train(
     for step in steps:
         batch, first = masked_batch(trial, engine, step, cursor.samples)
         cursor = batch.cursor
+        if trial.replay is not None:
+            engine.replay_samples(trial.replay.steps[step][first : first + len(batch.tokens)])
         result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
+        terms = tuple(total / count if count else 0.0 for total, count in result.terms.values())
+        sampled = _samples(trial, engine, first)
         inputs = [values for _, _, values in batch.columns()]
         digests = tuple(_digest(*row) for row in zip(*inputs, strict=True))
         yield Observation(
@@ -114,7 +130,8 @@ def _train(
             learning_rate=trial.rate(step),
             data_hash=batch.data_hash,
             inputs=_gather([RankInputs(dist.get_rank(), first, digests)]),
-            metrics=_gather([RankMetrics(dist.get_rank(), loss, result.token_count, result.grad_norm)]),
+            metrics=_gather([RankMetrics(dist.get_rank(), loss, result.token_count, result.grad_norm, terms)]),
+            samples=_gather([sampled] if sampled is not None else []),
             gradients=_gather(_shards(engine.gradients(), "gradient")),
             scores=(scores or _gather(_score(trial, engine, cursor.samples))) if step == _SCORED else [],
         )
@@ -155,14 +172,40 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
     batch = trial.source.batch(start, trial.sequences(2), engine.data_rank, engine.data_world)
     count = len(batch.tokens)
     rows_at_once = count if trial.checkpoints is not None else 1
-    scored = [engine.score(batch[slice(row, row + rows_at_once)]) for row in range(0, count, rows_at_once)]
+    first = engine.data_rank * count
+    if trial.replay is not None:
+        engine.replay_samples(trial.replay.scored[first : first + count])
+    scored, samples = [], []
+    for row in range(0, count, rows_at_once):
+        scored.append(engine.score(batch[slice(row, row + rows_at_once)]))
+        samples.append(_samples(trial, engine, first, rows_at_once))
     log_probability, greedy = (
         np.concatenate(parts) for parts in zip(*((s.log_probability, s.greedy) for s in scored), strict=True)
     )
     if trial.config.objective.labelled:  # padding that is cut has no scores
         counts = batch.loss_mask > 0
         log_probability, greedy = log_probability * counts, greedy & counts
-    return [RankScores(dist.get_rank(), engine.data_rank * count, log_probability, greedy)]
+    terms = np.array([list((s.terms or {}).values()) for s in scored], float).reshape(len(scored), -1, 2)
+    sampled = [one.tokens for one in samples if one is not None]
+    drawn = RankSamples(dist.get_rank(), first, np.concatenate(sampled)) if sampled else None
+    return [
+        RankScores(
+            rank=dist.get_rank(),
+            first=first,
+            log_probability=log_probability,
+            greedy=greedy,
+            terms=terms,
+            samples=drawn,
+        )
+    ]
+
+
+def _samples(trial: Trial, engine: Engine, first: int, rows: int | None = None) -> RankSamples | None:
+    """What the generator has just sampled for this rank's rows (of which some may only fill up a micro-batch); None
+    without one."""
+    if trial.config.generator is None:
+        return None
+    return RankSamples(dist.get_rank(), first, engine.samples()[:rows])
 
 
 def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:

@@ -5,12 +5,14 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 from pretrain.models.megatron_config import DTYPES
 from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
 from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
-from pretrain.verify.observation import Observation, RankScores, TensorShard
+from pretrain.verify.observation import Observation, RankMetrics, RankSamples, RankScores, TensorShard
+from pretrain.verify.samples import Flips, Replay, count_flips
 from pretrain.verify.vanishing import vanishing_gradients
 
 _FP32_RESOLUTION = 2.0**-23
@@ -28,7 +30,9 @@ class Reference:
 
     def __init__(self, config: RunConfig, observations: Iterable[Observation]) -> None:
         self._optimizer, self._vanishing = config.optimizer, vanishing_gradients(config)
+        self._loss_weight = _loss_weight(config)
         self.steps = list(observations)
+        self.replay = Replay.of(self.steps)
         self.weights = [{shard.name: shard.value for shard in seen.weights} for seen in self.steps]
         self.gradients = [{shard.name: shard.value for shard in seen.gradients} for seen in self.steps]
         self._clear: dict[tuple[int, str], np.ndarray] = {}
@@ -49,6 +53,7 @@ class Reference:
                 bound = bounds.get(quantity, 0.0)
                 if not by <= bound:  # NaN too
                     departures.append(Departure.of(seen.step, quantity, bound, measured, layout))
+            verdict.flips = sum(self._flips(seen), verdict.flips)
             if seen.weights:
                 before = {(shard.rank, shard.name, shard.offset): shard.value for shard in seen.weights}
             if not verdict.departures:
@@ -74,7 +79,7 @@ class Reference:
             "samples": _samples(seen, expected),
             "token count": [(float(abs(m.token_count - reference.token_count)), None, m.rank) for m in seen.metrics],
             "replicas": self._replicas(seen, dtype),
-            "loss": [(abs(m.loss - reference.loss), None, m.rank) for m in seen.metrics],
+            "loss": [(self._loss(m, reference), None, m.rank) for m in seen.metrics],
             "gradient norm": [
                 (abs(m.grad_norm - reference.grad_norm) / (reference.grad_norm or 1.0), None, m.rank)
                 for m in seen.metrics
@@ -82,6 +87,7 @@ class Reference:
             "gradient": [(self._gradient(seen.step, shard), shard.name, shard.rank) for shard in seen.gradients]
             + _unheld(self.gradients[seen.step], seen.gradients),
             "scores": _scores(seen.scores, expected.scores),
+            "flips": [(flips.share, None, None) for flips in self._flips(seen)],
         }
         return found | self._updates(seen, before, bounds)
 
@@ -93,6 +99,20 @@ class Reference:
             shard.of(whole[shard.name])[...] = shard.value
         rounded = {name: torch.from_numpy(value).to(dtype).float().numpy() for name, value in whole.items()}
         return [(_different(s.value, s.of(rounded[s.name])), s.name, s.rank) for s in seen.replicas]
+
+    def _loss(self, found: RankMetrics, expected: RankMetrics) -> float:
+        """The largest difference of a term, or of the loss by the sum of its weights."""
+        apart = [abs(found.loss - expected.loss) / self._loss_weight]
+        apart += [abs(a - b) for a, b in zip(found.terms, expected.terms, strict=True)]
+        return max(apart, key=size)
+
+    def _flips(self, seen: Observation) -> list[Flips]:
+        """The flips in the samples of the step, and in those of the rows that were scored after it."""
+        if not self.steps[seen.step].samples or not seen.samples:
+            return []
+        found, expected = ([score.samples for score in one.scores] for one in (seen, self.steps[seen.step]))
+        pairs = (seen.samples, self.steps[seen.step].samples), (_present(found), _present(expected))
+        return [count_flips(*pair) for pair in pairs if pair[0]]
 
     def _gradient(self, step: int, shard: TensorShard) -> float:
         whole = self.gradients[step][shard.name]
@@ -159,6 +179,20 @@ class Reference:
         return _relative(np.maximum(off, 0)[clear], update[clear], _rms(new - old)) if clear.any() else 0.0
 
 
+def _loss_weight(config: RunConfig) -> float:
+    """Sum of the weights of a loss with terms of a second model; 1 for other losses."""
+    if isinstance(config.objective, ReplacedTokens):
+        return 1 + config.objective.replaced_weight
+    if config.distillation.teacher is None:
+        return 1.0
+    settings = config.distillation
+    return max(1.0, settings.label_weight + settings.kl_weight + settings.cosine_weight)
+
+
+def _present(samples: list[RankSamples | None]) -> list[RankSamples]:
+    return [one for one in samples if one is not None]
+
+
 def _samples(seen: Observation, expected: Observation) -> list[Sighting]:
     (wanted,) = expected.inputs
     found: list[Sighting] = [
@@ -172,15 +206,26 @@ def _samples(seen: Observation, expected: Observation) -> list[Sighting]:
 
 
 def _scores(found: list[RankScores], expected: list[RankScores]) -> list[Sighting]:
-    """Differences of log probabilities, or the fraction of positions whose argmax token differs."""
-    return [
-        (max(_rms(s.log_probability - log_probability), float((s.greedy != greedy).mean())), None, s.rank)
-        for s in found
-        for log_probability, greedy in [
-            (w.log_probability[s.first : s.first + len(s.greedy)], w.greedy[s.first : s.first + len(s.greedy)])
-            for w in expected
+    """Differences of log probabilities or of the means of other terms, or the fraction of positions whose argmax token
+    differs."""
+    sightings: list[Sighting] = []
+    for scores in found:
+        (wanted,) = expected
+        rows = slice(scores.first, scores.first + len(scores.greedy))
+        apart = [
+            _rms(scores.log_probability - wanted.log_probability[rows]),
+            float((scores.greedy != wanted.greedy[rows]).mean()),
         ]
-    ]
+        if scores.terms is not None and wanted.terms is not None:  # the reference's of one row each
+            apart += np.abs(_means(scores.terms) - _means(wanted.terms[rows])).tolist()
+        sightings.append((max(apart, key=size), None, scores.rank))
+    return sightings
+
+
+def _means(terms: np.ndarray) -> np.ndarray:
+    """[terms] of the sums and counts of several calls."""
+    sums = terms.sum(axis=0)
+    return np.asarray(sums[:, 0] / np.maximum(sums[:, 1], 1))
 
 
 def _unheld(whole: dict[str, np.ndarray], shards: list[TensorShard]) -> list[Sighting]:

@@ -28,7 +28,8 @@ class Table:
         self._title_width = max(len(job.title) for job in jobs)
         self._rows: list[JobResult] = []
         self._scoring: ScoringCheck | None = None
-        names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in QUANTITIES)
+        self._quantities = [name for name in QUANTITIES if name != "flips" or config.generator is not None]
+        names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in self._quantities)
         print(
             f"{model.family} of width {model.hidden}, {' or '.join(map(str, batch_sizes(batch)))} sequences of "
             f"{model.sequence_length} tokens, {steps} steps: largest departure from one rank in fp32\n"
@@ -46,8 +47,10 @@ class Table:
         if row.verdict is None:
             print(f"{start}  FAILED\n    {row.error}", flush=True)
             return
-        cells = (_cell(name, row.verdict.largest[name]).rjust(_WIDTH) for name in QUANTITIES)
+        cells = (_cell(name, row.verdict.largest[name]).rjust(_WIDTH) for name in self._quantities)
         print(f"{start}{''.join(cells)}  {'same run' if row.same else 'DEPARTS'}", flush=True)
+        if row.verdict.flips.flipped:
+            print(f"    {row.verdict.flips}", flush=True)
         for departure in row.verdict.departures:
             print(f"    {departure}", flush=True)
 
@@ -95,6 +98,7 @@ def _plain(row: JobResult) -> dict[str, Any]:
         "same": row.same,
         "error": row.error,
         "largest": verdict and verdict.largest,
+        "flips": verdict and vars(verdict.flips),
         "rounding_explains": row.bounds,
         "departures": [{**vars(departure)} for departure in verdict.departures] if verdict else [],
     }

@@ -31,6 +31,7 @@ from pretrain.verify.jobs import ONE_RANK, Job
 from pretrain.verify.observation import Observation
 from pretrain.verify.probe import BatchSource, Trial, observe
 from pretrain.verify.reference import Reference
+from pretrain.verify.samples import Replay
 from pretrain.verify.scoring import ScoringCheck, check_scoring, without_noise
 
 Result = TypeVar("Result")
@@ -84,14 +85,15 @@ class Verification:
                     expected = self._find_reference(reference)
                 precision = job.config.precision
                 bounds = bounds_of(job.config, None if job.layout == ONE_RANK else measured.get(precision))
-                verdict, error = self._watch(job, partial(_compare, expected, job, bounds), checkpoints)
+                replay = expected.replay if expected is not None else None
+                verdict, error = self._watch(job, partial(_compare, expected, job, bounds), checkpoints, replay)
                 if job.layout == ONE_RANK and verdict is not None and verdict.same:
                     measured[precision] = verdict
                 row = JobResult(job, bounds, verdict, error)
                 same = same and row.same
                 if self._rank == 0:
                     show(row)
-        if show_scoring is not None and jobs[0].reference.generator is None:  # whose scores have no logits of one model
+        if show_scoring is not None:
             check = self._check_scoring(jobs[0].reference)
             if check is not None:
                 show_scoring(check)
@@ -113,14 +115,22 @@ class Verification:
         return check
 
     def _watch(
-        self, job: Job, judge: Callable[[Iterable[Observation]], Result], checkpoints: Path | None
+        self,
+        job: Job,
+        judge: Callable[[Iterable[Observation]], Result],
+        checkpoints: Path | None,
+        replay: Replay | None = None,
     ) -> tuple[Result | None, str | None]:
         """Rank 0's judgement of a job's observations (None on the other ranks), or the error that ended it. Without
-        `checkpoints` it runs as the reference does."""
-        return self._try(job, partial(self._judge, judge), checkpoints)
+        `checkpoints` it runs as the reference does; `replay` is what its discriminator reads."""
+        return self._try(job, partial(self._judge, judge), checkpoints, replay)
 
     def _try(
-        self, job: Job, run: Callable[[Trial], Result | None], checkpoints: Path | None
+        self,
+        job: Job,
+        run: Callable[[Trial], Result | None],
+        checkpoints: Path | None,
+        replay: Replay | None = None,
     ) -> tuple[Result | None, str | None]:
         """Result of `run` on this rank, called on the ranks of the job, or the error that ended it."""
         number = next(self._jobs)
@@ -137,6 +147,7 @@ class Verification:
                     joined=joined,
                     build=build,
                     checkpoints=directory,
+                    replay=replay,
                 )
                 result = run(trial)
             except Exception as error:  # of any kind: the layout is under test

@@ -6,15 +6,16 @@ their mean with the loss of a training step on the same rows. Weights are made a
 model: initial ones are so small that what limits scores and logits does not show.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
-from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Rows
+from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Batch, Rows
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -54,6 +55,8 @@ def check_scoring(trial: Trial) -> ScoringCheck:
         engine = trial.build(True)
         _enlarge(engine)
         batch, _ = masked_batch(trial, engine, step=2, start=0)
+        if trial.config.generator is not None:
+            return _check_both_models(engine, batch)
         scored = engine.score(batch).log_probability.astype(np.float64)
         loss, rows = trial.config.objective.loss, range(len(scored))
         expected = np.concatenate([_from_logits(engine, batch[row : row + 1], loss) for row in rows])
@@ -65,9 +68,35 @@ def check_scoring(trial: Trial) -> ScoringCheck:
         return ScoringCheck(float(np.sqrt(np.square(scored - expected).mean())), abs(loss_sum / count + mean))
 
 
-def _from_logits(engine: Engine, rows: Rows, loss: str) -> NDArray[np.float64]:
+def _check_both_models(engine: Engine, batch: Batch) -> ScoringCheck:
+    """The generator's scores of its labels, and the discriminator's of all tokens, of the same samples in scoring and
+    in training."""
+    scored = engine.score(batch)
+    samples = engine.samples()[: len(batch.tokens)]
+    engine.replay_samples(samples)
+    assert scored.terms is not None
+    found, of_tokens = scored.terms["replaced"], scored.log_probability.astype(np.float64)
+    apart = of_tokens - _from_logits(engine, batch, "tokens", of_generator=True)
+    read = replace(batch, tokens=np.where(samples >= 0, samples, batch.labels))
+    answers = engine.logits(read)[0][..., 0].double()
+    losses = binary_cross_entropy_with_logits(
+        answers, torch.tensor(read.tokens != batch.labels).double(), reduction="none"
+    ).numpy()
+    real = np.ones_like(losses) if batch.attention_mask is None else batch.attention_mask
+    expected = float((losses * real).sum()) / float(real.sum())
+    result = engine.train_step(batch, 0.0, 1)
+    means = [total / count for total, count in (*result.terms.values(), found)]
+    trained, replaced, score = means
+    mean = float((of_tokens * batch.loss_mask).sum()) / float(batch.loss_mask.sum())
+    return ScoringCheck(
+        max(float(np.sqrt(np.square(apart).mean())), abs(score - expected)),
+        max(abs(trained + mean), abs(replaced - score)),
+    )
+
+
+def _from_logits(engine: Engine, rows: Rows, loss: str, of_generator: bool = False) -> NDArray[np.float64]:
     """[rows, labels] log probability of each label, or minus the loss of a number or a span."""
-    answers = engine.logits(rows)[0].double()
+    answers = engine.logits(rows, of_generator)[0].double()
     if rows.summed is not None:
         answers = (answers * torch.tensor(rows.summed)[..., None]).sum(1, keepdim=True).expand_as(answers)
     if rows.targets is not None and loss == "regression":

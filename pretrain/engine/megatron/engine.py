@@ -263,7 +263,17 @@ class MegatronEngine:
             self._scoring_memory = self._empty_memory(len(batch.tokens))
         return self._scoring_memory
 
-    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
+    def replay_samples(self, tokens: np.ndarray | None) -> None:
+        """See `base.InspectEngine`."""
+        assert self.generator is not None
+        self.generator.replay = tokens
+
+    def samples(self) -> np.ndarray:
+        """See `base.InspectEngine`."""
+        assert self.generator is not None
+        return self.generator.sampled()
+
+    def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""
         assert self.layout.world == 1, "logits are for one rank"
 
@@ -272,7 +282,12 @@ class MegatronEngine:
             real_BLV = logits_LBV[..., : self.config.model.vocabulary].transpose(0, 1)
             return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
 
-        results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, real_logits)
+        micro_batches = self._cutter.cut(batch, 1)
+        if of_generator:
+            assert self.generator is not None
+            results = self.generator.logits(micro_batches, real_logits)
+        else:
+            results = self._runner.evaluate(micro_batches, self.objective.forward, real_logits)
         return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:

@@ -42,6 +42,9 @@ class GeneratorPass:
         assert model is not None
         self._runner = Runner(model, layout, built.chunks, chunks)
         self._groups, self._objective, self._device = groups, objective, device
+        self._sampled: list[Tensor] = []
+        self.replay: np.ndarray | None = None
+        """[rows, L] tokens that the model reads in place of samples; -1: of what is no sample"""
 
     def train(
         self, batches: Sequence[MicroBatch], report: Report, forwarded: Callable[[Any, Any], None]
@@ -84,7 +87,30 @@ class GeneratorPass:
         shape = (len(batches), *batches[0].labels_BL.shape)
         tokens = torch.stack(list(samples)) if samples else torch.empty(shape, dtype=torch.long, device=self._device)
         tokens = self._groups.broadcast_over_pipeline(tokens)
+        self._sampled = [
+            torch.where(batch.loss_mask_BL > 0, one, -1) for batch, one in zip(batches, tokens, strict=True)
+        ]
+        if self.replay is not None:
+            tokens = self._replayed(tokens)
         return [self._objective.read_samples(batch, one) for batch, one in zip(batches, tokens, strict=True)]
+
+    def sampled(self) -> np.ndarray:
+        """[rows, L] what this rank's rows got last, before anything was replayed; -1 where nothing was sampled.
+        Collective among context ranks."""
+        return self._groups.gather_over_context(torch.cat(self._sampled)).cpu().numpy()
+
+    def logits(self, batches: Sequence[MicroBatch], report: Callable[[MicroBatch, Any], Any]) -> list[Any]:
+        """What `report`, a loss function of the schedule, makes of the generator's logits."""
+        return self._runner.evaluate(batches, lambda model, batch: model(batch), report)
+
+    def _replayed(self, tokens_NBL: Tensor) -> Tensor:
+        """The tokens with those of `replay` in their place. Rows that only fill up micro-batches are the last one."""
+        assert self.replay is not None
+        count, rows, length = tokens_NBL.shape
+        first = self._groups.context_rank * length
+        places = np.arange(count * rows).clip(max=len(self.replay) - 1)
+        replay = torch.from_numpy(self.replay[places, first : first + length]).to(self._device).view_as(tokens_NBL)
+        return torch.where(replay >= 0, replay, tokens_NBL)
 
 
 def _keys(rows: Rows) -> np.ndarray:

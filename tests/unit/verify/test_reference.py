@@ -21,7 +21,7 @@ def _shards(value: np.ndarray) -> list[TensorShard]:
 
 
 def _run(before: np.ndarray, after: np.ndarray, gradient: np.ndarray, score: float = -1.0) -> list[Observation]:
-    scores = RankScores(0, 0, np.full((2, 3), score), np.zeros((2, 3), bool))
+    scores = RankScores(rank=0, first=0, log_probability=np.full((2, 3), score), greedy=np.zeros((2, 3), bool))
     return [
         Observation(step=0, weights=_shards(before), replicas=_shards(before)),
         Observation(
