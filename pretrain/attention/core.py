@@ -55,7 +55,10 @@ class AttentionInputs:
     places: KeyPlaces | None = None
     """what else is known of the keys of rows whose keys are the queries' positions"""
     memory_MBH: Tensor | None = None
-    """hidden states whose keys and values come before these, without a gradient"""
+    """hidden states whose keys and values come before these, without a gradient; None: there are none, or the keys and
+    values are made"""
+    has_memory: bool = False
+    """the first keys and values are those of memory"""
     cache: LayerCache | None = None
     """keys and values of the positions before these"""
     score_masks: ScoreMasks = field(default_factory=ScoreMasks)
@@ -160,7 +163,7 @@ class CoreAttention(MegatronModule):
         if self.disentangled is not None and table is not None:
             vectors, table = DisentangledAttention(self.disentangled, table), None
         return AttentionCase(
-            heads=self.at_once if inputs.memory_MBH is None else self.heads,
+            heads=self.heads if inputs.has_memory else self.at_once,
             queries=q.shape[2],
             keys=k.shape[2],
             device=q.device,

@@ -1,13 +1,25 @@
 """Model FLOPs. No torch."""
 
 from pretrain.config.model import Model
+from pretrain.config.patterns.base import PatternSettings
 
 
 def num_distances(model: Model, length: int) -> int:
-    """Distances between `length` positions that attention scores have a term for; 0 without such a term."""
+    """Distances in a row of `length` positions, and from its memory, that attention scores have a term for; 0 without
+    such a term."""
     if not model.adds_distance_scores:
         return 0
-    return 2 * length - 1 if model.has_encoder else length
+    return 2 * length - 1 if model.has_encoder else length + model.memory_length
+
+
+def mean_keys(model: Model, pattern: PatternSettings, length: int, causal: bool) -> float:
+    """Keys that a query of a row of `length` positions attends to by `pattern`, those of memory included, averaged over
+    the row."""
+    memory = model.memory_length
+    if not memory:
+        return pattern.mean_keys(length, causal)
+    reach = length + memory  # the row's positions are the last of so many
+    return (reach * pattern.mean_keys(reach, causal) - memory * pattern.mean_keys(memory, causal)) / length
 
 
 def training_flops_per_token(model: Model) -> float:
@@ -24,7 +36,7 @@ def training_flops_per_token(model: Model) -> float:
     DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each. Shared
     layers count each time they are computed. Factorized embeddings count with their own width in place of `hidden`,
     and so do their projections. The mask decoder counts as its uses of the last layer, whose keys and values are those
-    of one use.
+    of one use. Keys and values of memory, made again in each step, count too.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.dim_per_head
@@ -35,9 +47,10 @@ def training_flops_per_token(model: Model) -> float:
     multiply_adds = 0.0
     for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
         for layer in range(layers):
-            keys = model.attention.of_layer(layer).mean_keys(length, causal)
+            keys = mean_keys(model, model.attention.of_layer(layer), length, causal)
             distances = model.distance_rows + num_distances(model, length) / 2
             multiply_adds += length * (weights + scores * (keys + distances))
+            multiply_adds += model.memory_length * 2 * shared * 2 / 3  # memory has no gradient
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
     if model.has_mask_decoder:

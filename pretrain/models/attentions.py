@@ -1,6 +1,7 @@
 """megatron-core's attention layers, adapted to this project's: they take `AttentionInputs` as their mask, are
 recomputed through a closure, and cross-attention accepts keys and values that were computed before."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,7 +47,9 @@ class SelfAttention(_Recomputed, MegatronSelfAttention):
     ) -> tuple[Tensor, Any]:
         """megatron-core's, of which what follows is called without the mask."""
         self._memory_MBH = attention_mask.memory_MBH
-        out: tuple[Tensor, Any] = super().forward(hidden_states, attention_mask, *others, **named)
+        reads = replace(attention_mask, memory_MBH=None, has_memory=self._memory_MBH is not None)  # kept to recompute
+        out: tuple[Tensor, Any] = super().forward(hidden_states, reads, *others, **named)
+        self._memory_MBH = None
         return out
 
     def get_query_key_value_tensors(self, hidden_states: Tensor, *others: Any, **named: Any) -> Any:

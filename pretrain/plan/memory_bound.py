@@ -66,6 +66,7 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
         "gradients": state.gradients,
         "optimizer states": state.optimizer,
         "activations": layers * positions * model.hidden * width / slices,
+        "memory of rows": 8 * batch.sequences / layout.data * model.memory_length * layers * model.hidden,
         "batches": batch.sequences * (_ID_BYTES + _TOKEN_BYTES * model.sequence_length / layout.data),
     }
 

@@ -99,8 +99,7 @@ def check_layers(model: Model) -> None:
 
 def with_vocabulary(config: RunConfig) -> RunConfig:
     """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so that of its
-    teacher or GPT-2's is assumed. Raises ConfigError for a model with memory across rows."""
-    check_rows_are_alone(config)
+    teacher or GPT-2's is assumed."""
     if config.model.vocabulary is not None:
         return config
     teacher = config.distillation.model
@@ -109,19 +108,8 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"model": known})
 
 
-def check_rows_are_alone(config: RunConfig) -> None:
-    """Raises ConfigError for a model that attends to the rows before, whose keys estimates would not count."""
-    if config.model.memory_length:
-        raise ConfigError(
-            "model.memory_length: estimates count the keys of one row, and this model attends to those of the row "
-            "before, too: set model.memory_length=0 to estimate the model without them"
-        )
-
-
 def check_one_model(config: RunConfig) -> None:
-    """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model, or
-    with memory across rows."""
-    check_rows_are_alone(config)
+    """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model."""
     if config.distillation.teacher is not None or config.generator is not None:
         name = "generator" if config.generator is not None else "distillation.teacher"
         raise ConfigError(

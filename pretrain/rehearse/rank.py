@@ -38,6 +38,8 @@ from pretrain.rehearse.work import RehearsedWork, WorkPart, parts_of
 STATE = ("weights", "gradients", "optimizer")
 CACHE = "cache"
 """category of the keys and values that generation reads again"""
+_MEMORY_OF_ROWS = "memory/"
+"""begins the names of what layers have read of the rows before"""
 _LARGEST = 8
 """most kinds of tensors that are named"""
 _MOST_CAUSES = 3
@@ -232,7 +234,10 @@ def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:
     values = [parameter.value for parameter in engine.parameters]
     if engine.sharding is not None:
         recorder.memory.classify("gradients", _gradient_buffers(engine.sharding))
-        recorder.memory.classify("optimizer", _pieces(engine.state()))
+        state = engine.state()
+        for category, of_rows in (("optimizer", False), ("memory", True)):
+            parts = {name: part for name, part in state.items() if name.startswith(_MEMORY_OF_ROWS) == of_rows}
+            recorder.memory.classify(category, _pieces(parts))
         recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
     recorder.memory.classify("weights", values)
     recorder.memory.classify("weights", _pieces(engine.teacher_state()))

@@ -101,6 +101,7 @@ def _read(directory: Path) -> FinishedRun:
         "data": [source.model_dump(exclude={"max_epochs"}) for source in config.data.resolved_sources],
         "model.vocabulary": model.vocabulary,
         "model.sequence_length": model.sequence_length,
+        "model.memory_length": model.memory_length,
         "objective": config.objective.model_dump(),
         "held-out tokens": last.get("predicted_tokens"),
     }

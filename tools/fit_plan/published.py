@@ -141,6 +141,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 length=length,
                 keys=length / 2,
                 computed_keys=length / 2,
+                memory=np.zeros(count),
                 distances=np.zeros(count),
                 encoder_length=np.zeros(count),
             ),
@@ -188,6 +189,8 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             max_score_share=1,
             pair_bytes=0,
             row_pair_bytes=0,
+            score_gradient_bytes=0,
+            freed_score_bytes=0,
         ),
         kernels=KernelShapes.repeat(
             count,

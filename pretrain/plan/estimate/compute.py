@@ -43,7 +43,8 @@ def layer_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
 
 def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
     model = work.model
-    return positions_of(work, stack), (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
+    positions = positions_of(work, stack) * stack.key_length / stack.length  # queries of memory are left over
+    return positions, (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
 
 
 def decoder_products(work: StepWorkload) -> list[Product]:
@@ -94,7 +95,7 @@ def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     if adapted.any():
         down_up, down_up_back = _products(work, c, adapter_products(work, stack), np.zeros_like(step.fp8))
         forward, backward = forward + adapted * down_up, backward + adapted * down_up_back
-    core, core_back = _attention(work, c, stack.length, stack.length, stack.keys)
+    core, core_back = _attention(work, c, stack.length, stack.key_length, stack.keys)
     if crosses.any():
         keys = np.maximum(stack.encoder_length, 1)
         cross_core, cross_core_back = _attention(work, c, stack.length, keys, stack.encoder_length)

@@ -61,7 +61,7 @@ def _attention(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
     written = attention.score_bytes > 0
     all_keys = np.where(attention.score_biases > 0, stack.length, stack.computed_keys)
-    keys = np.where(written, attention.score_share * stack.length, all_keys) + model.distance_rows
+    keys = np.where(written, attention.score_share * stack.key_length, all_keys) + model.distance_rows
     cross_written = work.attention.cross_score_bytes > 0
     pair = 2 * heads * model.head_dim * stack.length
     forward, backward = np.zeros_like(pair), np.zeros_like(pair)

@@ -26,6 +26,8 @@ class HeldBytes:
     buffers: Array
     """bytes of weights while they are gathered, of messages in flight, of buckets of gradients, of what lives for a
     moment beside what is saved, and of what libraries and the allocator keep"""
+    memory: Array
+    """bytes of what layers have read of the rows before, which they read next, and as much that takes its place"""
     building: Array
     """bytes that building the model takes beyond all of these; 0: a step takes more"""
 
@@ -63,7 +65,8 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     )
     library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
     buffers = passes.buffers + library_bytes + (c.fragments * passes.split if overhead else 0.0)
-    in_step = weights + gradients + optimizer + passes.activations + passes.working + buffers
+    memory = sum((_row_memory(one) for one in work.models), np.zeros_like(weights))
+    in_step = weights + gradients + optimizer + passes.activations + passes.working + buffers + memory
     return HeldBytes(
         weights=weights,
         gradients=gradients,
@@ -71,6 +74,7 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
         activations=passes.activations,
         working=passes.working,
         buffers=buffers,
+        memory=memory,
         building=np.where(built > 0, np.maximum(built + library_bytes - in_step, 0.0), 0.0),
     )
 
@@ -135,6 +139,14 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     )
 
 
+def _row_memory(work: StepWorkload) -> Array:
+    """Bytes of the memory of the rows of a data rank, [n, s]: two copies, in fp32."""
+    rows, values = work.step.sequences / work.layout.data, np.zeros_like(work.stages.count)
+    for stack in work.stacks:
+        values = values + stack.layers * (rows * stack.memory * work.model.hidden * work.step.trains)[:, None]
+    return 2 * 4 * values
+
+
 def _kept_states(work: StepWorkload) -> Array:
     """Bytes of a teacher's last states, [n, s], which stay on the last stage until the model has read all
     micro-batches."""
@@ -172,12 +184,14 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         if not last:  # the last norm lies with the head
             of_stack = of_stack + np.where(full | (stack.backward_layers == 0), 0.0, norm)
         saved = saved + of_stack * work.in_flight
-        core = core_bytes(work, stack, work.attention.max_score_share) - _freed_before_core(work, stack)
-        gradients = _feed_forward_gradients(work, stack)[:, None]
+        freed_before = _freed_before_core(work, stack)[:, None]
+        core = core_bytes(work, stack, work.attention.max_score_share)[:, None] - freed_before
+        gradients, softmax = (part(work, stack)[:, None] for part in (_feed_forward_gradients, _score_gradients))
         again = np.where(full, of_layer - inputs + norm, 0.0)
-        of_one = np.where(selective, core[:, None], again) - freed
+        of_one = np.where(selective, core, again) - freed
         recomputed = np.maximum(recomputed, np.where(stack.backward_layers > 0, of_one, 0.0))
-        in_backward = np.maximum(of_one, again + gradients - freed)
+        in_attention = np.where(selective, core, again - freed_before) + softmax - freed
+        in_backward = np.maximum.reduce([of_one, again + gradients - freed, in_attention])
         with_gradients = np.maximum(with_gradients, np.where(stack.layers > 0, in_backward, 0.0))
         saved = saved + _shared_score_masks(work, stack)
     return saved, recomputed, with_gradients
@@ -189,6 +203,14 @@ def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:
     positions = work.step.micro_sequences * stack.length / work.layout.context
     between = work.model.ffn * np.where(work.model.gated, 2, 1) / work.layout.tensor
     return _hidden(work, stack.length) + positions * work.step.activation_bytes * between
+
+
+def _score_gradients(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes, [n], that the backward pass of written scores has beside what the layer keeps, when the softmax's is
+    made."""
+    pairs = work.step.micro_sequences * work.model.heads * stack.length * stack.key_length
+    of_pair = work.attention.score_gradient_bytes - work.attention.freed_score_bytes
+    return np.maximum(of_pair, 0.0) * pairs / (work.layout.tensor * work.layout.context)
 
 
 def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
@@ -210,7 +232,11 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     outside = outside + (2 + crossing) * adapter / slices
     # Flash attention keeps its output itself.
     keeps_output = np.where(work.attention.score_bytes > 0, model.keeps_projection_input, 1.0)
-    attention = queries + 2 * keys + model.bias_copies + keeps_output * queries
+    made = stack.key_length / stack.length  # keys of memory are made with queries, which are left over
+    attention = made * (queries + 2 * keys + model.bias_copies) + keeps_output * queries
+    # What is before a sequence is joined with it; a layer that is recomputed keeps its input, too.
+    joined = stack.memory + np.where((stack.memory > 0) & (recompute == 2), stack.length, 0.0)
+    outside = outside + model.keeps_qkv_input * joined / stack.length * model.hidden
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
@@ -247,7 +273,8 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     rotated = np.where(model.grouped, 3 * queries, 2 * queries * model.rotary)
     # Exchanged between context ranks for others, which are kept alone; so is what attention made of them.
     exchanged = np.where(layout.context > 1, np.where(model.grouped, 4 * queries, queries), rotated)
-    copies = exchanged + attention.key_copies * 2 * queries
+    transposed = (stack.distances > 0) * queries * stack.key_length / stack.length  # keys, as queries multiply them
+    copies = exchanged + attention.key_copies * 2 * queries + transposed
     angles = model.rotary * positions * 2 * model.head_dim * work.kernels.angle_bytes
     # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.
     heads = positions * model.heads / layout.tensor
@@ -255,11 +282,11 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     scores = np.where(kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
     scaled = np.where(model.grouped | (model.rotary > 0), 0.0, model.head_dim)  # queries that are no copy already
     scaled = scaled * np.maximum(model.biased_queries, 1)
-    written = heads * (stack.length * share * attention.score_bytes + (scaled + model.kept_distance_rows) * width)
+    written = heads * (stack.key_length * share * attention.score_bytes + (scaled + model.kept_distance_rows) * width)
     scores = np.where(attention.score_bytes > 0, written, scores)
     scores = scores + work.kept_score_biases * heads * stack.length * width
-    scores = scores + positions / work.step.micro_sequences * stack.length * share * attention.pair_bytes
-    scores = scores + positions * stack.length * attention.row_pair_bytes
+    scores = scores + positions / work.step.micro_sequences * stack.key_length * share * attention.pair_bytes
+    scores = scores + positions * stack.key_length * attention.row_pair_bytes
     # Sines and cosines of distances, and what each head makes of them.
     scores = scores + stack.distances * width * (model.hidden + queries / (layout.tensor * layout.context))
     return positions * width * copies / layout.tensor + angles + scores + _distance_vectors(work) / layout.context

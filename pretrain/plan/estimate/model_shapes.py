@@ -12,7 +12,7 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
-from pretrain.model_spec.flops import num_distances
+from pretrain.model_spec.flops import mean_keys, num_distances
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, KernelShapes, LayerStack, ModelShapes
@@ -108,7 +108,8 @@ def layer_stacks(model: Model, layers: Array, backward_layers: Array, predicts: 
             patterns = [model.attention.of_layer(layer) for layer in range(depth)]
             shapes = {
                 "length": length,
-                "keys": np.mean([pattern.mean_keys(length, bool(is_decoder)) for pattern in patterns]).item(),
+                "memory": model.memory_length,
+                "keys": np.mean([mean_keys(model, pattern, length, bool(is_decoder)) for pattern in patterns]).item(),
                 "distances": num_distances(model, length),
                 "computed_keys": np.mean(
                     [pattern.computed_keys(length, bool(is_decoder)) for pattern in patterns]
@@ -178,7 +179,8 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     writes_scores = drops or model.needs_explicit_scores
     patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
     if writes_scores:
-        shares = [1.0 if biased else _score_share(pattern, model) for pattern in patterns]
+        every_key = biased or model.adds_distance_scores
+        shares = [1.0 if every_key else _score_share(pattern, model) for pattern in patterns]
         key_copies = [float(share < 1) for share in shares]
     else:
         shares, key_copies = [1.0], [_key_copies(pattern, model, on_cpu) for pattern in patterns]
@@ -187,8 +189,10 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     row_pairs = 0.0
     if model.adds_distance_scores:  # likewise, and whether its segments differ, and its mask
         of_rows = "order" in config.objective.columns
-        row_pairs = (9.0 if of_rows else 0.0) + 8.0 * ("segments" in config.objective.columns)
-        rows, pairs = (0.0, 0.0) if of_rows else (8.0, 1.0)
+        row_pairs = (9.0 if of_rows else 1.0 if model.memory_length else 0.0) + 8.0 * (
+            "segments" in config.objective.columns
+        )
+        rows, pairs = (0.0, 0.0) if of_rows else (8.0, 0.0 if model.memory_length else 1.0)
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
     capped = width if model.attention_logit_softcap is not None else 0.0
     dropped = mask_bytes + width if drops else rounded
@@ -204,6 +208,8 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         max_score_share=max(shares),
         row_pair_bytes=row_pairs,
         pair_bytes=pairs + rows,
+        score_gradient_bytes=8.0 if model.adds_distance_scores else 0.0,
+        freed_score_bytes=dropped,
     )
 
 

@@ -129,6 +129,8 @@ class LayerStack(Entries):
     """layers among them with a backward pass: the others lie below everything that is trained, [n, s]"""
     length: Array
     """positions of a sequence, [n]"""
+    memory: Array
+    """positions before each sequence whose keys and values its layers make again, [n]"""
     keys: Array
     """keys that a query sees, averaged over positions and layers, [n]"""
     distances: Array
@@ -137,6 +139,11 @@ class LayerStack(Entries):
     """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
     encoder_length: Array
     """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
+
+    @property
+    def key_length(self) -> Array:
+        """Positions that have keys: those of a sequence, and of the memory before it."""
+        return self.length + self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +268,11 @@ class AttentionShapes(Entries):
     """bytes of each pair of a query and a key, in each row of a micro-batch and for all heads"""
     pair_bytes: Array
     """bytes of each pair of query and key that has a score, for all heads and rows together"""
+    score_gradient_bytes: Array
+    """bytes of each score that the backward pass of a softmax takes, in models of a vocabulary small enough that the
+    loss takes less"""
+    freed_score_bytes: Array
+    """bytes of `score_bytes` that are free by then"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ CLUSTERS = {
     "albert": 512, "bert/base": 16, "bert/large": 64, "bloom": 384, "ctrl": 256,
     "deberta/base": 64, "deberta/large": 96, "gemma2/2b": 512, "gemma2/9b": 4096,
     "gemma2/27b": 6144, "gpt": 8, "llama1": 2048, "llama2": 2048, "roberta": 1024, "smollm2": 256, "transformer": 8,
-    "sparse-transformer": 8, "xlm": 64, "xlm-r": 500,
+    "sparse-transformer": 8, "transformer-xl": 2, "xlm": 64, "xlm-r": 500,
 }  # fmt: skip
 GPUS = 512
 WAITS = ("tolist at pretrain/engine/megatron/engine.py", "tolist at pretrain/engine/optimizer/totals.py")
@@ -38,13 +38,17 @@ def _names(folder: str) -> list[str]:
     return sorted(f"{path.parent.name}/{path.stem}" for path in paths if path.stem != "common")
 
 
-WITH_MEMORY = ("transformer-xl",)  # refused: a rehearsal has one row's keys
 DEBUG = _names("debug")
 QUICK = [
     name for name in DEBUG if name.partition("/")[2] not in ("arithmetic", "demo", "ladder", "topics")
 ]  # GPTs, too
+MEMORY_SETTINGS = [
+    "parallel.recompute=full", "parallel.recompute=selective", "parallel.tensor=2", "parallel.pipeline=2",
+    "precision=fp32 parallel.zero=0", "model.attention_dropout=0.1", "model.memory_length=1600 batch.micro_sequences=1",
+    "model.attention.pattern=[banded] model.attention.window=100",
+]  # fmt: skip
 NO_RUNS = ("debug", "data", "cluster", "finetune")
-PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in (*NO_RUNS, *WITH_MEMORY)]
+PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in NO_RUNS]
 
 
 def _with_teacher(config: RunConfig) -> RunConfig:
@@ -66,8 +70,8 @@ def _most_gpus(config: RunConfig, most: int) -> int:
     raise AssertionError(f"no layout on up to {most} GPUs")
 
 
-def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...]) -> None:
-    config = with_vocabulary(_with_teacher(load(RunConfig, name, ["run.dir=unused"])))
+def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...], *settings: str) -> None:
+    config = with_vocabulary(_with_teacher(load(RunConfig, name, ["run.dir=unused", *settings])))
     gpus = _most_gpus(config, most_gpus)
     if plan_layout(config, gpus).pipeline == 1:
         ranks = ("last",)  # others differ in what they read alone
@@ -78,6 +82,12 @@ def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...]) -> None:
         assert rank.left_bytes == 0
         assert all(cause.startswith(WAITS) and count == 1 for cause, count in rank.waits.items())
         assert_planned(name, rank, planned)
+
+
+@pytest.mark.parametrize("settings", only(["parallel.recompute=full"], MEMORY_SETTINGS))
+def test_memory_of_rows_is_planned_on_each_layout(settings: str) -> None:
+    """The pass of a layer has keys of memory, which are made anew."""
+    assert_rehearses("transformer-xl/enwik8", 2, ("first", "last"), *settings.split())
 
 
 def assert_planned(name: str, rank: RankRehearsal, planned: PlannedRank) -> None:
