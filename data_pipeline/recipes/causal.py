@@ -1,15 +1,15 @@
 """GPT's objective: windows of the stream, each token labelled with the next. Packed, rows of whole documents instead
-(`best_fit.py`)."""
+(`best_fit.py`), or windows in which no document sees another (`document_windows.py`)."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
@@ -17,6 +17,7 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Recipe, check_dataset, one_span_per_sample
 from data_pipeline.recipes.best_fit import BestFitRecipe
+from data_pipeline.recipes.document_windows import DocumentWindowsRecipe
 from data_pipeline.recipes.objective import ModelShape, NextTokenObjective
 from data_pipeline.recipes.windows import inputs_and_labels, num_windows
 from data_pipeline.tokenizers.base import Tokenizer
@@ -33,6 +34,22 @@ class Causal(NextTokenObjective):
         description="windows of the text, documents end to end and each cut where a window ends (GPT-3); or best_fit: "
         "rows of whole documents with a little padding, each document seen by itself alone",
     )
+    document_mask: bool = Field(
+        default=False,
+        description="with packing windows: tokens attend to their own document alone, which has positions of its own, "
+        "and the first token of a document is no label",
+    )
+
+    @model_validator(mode="after")
+    def _masks_what_is_not_apart(self) -> Self:
+        if self.document_mask and self.packing == "best_fit":
+            raise ValueError("document_mask does nothing with packing=best_fit, whose documents are apart")
+        return self
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`."""
+        return super().columns | ({"documents"} if self.document_mask else set())
 
     def settings(self) -> dict[str, Any]:
         """Without the name: the orders of runs of version 0.1.0, where it was every objective's default, stay."""
@@ -44,6 +61,8 @@ class Causal(NextTokenObjective):
         """See `Objective`."""
         if self.packing == "best_fit":
             return BestFitRecipe(self, sequence_length, tokenizer.vocabulary_size)
+        if self.document_mask:
+            return DocumentWindowsRecipe(self, sequence_length, tokenizer.vocabulary_size)
         return CausalRecipe(sequence_length, tokenizer.vocabulary_size)
 
 

@@ -270,9 +270,10 @@ class RunConfig(Section):
             raise ValueError(
                 f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
             )
-        if getattr(objective, "packing", None) == "best_fit" and not model.capabilities.packing:
+        if "documents" in objective.columns and not model.capabilities.packing:
             having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
-            raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {model.family}")
+            key = "document_mask=true" if getattr(objective, "document_mask", False) else "packing=best_fit"
+            raise ValueError(f"objective.{key} is for the {having} family: leave it out for {model.family}")
         if "next_sentence" in objective.columns and not (model.segments > 1 and model.binary_head):
             raise ValueError(
                 f"objective.{objective.loss} makes samples of two segments and asks whether the second follows: set "
@@ -317,9 +318,10 @@ class RunConfig(Section):
                     f"model.memory_length keeps states of each row for the row that continues it, and {key} is not "
                     f"supported with that: set it to {instead}, or model.memory_length=0"
                 )
-        if self.objective.name != "causal" or getattr(self.objective, "packing", None) == "best_fit":
+        if self.objective.name != "causal" or "documents" in self.objective.columns:
             raise ValueError(
-                "model.memory_length is for rows that continue each other: use objective.name=causal without packing"
+                "model.memory_length is for rows that continue each other: use objective.name=causal without packing "
+                "and document_mask"
             )
         for skip in self.run.skipped:
             if skip.sample % self.batch.sequences or skip.samples % self.batch.sequences:

@@ -117,7 +117,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "data_pipeline.recipes": (
         "base bins windows",
         "objective",
-        "best_fit chat_template class_labels input_format masking targets",
+        "best_fit chat_template class_labels document_windows input_format masking targets",
         "labelled",
         "causal control corruption instructions pairs permuted segments spans tagging choice text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",

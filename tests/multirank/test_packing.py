@@ -162,7 +162,7 @@ def _curves(sections: dict[str, Any], parallels: list[dict[str, Any]]) -> list[A
 
 def _departures(layouts: dict[str, dict[str, Any]], **sections: Any) -> dict[str, float]:
     """Largest difference of losses and gradient norms from one rank."""
-    sections["objective"] = PACKED
+    sections = {"objective": PACKED, **sections}
     (expected,) = run_ranks(1, _curves, sections, [{}])[0]
     curves = run_ranks(4, _curves, sections, list(layouts.values()))[0]
     assert np.ptp(np.array(expected)[:, 0]) > 1e-3, "weights change"
@@ -177,6 +177,15 @@ def test_packed_rows_train_alike_on_every_layout() -> None:
 @pytest.mark.slow
 def test_packed_rows_train_alike_on_more_layouts_with_dropout() -> None:
     departures = _departures(LAYOUTS | MORE, model={**_MODEL, **DROPOUT})
+    assert max(departures.values()) <= TOLERANCE, departures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_windows_of_masked_documents_train_alike_on_every_layout(family: str) -> None:
+    llama = {"positions": {"name": "rotary"}, "family": "llama", "activation": "gated_silu", "norm_type": "rms"}
+    model = {**_MODEL, **(llama if family == "llama" else DROPOUT)}
+    departures = _departures(LAYOUTS | MORE, model=model, objective={"document_mask": True})
     assert max(departures.values()) <= TOLERANCE, departures
 
 

@@ -23,6 +23,7 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("gpt", "objective.name=masked", "does not suit model.family=gpt: use causal"),
         ("gpt", "model.activation=relu", None),
         ("gpt", "objective.packing=best_fit", None),
+        ("gpt", "objective.document_mask=true", None),
         ("bert", "objective.packing=best_fit", "objective.packing=best_fit does nothing with objective.name=masked"),
         ("gpt", "model.norm_type=rms", "model.norm_type=rms is not in the gpt family"),
         ("gpt", "model.segments=2", "are BERT's"),

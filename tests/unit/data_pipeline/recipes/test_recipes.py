@@ -16,6 +16,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream, load
 from data_pipeline.recipes.base import Recipe, generator
+from data_pipeline.recipes.best_fit import BestFitRecipe
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.corruption import CorruptedWindows
 from data_pipeline.recipes.objective import Objective
@@ -28,6 +29,7 @@ LENGTH = 48
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"name": "causal"},
     "packed": {"name": "causal", "packing": "best_fit"},
+    "document windows": {"name": "causal", "document_mask": True},
     "control": {"name": "control", "codes": {"set": "a code"}},
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
@@ -46,7 +48,19 @@ CASES: dict[str, dict[str, Any]] = {
     "tlm": {"name": "tlm"},
 }
 OF_PAIRS = ("pairs", "tlm")
-OTHERS = ("causal", "packed", "control", "roberta", "whole words", "bert", "electra", "xlnet", "albert", "tlm")
+OTHERS = (
+    "causal",
+    "packed",
+    "document windows",
+    "control",
+    "roberta",
+    "whole words",
+    "bert",
+    "electra",
+    "xlnet",
+    "albert",
+    "tlm",
+)
 TO_TARGET = [name for name in CASES if name not in OTHERS]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
@@ -334,7 +348,7 @@ def shown_text(stream: SampleStream, row: Rows) -> list[int]:
     labels = row.labels[row.loss_mask == 1]
     known = stream.datasets[0].manifest.tokenizer
     name = objective_of(stream)
-    if row.documents is not None:
+    if isinstance(stream.recipe, BestFitRecipe):
         mine = [row.documents == number for number in range(row.documents.max() + 1)]
         return [token for own in mine for token in [*row.tokens[own].tolist(), int(row.labels[own][-1])]]
     if name == "control":
