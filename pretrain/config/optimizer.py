@@ -54,11 +54,19 @@ class _TwoMoments(OptimizerSettings):
     )
 
 
-class AdamWOptimizer(_TwoMoments):
+class _Adam(_TwoMoments):
+    bias_correction: bool = Field(
+        True,
+        description="divide the moments by 1 - beta^updates, as they begin at zero; false: do not (the authors' BERT "
+        "and ELECTRA)",
+    )
+
+
+class AdamWOptimizer(_Adam):
     name: Literal["adamw"] = "adamw"
 
 
-class AdamOptimizer(_TwoMoments):
+class AdamOptimizer(_Adam):
     """AdamW with the decay added to the gradient (docs/optimizers.md)."""
 
     name: Literal["adam"] = "adam"

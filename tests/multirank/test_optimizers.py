@@ -26,6 +26,7 @@ EMBEDDING = "embedding.word_embeddings.weight"
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"name": "adam", "learning_rate": 1e-3, "eps": 1e-6, "weight_decay": 0.1},
+    "adamw uncorrected": {"name": "adamw", "learning_rate": 1e-3, "eps": 1e-6, "bias_correction": False},
     "lamb": {"name": "lamb", "learning_rate": 3e-2, "eps": 1e-6, "weight_decay": 0.1},
     "adagrad": {"name": "adagrad", "learning_rate": 3e-2, "weight_decay": 0.1, "initial_accumulator_value": 1e-3},
     "adafactor": {"name": "adafactor", "learning_rate": 3e-2},
@@ -55,6 +56,7 @@ Cells = dict[str, list[str]]
 TABLE: Cells = {optimizer: list(LAYOUTS) for optimizer in OPTIMIZERS}
 SOME: Cells = {
     "adam": ["one rank", "data 2, zero 2"],
+    "adamw uncorrected": ["one rank", "data 2, zero 2", "pipeline 2 x data 2, zero 1"],
     "lamb": ["one rank", "pipeline 2 x data 2 + virtual 2, zero 2"],
     "adagrad": ["one rank", "pipeline 2 x data 2, zero 1"],
     "adafactor": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
@@ -160,6 +162,14 @@ def _adam(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t:
     return w - settings.learning_rate * m / (v**0.5 + settings.eps)
 
 
+def _uncorrected(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    """google-research/electra, model/optimization.py, whose moments are as they are."""
+    state["exp_avg"] = settings.beta1 * state.get("exp_avg", 0) + (1 - settings.beta1) * g
+    state["exp_avg_sq"] = settings.beta2 * state.get("exp_avg_sq", 0) + (1 - settings.beta2) * g**2
+    u = state["exp_avg"] / (state["exp_avg_sq"] ** 0.5 + settings.eps)
+    return w - settings.learning_rate * (u + settings.weight_decay * w if w.dim() == 2 else u)
+
+
 def _adagrad(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t: int) -> Tensor:
     """Duchi et al. 2011, figure 1, with what TensorFlow's begins with."""
     state["sum_sq"] = state.get("sum_sq", 0) + g**2
@@ -171,6 +181,7 @@ def _adagrad(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State,
 
 RULES: dict[str, Callable[[Optimizer, str, Tensor, Tensor, State, int], Tensor]] = {
     "adam": _adam,
+    "adamw": _uncorrected,
     "lamb": _lamb,
     "adagrad": _adagrad,
     "adafactor": _adafactor,

@@ -15,6 +15,8 @@ from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+_VERY_MANY = 1e30
+"""updates: fp32 has no greater number next to it that one more would make"""
 
 
 def adam(settings: AdamOptimizer | AdamWOptimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -50,9 +52,16 @@ def set_rates(settings: Optimizer, groups: Iterable[dict[str, Any]], learning_ra
         group["weight_decay"] = settings.weight_decay * group["wd_mult"] * joined
 
 
-def adam_state(main: Tensor) -> dict[str, Tensor]:
+def counted(settings: Optimizer, updates: int) -> float:
+    """What torch's Adam is to take for the number of updates so far. It divides the moments by 1 - beta^updates, which
+    is 1 after very many: where there is no bias correction, there have been so many from the start."""
+    corrects = isinstance(settings, AdamOptimizer | AdamWOptimizer) and settings.bias_correction
+    return float(updates) if corrects else _VERY_MANY
+
+
+def adam_state(settings: Optimizer, main: Tensor) -> dict[str, Tensor]:
     """Before the first step: zeros. torch would make it lazily, too late to load into."""
     return {
-        "step": torch.tensor(0.0, device=main.device),  # where torch's fused kernel wants it
+        "step": torch.tensor(counted(settings, 0), device=main.device),  # where torch's fused kernel wants it
         **{name: torch.zeros_like(main, memory_format=torch.preserve_format) for name in MOMENTS},
     }

@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pretrain.config.optimizer import Optimizer
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, Rule
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
@@ -98,6 +100,7 @@ class OptimizerState(ABC):
     generator_chunks: Sequence[Any] = ()
     optimizer: Any
     """megatron-core's or DeepSpeed's, around the optimizer of torch that is its `optimizer`"""
+    _settings: Optimizer
     _rule: Rule | None
     """None: torch's Adam makes the step"""
     _updates = 0
@@ -115,7 +118,7 @@ class OptimizerState(ABC):
             self._rule.updates = updates
         else:
             for spec, state in self._adam_states():
-                state["step"].fill_(float(max(0, updates - spec.frozen_updates)))
+                state["step"].fill_(adam.counted(self._settings, max(0, updates - spec.frozen_updates)))
         self._publish()
 
     def _count_update(self) -> None:
@@ -123,7 +126,7 @@ class OptimizerState(ABC):
         if self._rule is None:
             for spec, state in self._adam_states():
                 if self._is_still_frozen(spec):
-                    state["step"].zero_()
+                    state["step"].fill_(adam.counted(self._settings, 0))
         self._updates += 1
 
     def _is_still_frozen(self, spec: ParameterSpec) -> bool:

@@ -63,6 +63,7 @@ class DeepSpeedSharding(OptimizerState):
         self.frozen = FrozenParameters(parameters, groups.replica_group)
         self._parameter_of = {parameter.value: parameter for parameter in parameters}
         self._offloads = config.parallel.offload_optimizer
+        self._settings = config.optimizer
         self._rule = find_rule(config, self.parameters, groups, device, self.replicated)
         self._keeps = False
         self._kept: list[ParameterRange] = []
@@ -70,14 +71,13 @@ class DeepSpeedSharding(OptimizerState):
     def _torch_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed wraps. Parameters that several pipeline stages hold, each among other ones, get
         groups of their own, so that each of these stages cuts them at the same positions."""
-        settings = self.config.optimizer
         groups = adam.parameter_groups([p for p in self.parameters if not p.tied])
         for stages in ("ends", "all"):
             alike = sorted((p for p in self.parameters if p.stages == stages), key=lambda p: p.name)
             groups += adam.parameter_groups(alike)
-        if isinstance(settings, AdamOptimizer | AdamWOptimizer):
-            return adam.adam(settings, groups)
-        return NullOptimizer(groups, settings.learning_rate)
+        if isinstance(self._settings, AdamOptimizer | AdamWOptimizer):
+            return adam.adam(self._settings, groups)
+        return NullOptimizer(groups, self._settings.learning_rate)
 
     @property
     def _shared_arguments(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class DeepSpeedSharding(OptimizerState):
     def _make_moments(self) -> None:
         """Makes Adam's moments of the flat groups of weights. (A rule makes its own.)"""
         for main in self._mains if self._rule is None else ():
-            self.optimizer.optimizer.state[main] = adam.adam_state(main)
+            self.optimizer.optimizer.state[main] = adam.adam_state(self._settings, main)
 
     @property
     def names(self) -> dict[nn.Parameter, str]:
@@ -146,7 +146,7 @@ class DeepSpeedSharding(OptimizerState):
         scale([self._gradient(flat) for flat in self.flats], factor)
 
     def update(self, learning_rate: float) -> None:
-        adam.set_rates(self.config.optimizer, self.optimizer.param_groups, learning_rate, self._updates)
+        adam.set_rates(self._settings, self.optimizer.param_groups, learning_rate, self._updates)
         if self._keeps:  # DeepSpeed frees them once they are applied
             self._kept = [ParameterRange(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
         if self._rule is not None:

@@ -96,7 +96,7 @@ class MegatronSharding(OptimizerState):
             group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
         inner = self.optimizer.optimizer  # which never makes a step if there is a rule; None where nothing is trained
         for main in (main for group in self.optimizer.param_groups for main in group["params"] if self._rule is None):
-            inner.state[main] = adam.adam_state(main)
+            inner.state[main] = adam.adam_state(settings, main)
 
     def begin(self, keeps_gradients: bool) -> None:
         for chunk in self._all_chunks:
