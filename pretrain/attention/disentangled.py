@@ -11,12 +11,12 @@ Shapes: B batch, H heads, Q queries, K keys, D head width, R rows of the tables.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pretrain.attention.patterns.base import Drop
+from pretrain.attention.pick import pick
 from pretrain.config.positions import DisentangledPositions
 
 
@@ -38,30 +38,6 @@ def bucket(distances: Tensor, settings: DisentangledPositions) -> Tensor:
     return (rows + half).clamp(0, 2 * half - 1)
 
 
-def _gathered(products: Tensor, rows: Tensor) -> Tensor:
-    """products [B, H, X, R] at rows [X, Y] -> [B, H, X, Y]"""
-    out: Tensor = _Gather.apply(products, rows)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Gather(torch.autograd.Function):
-    """torch's keeps the products for their shape alone, and sums the gradient of a row in half precision."""
-
-    @staticmethod
-    def forward(ctx: Any, products: Tensor, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.count = products.shape[-1]
-        return products.gather(-1, rows.expand(*products.shape[:2], -1, -1))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (rows,) = ctx.saved_tensors
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        sums = torch.zeros(*gradient.shape[:-1], ctx.count, dtype=wide, device=gradient.device)
-        sums.scatter_add_(-1, rows.expand_as(gradient), gradient.to(wide))
-        return sums.to(gradient.dtype), None
-
-
 @dataclass(frozen=True)
 class DisentangledAttention:
     """Attention of one layer. See `cases.DistanceVectors`."""
@@ -78,8 +54,8 @@ class DisentangledAttention:
         keys_HRD, queries_HRD = self.distances_2RHD.to(q.dtype).transpose(1, 2)
         rows_QK = bucket(-distances, self.settings)
         q = q * scale
-        scores = q @ k.mT + _gathered(q @ keys_HRD.mT, rows_QK)
-        scores = scores + _gathered(k @ (queries_HRD * scale).mT, rows_QK.mT).mT
+        scores = q @ k.mT + pick(q @ keys_HRD.mT, rows_QK)
+        scores = scores + pick(k @ (queries_HRD * scale).mT, rows_QK.mT).mT
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
         shares = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)

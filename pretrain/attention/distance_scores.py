@@ -10,13 +10,12 @@ Distances are few, so each query is multiplied with all of them once, and scores
 Shapes: B batch, H heads, Q queries, K keys, D head width, R distances.
 """
 
-from typing import Any
-
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from pretrain.attention.patterns.base import Drop
+from pretrain.attention.pick import pick
 from pretrain.attention.sinusoids import sinusoids
 from pretrain.config.positions import TransformerXlPositions
 
@@ -63,11 +62,11 @@ class DistanceScores(nn.Module):
         before_R = torch.arange(-after, furthest + 1, device=q.device)  # how far a key lies before its query
         keys_HRD = self._keys(before_R, q.dtype)
         rows = ((-distances).clamp(-after, furthest) + after).expand(scores.shape)
-        scores = scores + _picked(self._biased(q, self.distance_bias, scale) @ keys_HRD.mT, rows)
+        scores = scores + pick(self._biased(q, self.distance_bias, scale) @ keys_HRD.mT, rows)
         if self.segments is not None and self.segment_bias is not None and segments_BK is not None:
             other = (segments_BK[:, None, :, None] != segments_BK[:, None, None, :]).long().expand(scores.shape)
             of_segment = self._biased(q, self.segment_bias, scale) @ self._local_heads(self.segments).to(q.dtype).mT
-            scores = scores + _picked(of_segment, other)
+            scores = scores + pick(of_segment, other)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
         shares = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
@@ -88,24 +87,3 @@ class DistanceScores(nn.Module):
         """The rows of the heads that this rank computes over full sequences."""
         local: Tensor = parameter.chunk(self.context.size())[self.context.rank()]
         return local
-
-
-def _picked(values: Tensor, columns: Tensor) -> Tensor:
-    """`values` [..., R] at `columns` [..., K] of each row."""
-    out: Tensor = _Picked.apply(values, columns)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Picked(torch.autograd.Function):
-    """torch's `gather` keeps its input for the backward pass, of which only the shape is needed."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, columns: Tensor) -> Tensor:
-        ctx.save_for_backward(columns)
-        ctx.width = values.shape[-1]
-        return values.gather(-1, columns)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (columns,) = ctx.saved_tensors
-        return gradient.new_zeros(*gradient.shape[:-1], ctx.width).scatter_add_(-1, columns, gradient), None
