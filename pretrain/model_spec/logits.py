@@ -1,13 +1,20 @@
-"""The number of positions whose logits a rank holds at a time: one rule for the output layer, which computes them in
-chunks, and for the planner, which counts their bytes."""
+"""The number of positions whose logits a rank holds at a time, and of those that it draws noise for: one rule for what
+computes them in chunks, and for the planner, which counts their bytes."""
 
 _BYTES = 2**30
 """size of a chunk of fp32 logits"""
 _LEAST = 512
 """positions; in smaller chunks, accumulating the gradient of the weight takes a large share of the time of the matrix
 products"""
+NOISE_ENTRIES = 2**22
+"""values of noise that a rank draws at a time"""
 
 
 def positions_at_once(vocabulary: int) -> int:
     """Positions of a micro-batch in one chunk, on a rank that holds `vocabulary` rows of the output layer."""
     return max(_LEAST, _BYTES // (4 * vocabulary))
+
+
+def places_at_once(vocabulary: int) -> int:
+    """Places whose tokens are sampled at a time, on a rank that holds `vocabulary` rows of the output layer."""
+    return max(1, NOISE_ENTRIES // vocabulary)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from data_pipeline.batch import Rows
 from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.logits import places_at_once
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term
@@ -100,8 +101,9 @@ class ReplacedTokensLoss(SampledLoss):
                     logits_LBV[position_N, row_N],
                     row_B[row_N],
                     position_L[where][position_N],
-                    self._tokens.vocabulary,
-                    self._tensor_group,
+                    vocabulary=self._tokens.vocabulary,
+                    at_once=places_at_once(logits_LBV.shape[-1]),
+                    group=self._tensor_group,
                 )
             judged = self._tokens.judge_scores if scores else self._tokens.judge_sums
             return *judged(logits_LBV, labels_LB[where], mask_LB[where]), tokens_LB

@@ -24,19 +24,20 @@ def gumbel_noise(rows_N: Tensor, positions_N: Tensor, first: int, count: int) ->
 
 
 def sample(
-    logits_NV: Tensor, rows_N: Tensor, positions_N: Tensor, vocabulary: int, group: dist.ProcessGroup
+    logits_NV: Tensor, rows_N: Tensor, positions_N: Tensor, *, vocabulary: int, at_once: int, group: dist.ProcessGroup
 ) -> Tensor:  # fmt: skip
     """[N] int64: one token of each place, the same on all tensor ranks (`group`), of which each has V logits. Rows that
-    pad the vocabulary are never drawn."""
+    pad the vocabulary are never drawn. There is noise for `at_once` places at a time."""
     width = logits_NV.shape[-1]
     first = dist.get_rank(group) * width
     real = min(width, max(0, vocabulary - first))
     best_N = torch.full(rows_N.shape, -torch.inf, dtype=torch.float64, device=logits_NV.device)
     token_N = torch.full_like(rows_N, first)
-    if real and len(rows_N):
-        noisy_NV = logits_NV[:, :real].detach().double() + gumbel_noise(rows_N, positions_N, first, real)
-        best_N, index_N = noisy_NV.max(dim=-1)
-        token_N = index_N + first
+    for begin in range(0, len(rows_N) if real else 0, at_once):
+        some = slice(begin, begin + at_once)
+        noise = gumbel_noise(rows_N[some], positions_N[some], first, real)
+        best_N[some], index_N = noise.add_(logits_NV[some, :real].detach()).max(dim=-1)
+        token_N[some] = index_N + first
     if dist.get_world_size(group) == 1:
         return token_N
     bests, tokens = ([torch.empty_like(x) for _ in range(dist.get_world_size(group))] for x in (best_N, token_N))
