@@ -1,4 +1,5 @@
-"""`pretrain export CHECKPOINT_OR_RUN --to hf|peft DIR [--base NAME] [--model discriminator|generator]`"""
+"""`pretrain export CHECKPOINT_OR_RUN --to hf|peft DIR [--base NAME] [--encoder]
+[--model discriminator|generator]`"""
 
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def main(argv: list[str]) -> int:
         help="Base model that a peft export names: a directory, whose weights are compared with the run's frozen ones, "
         "or a name on the Hub, which is not checked (default: DIR/base, to which these weights are exported).",
     )
+    parser.add_argument(
+        "--encoder",
+        action="store_true",
+        help="Export the encoder alone, without its head, for DeBERTa, whose mask decoder and detector no class of "
+        "transformers has. Its last hidden states are compared instead of logits.",
+    )
     parser.add_model("export")
     parser.add_trust_code()
     options = parser.parse(argv)
@@ -38,6 +45,8 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--to {kind}: known formats are hf and peft")
     if options.base is not None and kind != "peft":
         raise ConfigError("--base names the base model of an adapter: leave it out, or export with --to peft")
+    if options.encoder and kind != "hf":
+        raise ConfigError("--encoder is for --to hf: an adapter belongs to a model with its head")
     if not directory or options.base == "":
         raise ConfigError(f"{'--base' if directory else f'--to {kind}'} '': an empty text is no path")
     check_directory(f"--to {kind}", Path(directory))
@@ -56,6 +65,8 @@ def main(argv: list[str]) -> int:
     else:
         from pretrain.checkpoint.hf.export import export
 
-        agreement = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
+        agreement = export(
+            checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.encoder
+        )
     print(f"{directory}: {agreement}")
     return 0

@@ -1,6 +1,7 @@
 """DeBERTa v3's step: replaced-token detection with gradient-disentangled embeddings, against encoders of transformers,
 and on any layout that of one rank."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import PREFIX, added_tables
 from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
 from tests.helpers.breadth import slow
@@ -172,12 +174,58 @@ def _opened(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_model_that_leaves_the_run_has_the_sum_of_both_tables(tmp_path: Path) -> None:
-    run_ranks(4, _save, tokenizer_for("bert", tmp_path), tmp_path / "checkpoints")
-    found = run_ranks(1, _opened, tmp_path / "checkpoints" / "step-00000000")[0]
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of a run on four ranks."""
+    directory = tmp_path_factory.mktemp("v3")
+    run_ranks(4, _save, tokenizer_for("bert", directory), directory / "checkpoints")
+    return directory / "checkpoints" / "step-00000000"
+
+
+def test_a_model_that_leaves_the_run_has_the_sum_of_both_tables(checkpoint: Path) -> None:
+    found = run_ranks(1, _opened, checkpoint)[0]
     total = found[WORDS] + found[PREFIX + WORDS]
     assert np.abs(found[WORDS]).max() > 0
     for suffix in ("", "exported "):
         assert np.array_equal(found[f"{suffix}discriminator"], total)
         assert np.array_equal(found[f"{suffix}generator"], found[PREFIX + WORDS])
     assert added_tables(v3_config({})) == {WORDS: PREFIX + WORDS}
+
+
+def _exported(checkpoint: Path, directory: Path) -> dict[str, Any]:
+    """How far the states of each model's encoder are from transformers', its class there, what an export with its head
+    is refused for, and the encoder's weights that come back."""
+    from transformers import AutoModel
+
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.checkpoint.state import scoring_config
+    from pretrain.evaluate.opening import build_empty, build_scorer
+
+    found: dict[str, Any] = {}
+    for model in ("discriminator", "generator"):
+        config = scoring_config(checkpoint, [], True, model)
+        scorer = partial(build_scorer, config, checkpoint)
+        with pytest.raises(ConfigError) as refused:
+            export(checkpoint, config, directory / model, scorer)
+        difference = export(checkpoint, config, directory / model, scorer, encoder=True).difference
+        theirs = AutoModel.from_pretrained(directory / model)
+        imported, warnings = read_config(directory / model, directory / f"{model}-run"), []
+        engine = build_empty(imported)
+        import_hf(directory / model, imported, engine, warnings.append)
+        words = engine.state()[f"model/{WORDS}"].pieces[0].value.numpy().copy()
+        found[model] = difference, type(theirs).__name__, str(refused.value), words, warnings
+    return found
+
+
+def test_encoders_are_exported_without_the_heads_that_transformers_lacks(checkpoint: Path, tmp_path: Path) -> None:
+    tables = run_ranks(1, _opened, checkpoint)[0]
+    found = run_ranks(1, _exported, checkpoint, tmp_path)[0]
+    for model, (difference, name, refused, words, warnings) in found.items():
+        assert 0 < difference < 1e-4
+        assert name == "DebertaV2Model"
+        assert "its encoder can (export --encoder)" in refused
+        assert np.array_equal(words[:OF_TOKENIZER], tables[model][:OF_TOKENIZER])
+        assert any("lm_predictions" in warning for warning in warnings), "they are initialized randomly"
+    assert "replaced token detection" in found["discriminator"][2]
+    assert "model.mask_decoder_layers=2" in found["generator"][2]

@@ -25,8 +25,8 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
 from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
-from pretrain.checkpoint.hf.heads import decoder_padding, with_head
+from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for
+from pretrain.checkpoint.hf.heads import decoder_padding, headless, with_head, without_head
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
@@ -42,19 +42,24 @@ WEIGHTS = "model.safetensors"
 
 
 def export(
-    checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], Engine]
+    checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], Engine], encoder: bool = False
 ) -> Agreement:  # fmt: skip
     """Writes `directory` (weights, config, generation config, tokenizer, the chat template of an imported run, model
-    card) from a verified checkpoint.
-    `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ; raises ConfigError for a
-    model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
+    card) from a verified checkpoint; of its `encoder` alone, if so.
+    `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ, or an encoder's last
+    hidden states; raises ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate
+    does not pass."""
     tensors = MergedTensors(checkpoint, Manifest.read(checkpoint), config)
     with directory_for_export(directory) as temporary:
-        family, described, end = write_model(checkpoint, config, temporary, tensors)
-        batch = rows_for(config, described, end)
-        logits = our_answers(scorer(), config.model, batch)
-        hf_model = load_written(family, config.model, temporary)
-        agreement = pass_gate("exported", logits, hf_model, batch, config.model)
+        family, described, end = write_model(checkpoint, config, temporary, tensors, encoder)
+        if encoder:
+            batch, model = encoder_rows(config), headless(config.model)
+            answers = last_states(scorer(), model, batch)
+        else:
+            batch, model = rows_for(config, described, end), config.model
+            answers = our_answers(scorer(), model, batch)
+        hf_model = load_written(family, model, temporary)
+        agreement = pass_gate("exported", answers, hf_model, batch, model)
         if hf_model.can_generate():
             hf_model.generation_config.save_pretrained(temporary)
         (temporary / "README.md").write_text(
@@ -84,14 +89,16 @@ def directory_for_export(directory: Path) -> Iterator[Path]:
 
 
 def write_model(
-    checkpoint: Path, config: RunConfig, directory: Path, tensors: "FullTensors"
+    checkpoint: Path, config: RunConfig, directory: Path, tensors: "FullTensors", encoder: bool = False
 ) -> tuple[HfFamily, PretrainedConfig, int]:
-    """Writes config, tokenizer, chat template and weights into `directory`. Returns the family with the run's head, its
-    config, and the id that ends a text of the run's rows (-1: none)."""
+    """Writes config, tokenizer, chat template and weights into `directory`. Returns the family with the run's head, or
+    of its `encoder` alone, its config, and the id that ends a text of the run's rows (-1: none)."""
     family = hf_family_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     specials = config.objective.specials(tokenizer)
-    if config.model.task_head is not None:
+    if encoder:
+        family = without_head(family)
+    elif config.model.task_head is not None:
         pad = decoder_padding(config.model, config.objective, tokenizer)
         family = with_head(family, config.objective, pad)
     described = family.hf_config(config.model, specials)

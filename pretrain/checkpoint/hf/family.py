@@ -74,6 +74,9 @@ class HfFamily:
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
     heads: Mapping[str, HfHead | str] = field(default_factory=dict)
     """classes of fine-tuned models by kind (`heads.Kind`), or why the class computes something else"""
+    encoder: Any = None
+    """class of the encoder without a head, whose tensors have names without the first part of those of `links`; None:
+    encoders are exported with their heads"""
     fan_in_fan_out: bool = False
     """whether layers are Conv1D, which keeps weights [inputs, outputs]; PEFT's name"""
     padded: bool = True

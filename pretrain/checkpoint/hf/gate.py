@@ -14,13 +14,15 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from data_pipeline.batch import RIGHT_CHOICE, WRONG_CHOICE, Rows
+from data_pipeline.recipes.masked import Masked
+from pretrain.checkpoint.hf.heads import headless
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
-from pretrain.engine.base import InspectEngine
+from pretrain.engine.base import HiddenStateEngine, InspectEngine
 from pretrain.errors import RunError
 
 GATE = 1e-4
@@ -96,6 +98,18 @@ def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None, end: 
     if not hf_family_of(model).padded and rows.attention_mask is not None:
         rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
     return rows
+
+
+def encoder_rows(config: RunConfig) -> Rows:
+    """Synthetic rows for the encoder of a run, whatever its head."""
+    masked = Masked(noise_density=0.15)
+    return rows_for(config.model_copy(update={"model": headless(config.model), "objective": masked, "generator": None}))
+
+
+def last_states(engine: HiddenStateEngine, model: Model, batch: Rows) -> tuple[Tensor, ...]:
+    """The last hidden states of an encoder, without what a mask decoder makes of them."""
+    states = engine.hidden_states(batch, "encoder", [model.layers], pooled=False)
+    return (torch.from_numpy(states[:, :, 0]),)
 
 
 def head_rows_for(config: RunConfig, hf_config: PretrainedConfig, end: int = -1) -> Rows:
@@ -251,7 +265,7 @@ def hf_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Te
     if hasattr(outputs, "prediction_logits"):
         answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits
         return outputs.prediction_logits, answers.flip(1)
-    return (outputs.logits,)
+    return (outputs.logits if hasattr(outputs, "logits") else outputs.last_hidden_state,)
 
 
 def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str, Tensor]:

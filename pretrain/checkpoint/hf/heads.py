@@ -53,9 +53,10 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
     head = family.heads.get(kind)
     if not isinstance(head, HfHead):
         why = "" if head is None else f", as {head}"
+        without = "" if family.encoder is None else "; its encoder can (export --encoder)"
         raise ConfigError(
             f"a {family.model_type} model for {objective.name} has no class for {_KINDS[kind]} in Hugging Face's "
-            f"transformers that computes the same{why}: it cannot be exported"
+            f"transformers that computes the same{why}: it cannot be exported{without}"
         )
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
@@ -110,6 +111,32 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
         head_prefixes=(*(f"{name}." for name in prefixes), *family.head_prefixes),
         left_out=lambda model, values: _left_out(head, model, values),
     )
+
+
+def without_head(family: HfFamily) -> HfFamily:
+    """The family's encoder alone. Raises ConfigError for a family that is exported with its head."""
+    if family.encoder is None:
+        raise ConfigError(
+            f"a {family.model_type} model is exported with its head, and transformers reads its encoder from that: "
+            "leave out --encoder"
+        )
+
+    def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
+        described = family.hf_config(headless(model), specials)
+        described.architectures = [family.encoder.__name__]
+        return described
+
+    def links(model: Model) -> Iterator[Link]:
+        for link in family.links(headless(model)):
+            if not link.mcore_names[0].startswith(_OF_TOKENS):
+                yield replace(link, hf_names=tuple(name.partition(".")[2] for name in link.hf_names))
+
+    return replace(family, model_class=family.encoder, hf_class=None, hf_config=hf_config, links=links)
+
+
+def headless(model: Model) -> Model:
+    """`model` without a task head and without what is there to predict tokens alone."""
+    return model.model_copy(update={"task_head": None, "mask_decoder_layers": 0})
 
 
 def decoder_padding(model: Model, objective: Objective, tokenizer: Tokenizer) -> int | None:
