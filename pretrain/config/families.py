@@ -40,6 +40,8 @@ class Capabilities:
     """where queries and values have a bias, keys have one too, and so have keys of distances"""
     mask_decoder: bool = False
     """the last layer may be repeated before tokens are predicted (`model.mask_decoder_layers`)"""
+    convolution: bool = False
+    """a convolution may be beside the first layer (`model.convolution`)"""
     generator: bool = False
     """it may be trained beside a generator that replaces tokens"""
     detector_context: bool = False
@@ -157,6 +159,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=1,
         pooler="activation",
         mask_decoder=True,
+        convolution=True,
         generator=True,
         detector_context=True,
         positions=("disentangled",),

@@ -36,7 +36,8 @@ def training_flops_per_token(model: Model) -> float:
     DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each. Shared
     layers count each time they are computed. Factorized embeddings count with their own width in place of `hidden`,
     and so do their projections. The mask decoder counts as its uses of the last layer, whose keys and values are those
-    of one use. Keys and values of memory, made again in each step, count too.
+    of one use, a convolution as three products of hidden * hidden. Keys and values of memory, made again in each step,
+    count too.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.dim_per_head
@@ -57,6 +58,8 @@ def training_flops_per_token(model: Model) -> float:
         keys = model.attention.of_layer(encoder_layers - 1).mean_keys(inputs, False)
         of_one = weights - 2 * shared + scores * (keys + model.distance_rows)
         multiply_adds += (model.mask_decoder_layers - 1) * inputs * of_one
+    if model.convolution is not None:
+        multiply_adds += inputs * 3 * model.hidden * model.hidden
     head = 0
     if model.task_head is not None:
         head += model.hidden * (model.task_head.outputs + (model.hidden if model.has_pooler else 0))

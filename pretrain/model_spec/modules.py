@@ -27,6 +27,8 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
             if model.shared_layers and number:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             specs += of_layer
+            if model.convolution is not None and not number:
+                specs += _at(depth, f"{name}convolution.", convolution(model))
             if number == layers - 1 and model.norm_first:
                 specs += _at(depth, _final_norm(model, name), norm(model))
     specs += _distances_of_chunks(model)
@@ -129,6 +131,13 @@ def distances(model: Model) -> Iterator[ParameterSpec]:
     yield _matrix("weight", (model.distance_rows, model.hidden), (None, None), init)
     if isinstance(model.positions, DisentangledPositions) and model.positions.norm:
         yield from _under("norm.", norm(model))
+
+
+def convolution(model: Model) -> Iterator[ParameterSpec]:
+    """A convolution over three positions, as one matrix of their features, and the norm of its sum with the layer's
+    output."""
+    yield from _under("kernel.", _replicated_linear(model, 3 * model.hidden, model.hidden))
+    yield from _under("norm.", norm(model))
 
 
 def _distances_of_chunks(model: Model) -> Iterator[ParameterSpec]:

@@ -22,6 +22,7 @@ from pretrain.attention.cache import KeyValueCache, Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout, layer_parts
+from pretrain.models.convolution import Convolution
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
 from pretrain.models.inputs import PreviousRows
@@ -83,6 +84,7 @@ class Layer(TransformerLayer):
         self.model, self.reads_memory = model, self.part == "decoder" and model.has_encoder
         last = self.layer_number in (encoder_layers, encoder_layers + decoder_layers)
         self.final = final(config) if last and model.norm_first else None
+        self.convolution = Convolution(model, config) if model.convolution is not None and not number else None
 
     def forward(self, x_PBH: Tensor, *others: Tensor, inputs: LayerInputs) -> Tensor:
         """Its part of the stream, after this layer's work; `others` are what `others_of` chooses."""
@@ -100,6 +102,8 @@ class Layer(TransformerLayer):
             context_mask=inputs.memory,
             attention_bias=self._bias_inputs(given),
         )
+        if self.convolution is not None:
+            x = self.convolution(x_PBH, x, own)
         if self.final is not None:
             x = self.final(x)
         out: Tensor = x

@@ -73,10 +73,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "objective": {"name": "masked"},
     },
     "deberta_v2": {
-        "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0}, "objective": {"name": "masked"},
+        "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0, "convolution": "gelu"},
+        "objective": {"name": "masked"},
     },
     "deberta-decoder": {
-        "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0, "mask_decoder_layers": 2},
+        "model": _DEBERTA | _BUCKETS | {
+            "family": "deberta_v2", "segments": 0, "convolution": "tanh", "mask_decoder_layers": 2,
+        },
         "objective": {"name": "masked"},
     },
     "roformer": {

@@ -21,8 +21,10 @@ from tests.helpers.tiny import ROWS, build_engine
 Weights = dict[str, Tensor]
 LENGTH = 20
 V1 = {"family": "deberta", "segments": 0, "mask_decoder_layers": 3} | {
-    "positions": {"name": "disentangled", "max_distance": 6}
+    "positions": {"name": "disentangled", "max_distance": 6},
+    "convolution": None,
 }
+CONVOLUTION = "encoder.layers.0.convolution"
 
 
 # The reference: of one sequence at a time, so that there is no padding.
@@ -78,6 +80,11 @@ def _layer(w: Weights, name: str, queries: Tensor, content: Tensor, table: Tenso
     return _norm(w, f"{name}.mlp_bda.norm", x + out, model)
 
 
+def _convolved(w: Weights, x: Tensor) -> Tensor:
+    kernel = w[f"{CONVOLUTION}.kernel.weight"].unflatten(1, (3, -1)).transpose(1, 2)
+    return F.conv1d(x.T[None], kernel, w[f"{CONVOLUTION}.kernel.bias"], padding=1)[0].T.tanh()
+
+
 def _logits(w: Weights, tokens: Tensor, model: Model) -> Tensor:
     words = w["embedding.word_embeddings.weight"]
     x = words[tokens]
@@ -88,7 +95,8 @@ def _logits(w: Weights, tokens: Tensor, model: Model) -> Tensor:
     if "embedding.distances.norm.weight" in w:
         table = _norm(w, "embedding.distances.norm", table, model)
     for number in range(model.layers - 1):
-        x = _layer(w, f"encoder.layers.{number}", x, x, table, model)
+        y = _layer(w, f"encoder.layers.{number}", x, x, table, model)
+        x = y if number or model.convolution is None else _norm(w, f"{CONVOLUTION}.norm", y + _convolved(w, x), model)
     query = x + w["mask_decoder.positions.position_embeddings.weight"][: len(x)]
     for _ in range(model.mask_decoder_layers):
         query = _layer(w, f"encoder.layers.{model.layers - 1}", query, x, table, model)

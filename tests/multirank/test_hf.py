@@ -11,6 +11,7 @@ from torch import from_numpy
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from tests.helpers.breadth import slow
 from tests.helpers.families import FAMILIES, each, family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value, with_weights_of
 from tests.helpers.hf_folders import changed, tensors, write
@@ -195,7 +196,7 @@ def test_loss_and_every_gradient_are_those_of_hugging_face(family: str) -> None:
         assert np.abs(ours[name] - gradient).max() <= 1e-4 * np.abs(gradient).max() + 1e-6 * largest, name
 
 
-@pytest.mark.parametrize("family", ["bigbird", "tlm", "deberta"])
+@pytest.mark.parametrize("family", ["bigbird", "tlm", "deberta", slow("deberta_v2")])
 def test_padding_that_is_not_at_the_end_changes_no_answer_about_words(family: str) -> None:
     """BigBird's first block counts several times: there as a bias, here by keys that are there several times."""
     assert run_ranks(1, _with_padding_before_and_within, family)[0] <= 1e-4

@@ -45,6 +45,7 @@ def test_all_published_sizes_are_shipped() -> None:
     others = {f"{family}/{size}" for family in ("bert", "roberta", "bart", "xlnet") for size in ("base", "large")}
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
     others |= {f"deberta-v3/{size}" for size in ("xsmall", "small", "base", "large")}
+    others |= {"deberta-v2/xlarge", "deberta-v2/xxlarge"}
     others |= {"deberta/base", "deberta/large", "roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
@@ -218,6 +219,18 @@ def test_deberta_has_the_size_of_transformers_own_and_positions_for_its_mask_dec
     assert num_parameters(model, padded=False) == parameters + model.sequence_length * model.hidden
     without = model.model_copy(update={"mask_decoder_layers": 0})
     assert num_parameters(without, padded=False) == parameters
+
+
+# Elements of transformers' DebertaV2ForMaskedLM. The authors have 900 million and 1.5 billion.
+@pytest.mark.parametrize(("size", "parameters"), [("xlarge", 887_085_156), ("xxlarge", 1_567_041_636)])
+def test_deberta_v2_has_the_size_of_transformers_own_and_positions_for_its_mask_decoder(
+    size: str, parameters: int
+) -> None:
+    model = read(f"deberta-v2/{size}").model
+    assert num_parameters(model, padded=False) == parameters + model.sequence_length * model.hidden
+    without = model.model_copy(update={"convolution": None, "mask_decoder_layers": 0})
+    kernel_and_norm = (3 * model.hidden + 1) * model.hidden + 2 * model.hidden
+    assert num_parameters(without, padded=False) == parameters - kernel_and_norm
 
 
 # Elements of transformers' ElectraForPreTraining and ElectraForMaskedLM, each with tables of its own.

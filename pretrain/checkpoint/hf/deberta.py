@@ -1,7 +1,8 @@
-"""Our DeBERTa as Hugging Face's: v1, and v2 with v3. No class there has the enhanced mask decoder, so a model that
-predicts tokens through it is not exported; one with a task head is."""
+"""Our DeBERTa as Hugging Face's: v1, and v2 with v3. No class there has the enhanced mask decoder or v3's detector: of
+models with one of them, the encoder alone is exported. Models with a task head are exported with it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from transformers import (
@@ -10,23 +11,26 @@ from transformers import (
     DebertaForQuestionAnswering,
     DebertaForSequenceClassification,
     DebertaForTokenClassification,
+    DebertaModel,
     DebertaV2Config,
     DebertaV2ForMaskedLM,
     DebertaV2ForMultipleChoice,
     DebertaV2ForQuestionAnswering,
     DebertaV2ForSequenceClassification,
     DebertaV2ForTokenClassification,
+    DebertaV2Model,
 )
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions
 from pretrain.errors import ConfigError
 
 _HEAD = "lm_predictions.lm_head"
+_CONVOLUTION = "encoder.layers.0.convolution"
 _NO_CLASS = "transformers has no such class of DeBERTa v1"
 
 
@@ -36,7 +40,8 @@ def _fields(model: Model, specials: Specials, name: str) -> dict[str, Any]:
     if model.has_mask_decoder:
         raise ConfigError(
             f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
-            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned"
+            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned; "
+            "its encoder can (export --encoder)"
         )
     positions = _positions(model)
     return encoder_fields(model, specials) | {
@@ -75,7 +80,9 @@ def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
         "position_buckets": positions.num_buckets or -1,
         "share_att_key": positions.shared_projections,
         "norm_rel_ebd": "layer_norm" if positions.norm else "none",
-        "conv_kernel_size": 0,
+        "conv_kernel_size": 0 if model.convolution is None else 3,
+        "conv_groups": 1,
+        "conv_act": model.convolution or "tanh",
     }
     fields = _fields(model, specials, "DeBERTa v2")
     return DebertaV2Config(**fields, **more, architectures=[DebertaV2ForMaskedLM.__name__])
@@ -91,9 +98,12 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
     if sorted(term.strip() for term in terms) != ["c2p", "p2c"]:
         raise ConfigError(f"pos_att_type {terms} is not known here: it is c2p and p2c")
-    for key, value in {"talking_head": False, "conv_kernel_size": 0, "embedding_size": tree.get("hidden_size")}.items():
-        if (configured := tree.get(key) or value) != value:
-            raise ConfigError(f"{key} {configured} is not known here: it is {value}")
+    known: dict[str, tuple[Any, ...]] = {"talking_head": (False,), "embedding_size": (tree.get("hidden_size"),)}
+    if tree.get("conv_kernel_size"):
+        known |= {"conv_kernel_size": (3,), "conv_groups": (1,), "conv_act": ("tanh", "gelu")}
+    for key, values in known.items():
+        if (configured := tree.get(key) or values[0]) not in values:
+            raise ConfigError(f"{key} {configured} is not known here: it is {' or '.join(map(str, values))}")
 
 
 def _section(config: Any) -> dict[str, Any]:
@@ -122,7 +132,11 @@ def model_of_v2(config: DebertaV2Config) -> dict[str, Any]:
         "shared_projections": getattr(config, "share_att_key", False),
         "norm": "layer_norm" in norms,
     }
-    return section | {"family": "deberta_v2"}
+    convolves = getattr(config, "conv_kernel_size", 0) > 0
+    return section | {
+        "family": "deberta_v2",
+        "convolution": getattr(config, "conv_act", "tanh") if convolves else None,
+    }
 
 
 def links(model: Model) -> Iterator[Link]:
@@ -133,6 +147,15 @@ def links(model: Model) -> Iterator[Link]:
     yield same("embedding.distances.weight", "deberta.encoder.rel_embeddings.weight")
     if _positions(model).norm:
         yield from norm("embedding.distances.norm", "deberta.encoder.LayerNorm", model)
+    if model.convolution is not None:
+        yield one(
+            f"{_CONVOLUTION}.kernel.weight",
+            ("deberta.encoder.conv.conv.weight",),
+            lambda x: [x.unflatten(1, (3, -1)).mT],
+            lambda x: x.mT.flatten(1),
+        )
+        yield same(f"{_CONVOLUTION}.kernel.bias", "deberta.encoder.conv.conv.bias")
+        yield from norm(f"{_CONVOLUTION}.norm", "deberta.encoder.conv.LayerNorm", model)
     for layer in range(model.layers):
         ours, theirs = f"encoder.layers.{layer}", f"deberta.encoder.layer.{layer}"
         yield from _attention(f"{ours}.self_attention", f"{theirs}.attention.self", model)
@@ -161,44 +184,47 @@ def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.position_query", f"{theirs}.pos_query_proj", model)
 
 
-_HEAD_PREFIXES = ("lm_predictions.", "cls.", "mask_predictions.", "deberta.embeddings.position_embeddings.", "pooler.")
+def _heads(sequence: Any, tokens: Any, spans: Any, choice: Any | None) -> dict[str, HfHead | str]:
+    """Heads of fine-tuned models: their classes in transformers."""
+    pooled = {"classifier": "classifier", "pooler": "pooler.dense"}
+    return {
+        "sequence": HfHead(model_class=sequence, **pooled),
+        "choice": _NO_CLASS if choice is None else HfHead(model_class=choice, **pooled),
+        "tokens": HfHead(model_class=tokens, classifier="classifier"),
+        "spans": HfHead(model_class=spans, classifier="qa_outputs"),
+    }
+
 
 DEBERTA = HfFamily(
     model_class=DebertaForMaskedLM,
     model_type="deberta",
     objective="masked",
-    head_prefixes=_HEAD_PREFIXES,
+    head_prefixes=(
+        *("lm_predictions.", "cls.", "mask_predictions.", "pooler."),
+        "deberta.embeddings.position_embeddings.",
+    ),
     hf_config=v1_config,
     model_of=model_of_v1,
     links=links,
     refuse=refuse,
     padded=False,  # there, padding attends to nothing, so that its own states are others
-    heads={
-        "sequence": HfHead(
-            model_class=DebertaForSequenceClassification, classifier="classifier", pooler="pooler.dense"
-        ),
-        "choice": _NO_CLASS,
-        "tokens": HfHead(model_class=DebertaForTokenClassification, classifier="classifier"),
-        "spans": HfHead(model_class=DebertaForQuestionAnswering, classifier="qa_outputs"),
-    },
+    encoder=DebertaModel,
+    heads=_heads(
+        DebertaForSequenceClassification, DebertaForTokenClassification, DebertaForQuestionAnswering, choice=None
+    ),
 )
 
-DEBERTA_V2 = HfFamily(
+DEBERTA_V2 = replace(
+    DEBERTA,
     model_class=DebertaV2ForMaskedLM,
     model_type="deberta-v2",
-    objective="masked",
-    head_prefixes=_HEAD_PREFIXES,
     hf_config=v2_config,
     model_of=model_of_v2,
-    links=links,
-    refuse=refuse,
-    padded=False,  # there, padding attends to nothing, so that its own states are others
-    heads={
-        "sequence": HfHead(
-            model_class=DebertaV2ForSequenceClassification, classifier="classifier", pooler="pooler.dense"
-        ),
-        "choice": HfHead(model_class=DebertaV2ForMultipleChoice, classifier="classifier", pooler="pooler.dense"),
-        "tokens": HfHead(model_class=DebertaV2ForTokenClassification, classifier="classifier"),
-        "spans": HfHead(model_class=DebertaV2ForQuestionAnswering, classifier="qa_outputs"),
-    },
+    encoder=DebertaV2Model,
+    heads=_heads(
+        DebertaV2ForSequenceClassification,
+        DebertaV2ForTokenClassification,
+        DebertaV2ForQuestionAnswering,
+        DebertaV2ForMultipleChoice,
+    ),
 )

@@ -55,6 +55,12 @@ def decoder_products(work: StepWorkload) -> list[Product]:
     return [(m * uses, n, k)] if uses.any() else []
 
 
+def convolution_product(work: StepWorkload) -> Product:
+    """Matrix product of a convolution over three positions, for models that have one."""
+    positions = positions_of(work, work.stacks[0]) / work.layout.sequence_slices
+    return positions, work.model.hidden, 3 * work.model.hidden
+
+
 def adapter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
     """Matrix products of a layer's adapters, for models that have them."""
     model, size = work.model, np.maximum(work.model.adapter_dim, 1)
@@ -113,11 +119,16 @@ def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
 
 
 def embedding(work: StepWorkload, c: Constants) -> Array:
-    """Seconds of the embedding lookup, forward and backward; it only moves memory."""
+    """Seconds of the embedding lookup, which only moves memory, and of a convolution behind it, forward and
+    backward."""
     step, layout = work.step, work.layout
     positions = 8 * step.micro_sequences * work.stacks[0].length / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
-    return moved / (work.device.memory_bytes_per_s * c.memory_share)
+    seconds: Array = moved / (work.device.memory_bytes_per_s * c.memory_share)
+    if work.model.convolution.any():
+        forward, backward = _products(work, c, [convolution_product(work)], np.zeros_like(step.fp8))
+        seconds = seconds + work.model.convolution * (forward + backward)
+    return seconds
 
 
 def head(work: StepWorkload, c: Constants) -> Array:

@@ -29,6 +29,8 @@ def _model_flops(work: StepWorkload) -> Array:
         backward = trains * (2 * forward + core_backward)
         total += stack.layers * (forward + core + backward + repeated)[:, None]
     embeds, predicts = work.stages.embeds, work.stages.predicts
+    convolution = _operations([compute.convolution_product(work)])  # recomputed with its layer
+    total += embeds * (work.model.convolution * (1 + 2 * trains + (recompute == 2)) * convolution)[:, None]
     total += (1 + 2 * trains)[:, None] * (embeds * _embedding(work)[:, None] + predicts * _head(work)[:, None])
     if decoder := compute.decoder_products(work):  # recomputed with their layer
         total += predicts * ((1 + 2 * trains + (recompute == 2)) * _operations(decoder))[:, None]

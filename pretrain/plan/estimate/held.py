@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pretrain.model_spec.logits import NOISE_ENTRIES
 from pretrain.plan.estimate.compute import layer_products
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.workload import KERNELS, Array, LayerStack, StepWorkload
@@ -109,6 +110,11 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
     embedded = _hidden(work, work.stacks[0].length) * (masks + work.model.embedding_norm * _norm_tensors(work))
+    # Three positions side by side, their product, and the sum that is normalized; recomputed with the first layer.
+    of_three = (work.model.convolution > 0) & (step.recompute < 2)
+    embedded = embedded + of_three * _hidden(work, work.stacks[0].length) * (
+        5 + masks + work.kernels.norm_bytes / step.activation_bytes
+    )
     first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
@@ -338,10 +344,11 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
     of all hidden states are there throughout."""
     model, kernels, width, columns = work.model, work.kernels, work.step.activation_bytes, work.logit_columns
     positions = work.step.micro_sequences * model.label_length / work.layout.context
-    of_chunk = kernels.chunk_logit_bytes * kernels.logit_positions * columns
+    sampling = _sampling_bytes(work, np.minimum(positions, kernels.logit_positions) * columns)
+    of_chunk = np.maximum(kernels.chunk_logit_bytes * kernels.logit_positions * columns, sampling)
     sums = model.trains_output * 4 * columns * model.embedding_dim + positions * model.embedding_dim * width
     at_once = np.maximum(
-        kernels.logit_bytes * positions * columns,
+        np.maximum(kernels.logit_bytes * positions * columns, sampling),
         width * positions * columns + model.trains_output * kernels.head_gradient_bytes * columns * model.embedding_dim,
     )
     head_bytes = model.head_tensors * width + kernels.norm_bytes
@@ -349,6 +356,14 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
     in_chunks = positions > kernels.logit_positions
     saved = kernels.saved_logit_bytes * positions * columns
     return norm + np.where(in_chunks, of_chunk + sums, saved), norm + np.where(in_chunks, of_chunk + sums, at_once)
+
+
+def _sampling_bytes(work: StepWorkload, entries: Array) -> Array:
+    """Bytes, [n], while a generator's logits are sampled from, of so many vocabulary entries: these in fp32, those of
+    sampled positions again, and four numbers of 8 bytes for as many as there is noise for at a time."""
+    share, width = work.kernels.sampled_share, work.step.activation_bytes
+    logits = np.where(width < 4, width + 4, 4) + 4 * share
+    return np.where(share > 0, logits * entries + 32 * np.minimum(share * entries, NOISE_ENTRIES), 0.0)
 
 
 def _norm_tensors(work: StepWorkload) -> Array:

@@ -50,6 +50,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         head_tensors=4 if has_transform else 2,
         head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
+        convolution=model.convolution is not None,
         embedding_lookups=embedding_lookups,
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
@@ -141,6 +142,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
         # chunk, all three are there. A bias is added to a copy of the logits.
         logit_bytes=max(logits + (6 if width < 4 else 8 if model.capabilities.head_bias else 4), judged),
+        sampled_share=_sampled_share(config),
         saved_logit_bytes=4 * (1 + _compares_predictions(config)) + width * (model.final_logit_softcap is not None),
         chunk_logit_bytes=max(logits + (8 if width < 4 else 4), judged),
         head_gradient_bytes=width,
@@ -156,13 +158,16 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
 
 
 def _judged_bytes(config: RunConfig, width: float) -> float:
-    """Bytes for each position and vocabulary entry, logits included, while a generator's logits are sampled from (those
-    of a masked position again, in fp32, and four numbers of 8 bytes), or compared with a teacher's (in fp32 these, the
-    logarithms of both models' probabilities, and the probabilities of one). 0 of other objectives."""
-    logits, objective = 6 if width < 4 else 4, config.objective
-    if isinstance(objective, ReplacedTokens) and config.model.task_head is None:
-        return logits + 36 * objective.noise_density
-    return logits + 16 if _compares_predictions(config) else 0.0
+    """Bytes for each position and vocabulary entry, logits included, while logits are compared with a teacher's: in
+    fp32 these, the logarithms of both models' probabilities, and the probabilities of one. 0 of other objectives."""
+    return (22.0 if width < 4 else 20.0) if _compares_predictions(config) else 0.0
+
+
+def _sampled_share(config: RunConfig) -> float:
+    """Share of positions at which a generator samples a token; 0 of other objectives."""
+    objective = config.objective
+    samples = isinstance(objective, ReplacedTokens) and config.model.task_head is None
+    return objective.noise_density if samples else 0.0
 
 
 def _compares_predictions(config: RunConfig) -> bool:

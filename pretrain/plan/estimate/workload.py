@@ -96,6 +96,8 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the last layer and the logits"""
     embedding_projection: Array
     """1 if a matrix lies between the embedding and the first layer"""
+    convolution: Array
+    """1 if a convolution over three positions is beside the first layer"""
     embedding_lookups: Array
     """tables of the vocabulary that a token is looked up in, and whose rows are added"""
     shared_layers: Array
@@ -295,6 +297,8 @@ class KernelShapes(Entries):
     """the part of them that is saved for the backward pass"""
     chunk_logit_bytes: Array
     """the same, for the positions of one chunk of several"""
+    sampled_share: Array
+    """share of positions at which a token is sampled"""
     head_gradient_bytes: Array
     """bytes of each value of the gradient of the head's weight, beside the gradient of all logits; 0: not counted"""
     logits_sharded: Array

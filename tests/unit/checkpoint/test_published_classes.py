@@ -66,6 +66,8 @@ REFUSED = {
     "debug/demo": "model.positions",
     "debug/ladder": "model.positions",
     "debug/deberta": "model.mask_decoder_layers=2",
+    "deberta-v2/xlarge": "model.mask_decoder_layers=2",
+    "deberta-v2/xxlarge": "model.mask_decoder_layers=2",
     "deberta/base": "model.mask_decoder_layers=2",
     "deberta/large": "model.mask_decoder_layers=2",
     "debug/long": "model.attention.pattern",

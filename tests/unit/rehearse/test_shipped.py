@@ -23,7 +23,7 @@ DEBUG_GPUS = 8
 # Devices on which the authors trained, from the papers that the configs name; where a paper doesn't say, GPUS.
 CLUSTERS = {
     "albert": 512, "bert/base": 16, "bert/large": 64, "bloom": 384, "ctrl": 256,
-    "deberta/base": 64, "deberta/large": 96, "gemma2/2b": 512, "gemma2/9b": 4096,
+    "deberta/base": 64, "deberta/large": 96, "deberta-v2/xxlarge": 256, "gemma2/2b": 512, "gemma2/9b": 4096,
     "gemma2/27b": 6144, "gpt": 8, "llama1": 2048, "llama2": 2048, "roberta": 1024, "smollm2": 256, "transformer": 8,
     "sparse-transformer": 8, "transformer-xl": 2, "xlm": 64, "xlm-r": 500,
 }  # fmt: skip
