@@ -26,6 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("model.vocabulary",),
     "make_vocab_size_divisible_by": ("model.vocabulary_multiple",),
     "hidden_dropout": ("model.dropout",),
+    "conv_act conv_kernel_size": ("model.convolution",),
     "rope rope_theta rotary_base": ("model.positions.name", "model.positions.base"),
     "rope_scaling": ("model.positions.scaling",),
     "sliding_window window_size": ("model.attention.window", "model.attention.pattern"),
