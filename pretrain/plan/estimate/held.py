@@ -360,10 +360,10 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
 
 def _sampling_bytes(work: StepWorkload, entries: Array) -> Array:
     """Bytes, [n], while a generator's logits are sampled from, of so many vocabulary entries: these in fp32, those of
-    sampled positions again, and four numbers of 8 bytes for as many as there is noise for at a time."""
+    sampled positions again, and three numbers of 8 bytes for as many as there is noise for at a time."""
     share, width = work.kernels.sampled_share, work.step.activation_bytes
     logits = np.where(width < 4, width + 4, 4) + 4 * share
-    return np.where(share > 0, logits * entries + 32 * np.minimum(share * entries, NOISE_ENTRIES), 0.0)
+    return np.where(share > 0, logits * entries + 24 * np.minimum(share * entries, NOISE_ENTRIES), 0.0)
 
 
 def _norm_tensors(work: StepWorkload) -> Array:
