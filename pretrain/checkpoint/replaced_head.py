@@ -7,15 +7,15 @@ from pretrain.config.finetune import Finetune, Lora
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import generator_specs
-from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.modules import TEACHER_PROJECTION, parameter_specs
 from pretrain.run_dir.paths import RECORD
 
 
 def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     """(names in the state of an engine of `model` that keep their initial values, names in `checkpoint` that are not
-    read): parameters of the heads, where these differ, and those that `finetune.lora` or `finetune.adapters` adds. A
-    parameter of the same name and shape in both is read. Raises ConfigError for a checkpoint with another
-    `finetune.lora` or `finetune.adapters`."""
+    read): parameters of the heads and of projections to a teacher's size, where these differ, and those that
+    `finetune.lora` or `finetune.adapters` adds. A parameter of the same name and shape in both is read. Raises
+    ConfigError for a checkpoint with another `finetune.lora` or `finetune.adapters`."""
     start_config = config_of(Record.read(checkpoint / RECORD))
     start = start_config.model
     if start.finetune.lora is not None and not _same_matrices(start.finetune.lora, model.finetune.lora):
@@ -30,9 +30,9 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
             "this run would not read: set the same finetune.adapters, or start from the run that it was trained from"
         )
     added = _added_names(model) - _added_names(start)
-    if model.task_head is None and start.task_head is None:
-        return added, set()
     ours, theirs = _head_shapes(model), _head_shapes(start)
+    if model.task_head is None and start.task_head is None:
+        ours, theirs = _of_projection(ours), _of_projection(theirs)
     fresh = {name for name, shape in ours.items() if theirs.get(name) != shape}
     of_generator = {f"model/{spec.name}" for spec in generator_specs(start_config)}
     return fresh | added, (theirs.keys() - ours.keys()) | (fresh & theirs.keys()) | of_generator
@@ -50,6 +50,11 @@ def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         for spec in parameter_specs(model)
         if spec.depth == depth and spec.alias_of is None
     }
+
+
+def _of_projection(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the projection to a teacher's hidden size."""
+    return {name: shape for name, shape in shapes.items() if name.startswith(f"model/{TEACHER_PROJECTION}")}
 
 
 def _added_names(model: Model) -> set[str]:

@@ -12,7 +12,8 @@ from pretrain.config.section import Section
 class Distillation(Section):
     """The loss is label_weight times the loss of the labels, plus kl_weight times the divergence from the teacher
     (Hinton et al. 2015, arXiv 1503.02531), plus cosine_weight times the cosine distance of hidden states (DistilBERT:
-    Sanh et al. 2019, arXiv 1910.01108)."""
+    Sanh et al. 2019, arXiv 1910.01108), plus distances of hidden states and of attention scores of all layers
+    (TinyBERT: Jiao et al. 2019, arXiv 1909.10351)."""
 
     written_by_runs: ClassVar[tuple[str, ...]] = ("teacher_digest", "teacher_model")
 
@@ -35,6 +36,24 @@ class Distillation(Section):
         "(DistilBERT: 1); requires a teacher of the same hidden size",
     )
     label_weight: float = Field(1.0, ge=0, description="weight of the objective's own loss (DistilBERT: 2)")
+    hidden_weight: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean square difference of hidden states, summed over the embeddings and each of the "
+        "model's layers, through a projection to the teacher's hidden size that is learned with the model (TinyBERT: "
+        "1); for encoders on one pipeline stage",
+    )
+    attention_weight: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean square difference of attention scores before the softmax, summed over the "
+        "model's layers (TinyBERT: 1); requires a teacher with as many heads",
+    )
+    match_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None,
+        description="layers of the teacher that the model's layers are compared with, one for each, from 0, with "
+        "hidden_weight or attention_weight; default: the last of every n, evenly (TinyBERT: [2, 5, 8, 11])",
+    )
     start_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         None,
         description="layers of the teacher whose weights the model's layers begin with, one for each, from 0; all else "
@@ -53,12 +72,32 @@ class Distillation(Section):
             for name in sorted(self.model_fields_set - {"teacher"}):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"distillation.{name} does nothing without distillation.teacher: leave it out")
-        elif not self.kl_weight and not self.cosine_weight:
+        elif not (self.kl_weight or self.cosine_weight or self.compares_layers):
             raise ValueError(
-                "distillation.kl_weight and distillation.cosine_weight are 0, so that nothing is learned from "
-                "distillation.teacher: set one of them"
+                "distillation.kl_weight, cosine_weight, hidden_weight and attention_weight are 0, so that nothing is "
+                "learned from distillation.teacher: set one of them"
+            )
+        elif self.match_layers is not None and not self.compares_layers:
+            raise ValueError(
+                "distillation.match_layers does nothing without distillation.hidden_weight or "
+                "distillation.attention_weight: leave it out, or set one of them"
             )
         return self
+
+    @property
+    def compares_layers(self) -> bool:
+        """Whether layers of both models are compared."""
+        return bool(self.hidden_weight or self.attention_weight)
+
+    def matched_layers(self, layers: int) -> tuple[int, ...]:
+        """The teacher's layer for each of the `layers` of a model; none where layers are not compared."""
+        if not self.compares_layers:
+            return ()
+        if self.match_layers is not None:
+            return self.match_layers
+        assert self.model is not None, "the teacher is resolved before it is used"
+        every = self.model.layers // layers
+        return tuple(every * number + every - 1 for number in range(layers))
 
     @property
     def model(self) -> Model | None:

@@ -113,6 +113,12 @@ class Model(Section):
         None,
         description="head of a fine-tuned model in place of the vocabulary's logits; default: that of the objective",
     )
+    teacher_hidden: int | None = Field(
+        None,
+        gt=0,
+        description="hidden size of the teacher that a learned projection of hidden states leads to; default: that of "
+        "distillation.teacher with distillation.hidden_weight, or none",
+    )
     final_logit_softcap: float | None = Field(
         None, gt=0, description="cap of the logits: cap * tanh(logits / cap) (Gemma 2); default: none"
     )

@@ -35,6 +35,8 @@ from pretrain.config.train import Train
 
 _OF_POSITIONS = ("spans", "choice")
 """losses that compare the positions of a row"""
+_OF_THE_RUN = ("task_head", "teacher_hidden")
+"""keys of a model that its objective and its teacher decide"""
 _SIZES = {"layers", "hidden"}
 """keys of a model that says all of itself"""
 
@@ -81,6 +83,13 @@ class RunConfig(Section):
         return self.model_copy(update={"model": self.distillation.model, "distillation": Distillation()})
 
     @property
+    def projecting_model(self) -> Model:
+        """The model with the projection to the teacher's hidden size that `distillation.hidden_weight` needs."""
+        teacher = self.distillation.model
+        projected = teacher.hidden if teacher is not None and self.distillation.hidden_weight else None
+        return self.model.model_copy(update={"teacher_hidden": projected})
+
+    @property
     def generator_model(self) -> Model | None:
         """The model of `generator`."""
         return None if self.generator is None else self.generator.of(self.model)
@@ -107,7 +116,7 @@ class RunConfig(Section):
         start = run.get("start_from") if isinstance(run, dict) else None
         if not isinstance(start, str) or not isinstance(model or {}, dict) or (model or {}).keys() >= _SIZES:
             return tree
-        recorded = {key: value for key, value in recorded_model(start).items() if key != "task_head"}
+        recorded = {key: value for key, value in recorded_model(start).items() if key not in _OF_THE_RUN}
         return {**tree, "model": {**recorded, **(model or {})}}
 
     @model_validator(mode="after")
@@ -352,9 +361,13 @@ class RunConfig(Section):
             raise ValueError("distillation.teacher is for fp32, bf16 and fp16: set precision")
         if settings.start_layers is not None:
             _check_start_layers(settings.start_layers, model, self.run.start_from)
-        if settings.teacher_model is not None:
-            _check_teacher(model, Model.model_validate(settings.teacher_model), settings.cosine_weight)
-        return self
+        if settings.compares_layers:
+            _check_layers_can_be_compared(self)
+        if (teacher := settings.model) is not None:
+            _check_teacher(model, teacher, settings.cosine_weight)
+            if settings.compares_layers:
+                _check_matched_layers(settings, model, teacher)
+        return self.model_copy(update={"model": self.projecting_model})
 
     @model_validator(mode="after")
     def _generator_suits_the_run(self) -> "RunConfig":
@@ -414,6 +427,57 @@ def _check_start_layers(layers: Sequence[int], model: Model, start_from: str | N
         raise ValueError(
             f"distillation.start_layers={list(layers)} names {len(set(layers))} layers, and model.layers="
             f"{model.layers}: name one for each"
+        )
+
+
+def _check_layers_can_be_compared(config: RunConfig) -> None:
+    """Raises ValueError for a layout or a model whose layers cannot be compared with a teacher's."""
+    parallel, model = config.parallel, config.model
+    keys = "distillation.hidden_weight and distillation.attention_weight"
+    for key, value, instead in (
+        ("parallel.pipeline", parallel.pipeline, 1),
+        ("parallel.context", parallel.context, 1),
+        ("parallel.recompute", parallel.recompute, "none"),
+    ):
+        if value != instead:
+            raise ValueError(
+                f"{keys} compare layers where all of both models and all positions are, as they were computed: set "
+                f"{key}={instead} in place of {value}"
+            )
+    if model.has_decoder or model.shared_layers or model.has_mask_decoder or model.capabilities.query_stream:
+        raise ValueError(f"{keys} are for encoders whose layers are their own: leave them out for {model.family}")
+
+
+def _check_matched_layers(settings: Distillation, model: Model, teacher: Model) -> None:
+    """Raises ValueError for layers that the teacher lacks, and for scores that cannot be compared."""
+    layers = settings.match_layers
+    if layers is None and teacher.layers % model.layers:
+        raise ValueError(
+            f"the model of distillation.teacher has {teacher.layers} layers, no multiple of model.layers="
+            f"{model.layers}: set distillation.match_layers"
+        )
+    if layers is not None and (len(layers) != model.layers or list(layers) != sorted(set(layers))):
+        raise ValueError(
+            f"distillation.match_layers={list(layers)} is not one layer of the teacher for each of model.layers="
+            f"{model.layers}, in order: name one for each"
+        )
+    if layers is not None and layers[-1] >= teacher.layers:
+        raise ValueError(
+            f"distillation.match_layers={list(layers)} names layer {layers[-1]}, and the model of distillation.teacher "
+            f"has {teacher.layers}, counted from 0: choose others"
+        )
+    if not settings.attention_weight:
+        return
+    for one in (model, teacher):
+        if one.positions.name not in ("learned", "sinusoidal") or one.num_kv_heads != one.heads:
+            raise ValueError(
+                "distillation.attention_weight compares scores that are products of queries and keys alone: leave it "
+                f"out with model.positions={one.positions.name} or shared keys"
+            )
+    if model.heads != teacher.heads:
+        raise ValueError(
+            f"the model of distillation.teacher has {teacher.heads} heads, and this model {model.heads}: choose a "
+            "teacher with as many, or distillation.attention_weight=0"
         )
 
 

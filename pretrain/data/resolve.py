@@ -71,7 +71,8 @@ def with_teacher(config: RunConfig) -> RunConfig:
         return config
     model, digest = recorded_teacher(config.distillation.teacher)
     recorded = {"teacher_model": model, "teacher_digest": digest}
-    return config.model_copy(update={"distillation": config.distillation.model_copy(update=recorded)})
+    known = config.model_copy(update={"distillation": config.distillation.model_copy(update=recorded)})
+    return known.model_copy(update={"model": known.projecting_model})
 
 
 def check_teacher(config: RunConfig) -> None:

@@ -11,8 +11,8 @@ from pretrain.config.start import recorded_model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import parameter_specs
 
-_OF_A_RUN = ("task_head", "vocabulary")
-"""keys of a model that the objective and the data decide"""
+_OF_A_RUN = ("task_head", "teacher_hidden", "vocabulary")
+"""keys of a model that the objective, the teacher and the data decide"""
 
 
 def check_start(config: RunConfig) -> None:

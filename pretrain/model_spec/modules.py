@@ -13,6 +13,8 @@ from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 STACK_NAMES = ("encoder", "decoder")
+TEACHER_PROJECTION = "teacher_projection."
+"""prefix of the projection of hidden states to a teacher's, which only training reads"""
 
 
 def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
@@ -249,6 +251,8 @@ def distance_scores(model: Model) -> Iterator[ParameterSpec]:
 def head(model: Model) -> Iterator[ParameterSpec]:
     """The output layer, which a tied embedding provides or which has its own weight, and before it the layers that an
     encoder needs to predict tokens; or a task head; or both."""
+    if model.teacher_hidden is not None:
+        yield from _under(TEACHER_PROJECTION, _replicated_linear(model, model.hidden, model.teacher_hidden))
     if model.task_head is not None:
         yield from _under("head.", task_head(model, model.task_head))
     if not model.has_vocabulary_logits:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.modules import TEACHER_PROJECTION, parameter_specs
 
 _LAYER = re.compile(r"((?:en|de)coder\.layers)\.(\d+)\.(?!final\.)")
 _FINAL = re.compile(r"((?:en|de)coder\.layers)\.\d+\.(?=final\.)")
@@ -17,7 +17,7 @@ def teacher_names(model: Model, teacher: Model, layers: Sequence[int]) -> dict[s
     shapes = {spec.name: spec.shape for spec in parameter_specs(teacher) if spec.alias_of is None}
     names = {}
     for spec in parameter_specs(model):
-        if spec.alias_of is not None:
+        if spec.alias_of is not None or spec.name.startswith(TEACHER_PROJECTION):
             continue
         last = _FINAL.sub(rf"\1.{teacher.layers - 1}.", spec.name)
         name = _LAYER.sub(lambda match: f"{match[1]}.{layers[int(match[2])]}.", last)

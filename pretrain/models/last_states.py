@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pretrain.models.layer_states import LayerStates
 from pretrain.models.products import matmul
 
 JudgeStates = Callable[[Tensor], Tensor]
 """the last hidden states [L, B, H], under sequence parallelism this tensor rank's -> a scalar"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LastStates:
     """What the last pipeline stage has of one micro-batch: without gradients, all positions on every tensor rank."""
 
@@ -25,6 +26,8 @@ class LastStates:
     bias_V: Tensor | None
     finish: Callable[[Tensor], Tensor]
     """what the head does with logits"""
+    layers: LayerStates | None = None
+    """what some layers computed, where a loss compares them"""
 
     def logits(self, where: slice) -> Tensor:
         """[l, B, V / tensor ranks] fp32, of some positions."""

@@ -7,7 +7,8 @@ stage boundary may lie anywhere, the encoder's output reaches every decoder stag
 all through megatron-core's own schedules, for which it is a tensor like any other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from pretrain.models import stream as streams
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.last_states import JudgeStates, LastStates
+from pretrain.models.layer_states import JudgeLayers, LayerWatch, watch_layers
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.output_linear import Judge
@@ -61,6 +63,8 @@ class Network(LanguageModule):
         self.decoder = Layers(
             model, megatron, chunk, parts.final, last
         )  # of either stack: megatron-core looks for the name
+        if last and model.teacher_hidden is not None:
+            self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:
             answers = DetectorHead if model.task_head.kind == "detector" else AnswerHead
             self.head: nn.Module = answers(model, megatron)
@@ -93,30 +97,43 @@ class Network(LanguageModule):
         judge: Judge | None = None,
         head: bool = True,
         judge_states: JudgeStates | None = None,
+        judge_layers: JudgeLayers | None = None,
     ) -> Any:
         """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32.
-        With `judge_states` the last stage returns (what it returns otherwise, what that says of the last states).
+        With `judge_states` the last stage returns (what it returns otherwise, what that says of the last states); with
+        `judge_layers`, on one stage alone, (that, what this says of all layers).
         With a `cache`, `batch` holds the positions that follow those read before.
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
         inputs = self._inputs(batch, cache)
-        before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
-        stream = self.decoder(before, inputs, head)
+        watch: AbstractContextManager[LayerWatch | None] = nullcontext()
+        if judge_layers is not None:
+            # Before the embedding, whose output is watched too.
+            watch = watch_layers(self, range(self.model.layers))
+        with watch as watched:
+            before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
+            stream = self.decoder(before, inputs, head)
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
         if not self.post_process or not head:
             return stream
         hidden = self._predicting(stream, inputs, batch)
-        if judge_states is None:
-            return self._predict(hidden, judge)
-        return self._predict(hidden, judge), judge_states(hidden)
+        found: Any = self._predict(hidden, judge)
+        if judge_states is not None:
+            found = found, judge_states(hidden)
+        if judge_layers is not None and watched is not None:
+            project = None if self.model.teacher_hidden is None else self.teacher_projection
+            found = found, judge_layers(watched.states(project))
+        return found
 
-    def last_states(self, batch: MicroBatch) -> Any:
-        """The stream for the next stage, or on the last one the `LastStates`. Without gradients, and of models with a
-        language-model head."""
+    def last_states(self, batch: MicroBatch, layers: Sequence[int] = ()) -> Any:
+        """The stream for the next stage, or on the last one the `LastStates`, on one stage alone with the states of
+        some `layers`. Without gradients, and of models with a language-model head."""
         inputs = self._inputs(batch, None)
-        stream = self.decoder(self.embedding(batch, inputs.stream) if self.pre_process else self.received, inputs)
+        with watch_layers(self, layers) if layers else nullcontext() as watched:
+            before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
+            stream = self.decoder(before, inputs)
         if not self.post_process:
             return stream
         hidden = self._predicting(stream, inputs, batch)
@@ -128,7 +145,17 @@ class Network(LanguageModule):
         def keep(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Tensor:
             shared = self.config.sequence_parallel
             last, before_logits = (gather_from_sequence_parallel_region(x) if shared else x for x in (hidden, x_LBH))
-            projected.append(LastStates(last, before_logits, weight, output.bias, finish))
+            of_layers = None if watched is None else watched.states()
+            projected.append(
+                LastStates(
+                    hidden_LBH=last,
+                    projected_LBH=before_logits,
+                    weight_VH=weight,
+                    bias_V=output.bias,
+                    finish=finish,
+                    layers=of_layers,
+                )
+            )
             return x_LBH
 
         self.head(hidden, keep)

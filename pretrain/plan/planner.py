@@ -99,13 +99,23 @@ def check_layers(model: Model) -> None:
 
 def with_vocabulary(config: RunConfig) -> RunConfig:
     """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so that of its
-    teacher or GPT-2's is assumed."""
+    teacher or GPT-2's is assumed. Raises ConfigError for what estimates do not count."""
+    check_is_counted(config)
     if config.model.vocabulary is not None:
         return config
     teacher = config.distillation.model
     vocabulary = _ASSUMED_VOCABULARY if teacher is None else teacher.vocabulary
     known = config.model.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"model": known})
+
+
+def check_is_counted(config: RunConfig) -> None:
+    """Raises ConfigError for a comparison of layers with a teacher's, which estimates do not count."""
+    if config.distillation.compares_layers:
+        raise ConfigError(
+            "distillation.hidden_weight and distillation.attention_weight: estimates do not count the comparison of "
+            "layers: set both to 0, and distillation.kl_weight=1, to estimate the run without it"
+        )
 
 
 def check_one_model(config: RunConfig) -> None:

@@ -186,7 +186,8 @@ def _loss_weight(config: RunConfig) -> float:
     if config.distillation.teacher is None:
         return 1.0
     settings = config.distillation
-    return max(1.0, settings.label_weight + settings.kl_weight + settings.cosine_weight)
+    of_layers = settings.hidden_weight + settings.attention_weight
+    return max(1.0, settings.label_weight + settings.kl_weight + settings.cosine_weight + of_layers)
 
 
 def _present(samples: list[RankSamples | None]) -> list[RankSamples]:

@@ -76,7 +76,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     if config.distillation.teacher is not None:
         teacher = shrink(config.of_teacher(), layouts).model
         # Weights are drawn here, so no layer begins with a teacher's.
-        tree["distillation"] |= {"teacher_model": teacher.model_dump(mode="json"), "start_layers": None}
+        of_layers = {"start_layers": None, "match_layers": None}
+        tree["distillation"] |= {"teacher_model": teacher.model_dump(mode="json"), **of_layers}
     return validate(RunConfig, tree, "the shrunk config")
 
 

@@ -1,6 +1,7 @@
 """Runs of two models by the commands: ELECTRA's discriminator and generator, and a student of a teacher."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,55 @@ def test_a_student_begins_with_layers_of_its_teacher_on_any_layout(dataset: Path
     for name, value in student.items():
         there = name.replace(".layers.1.", ".layers.3.").replace(".layers.0.", ".layers.1.")
         assert np.abs(value - teacher[there]).max() < 1e-9, name
+
+
+@pytest.fixture(scope="module")
+def layerwise(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of TinyBERT's general stage, with a wider teacher, on two tensor ranks."""
+    place = tmp_path_factory.mktemp("tinybert")
+    plain = ("model.binary_head=false", "objective={name: masked, next_sentence: false}", "train.steps=20")
+    _train("bert", dataset, place / "teacher", *plain, "model.layers=4", "model.hidden=48")
+    student = (f"distillation.teacher={place / 'teacher'}", "train.steps=24", "checkpoint.every_steps=12")
+    _train("tinybert", dataset, place / "run", *student, "parallel.tensor=2", "--nproc", "2")
+    return place / "run"
+
+
+def test_a_student_that_learns_from_layers_is_exported_as_a_bert(layerwise: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (layerwise / "metrics.jsonl").read_text().splitlines()]
+    first, last = lines[0], lines[-1]
+    assert last["loss"] == pytest.approx(last["loss_hidden"] + last["loss_attention"], rel=1e-5)
+    assert last["loss_hidden"] < 0.8 * first["loss_hidden"]
+    weights = _weights(layerwise, 24)
+    assert weights["model/teacher_projection.weight"].shape == (48, 32)
+    _run("export", layerwise, "--to", "hf", tmp_path / "exported")
+    described = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert (described["architectures"], described["hidden_size"]) == (["BertForMaskedLM"], 32)
+    names = load_file(tmp_path / "exported" / "model.safetensors").keys()
+    assert not any("projection" in name for name in names)
+
+
+@pytest.mark.slow
+def test_a_student_that_learned_from_layers_resumes_and_is_tuned(
+    layerwise: Path, dataset: Path, tmp_path: Path
+) -> None:
+    """Resumed on other ranks; fine-tuning and a further masked run do not read the projection."""
+    teacher = layerwise.parent / "teacher"
+    student = (f"distillation.teacher={teacher}", "train.steps=24", "checkpoint.every_steps=12")
+    again = tmp_path / "again"
+    shutil.copytree(layerwise, again)
+    shutil.rmtree(again / "checkpoints" / "step-00000024")
+    _train("tinybert", dataset, again, *student, "parallel.zero=2", "parallel.zero_engine=deepspeed", "--nproc", "2")
+    left, right = ([json.loads(x) for x in (run / "metrics.jsonl").open()] for run in (layerwise, again))
+    assert [line["data_hash"] for line in left] == [line["data_hash"] for line in right]
+    assert [line["loss"] for line in right] == pytest.approx([line["loss"] for line in left], abs=1e-5)
+    rows = [json.dumps({"text": f"a text {number}", "label": "01"[number % 2]}) for number in range(16)]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    tuned = (f"data.path={tmp_path}", f"run.dir={tmp_path / 'tuned'}", "train.epochs=1", "track.mlflow=false")
+    _run("finetune", layerwise, "finetune/classification", *tuned)
+    plain = ("model.binary_head=false", "objective={name: masked, next_sentence: false}", "train.steps=1")
+    _train("bert", dataset, tmp_path / "further", *plain, f"run.start_from={layerwise}")
+    assert not any("projection" in name for name in _weights(tmp_path / "further", 1))
 
 
 @pytest.mark.slow

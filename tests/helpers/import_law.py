@@ -69,7 +69,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "engine",
     ),
     "pretrain.objectives": (
-        "base divergence label_logits",
+        "base divergence label_logits matched_layers",
         "task_heads tokens",
         "distillation next_sentence replaced_tokens with_language_model",
         "registry",

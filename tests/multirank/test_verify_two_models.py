@@ -47,7 +47,24 @@ def _student(precision: str) -> RunConfig:
     return RunConfig.model_validate(student.model_dump(mode="json") | {"distillation": distillation})
 
 
-CONFIGS: dict[str, Callable[[str], RunConfig]] = {"electra": _electra, "student": _student}
+def _student_of_layers(precision: str) -> RunConfig:
+    tree = _student(precision).model_dump(mode="json")
+    weights = {
+        "kl_weight": 0.0,
+        "label_weight": 0.0,
+        "cosine_weight": 0.0,
+        "hidden_weight": 1.0,
+        "attention_weight": 1.0,
+    }
+    return RunConfig.model_validate(tree | {"distillation": tree["distillation"] | weights})
+
+
+CONFIGS: dict[str, Callable[[str], RunConfig]] = {
+    "electra": _electra,
+    "student": _student,
+    "student of layers": _student_of_layers,
+}
+OF_LAYERS = ("tp2", "tp2+sp", "dp2", "dp2+zero2", "dp2+zero3")
 
 
 def _detector_weighted_by_ranks(patch: pytest.MonkeyPatch) -> None:
@@ -96,7 +113,7 @@ def test_faults_of_the_second_model_are_found(tmp_path: Path) -> None:
 def test_two_models_are_the_same_run_within_the_bounds_of_one(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]("bf16")
     assert bounds_of(config, None)["loss"] == HALF["loss"]
-    rows = table(config, tmp_path, LAYOUTS)
+    rows = table(config, tmp_path, OF_LAYERS if config.distillation.compares_layers else LAYOUTS)
     check_sound(rows)
     assert {row.job.config.precision for row in rows} == {"fp32", "bf16"}
     for row in rows:

@@ -174,6 +174,8 @@ def test_a_decoder_has_the_released_epsilon_base_and_window(
     [
         ("bert/base", 110, 0.01),
         ("distilbert/base", 67, 0.001),
+        ("tinybert/4", 14.5, 0.01),
+        ("tinybert/6", 67, 0.001),
         ("bert/large", 340, 0.02),
         ("roberta/base", 125, 0.01),
         ("roberta/large", 355, 0.01),

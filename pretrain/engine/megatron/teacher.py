@@ -32,15 +32,20 @@ class TeacherPass:
         for chunk in built.chunks:
             chunk.to(DTYPES[config.precision]).requires_grad_(False)
         self._state = State(built.parameters, groups, None)
+        self._layers = config.distillation.matched_layers(config.model.layers)
         self._runner = Runner(self._config.model, layout, built.chunks, built.chunks)
 
     def read(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """The micro-batches, which on the last stage have the teacher's last states. They stay there until the model
         has read them."""
-        states = self._runner.evaluate(batches, _last_states, _kept)
+        states = self._runner.evaluate(batches, self._last_states, _kept)
         if not states:
             return list(batches)
         return [replace(batch, teacher=state) for batch, state in zip(batches, states, strict=True)]
+
+    def _last_states(self, chunk: nn.Module, batch: MicroBatch) -> Any:
+        assert isinstance(chunk, Network)
+        return chunk.last_states(batch, self._layers)
 
     def state(self) -> dict[str, GlobalPart]:
         """Its weights, as `model/...`: live views."""
@@ -49,11 +54,6 @@ class TeacherPass:
     def initialise(self) -> None:
         """Draws its weights from the run's seed, as a teacher of no checkpoint."""
         fill_initial(parameter_specs(self._config.model), self._config.run.seed, self.state())
-
-
-def _last_states(chunk: nn.Module, batch: MicroBatch) -> Any:
-    assert isinstance(chunk, Network)
-    return chunk.last_states(batch)
 
 
 def _kept(batch: MicroBatch, states: LastStates) -> tuple[Tensor, Tensor, LastStates]:

@@ -12,9 +12,10 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import with_teacher
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.start_layers import teacher_names
 from pretrain.plan.memory_bound import least_bytes
-from pretrain.plan.planner import check_one_model
+from pretrain.plan.planner import check_one_model, with_vocabulary
 from tests.helpers.families import family_config
 from tests.helpers.tiny import tiny_config
 
@@ -58,6 +59,59 @@ def test_losses_of_more_than_tokens_are_refused() -> None:
 def test_weights_without_a_teacher_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"distillation\.kl_weight does nothing without distillation\.teacher"):
         tiny_config(distillation={"kl_weight": 2.0})
+
+
+def _comparing(
+    model: dict[str, Any] | None = None, sections: dict[str, Any] | None = None, **settings: Any
+) -> RunConfig:
+    """A BERT of four layers whose layers are compared with those of a teacher of eight."""
+    config = family_config("bert", model={"binary_head": False}, objective={"next_sentence": False}, **(sections or {}))
+    return _with_teacher(config, model, **{"hidden_weight": 1.0, "attention_weight": 1.0, "kl_weight": 0.0} | settings)
+
+
+def test_layers_are_compared_with_every_nth_of_the_teacher_or_those_that_are_named() -> None:
+    config = _comparing({"hidden": 128})
+    assert config.distillation.matched_layers(4) == (1, 3, 5, 7)
+    assert config.model.teacher_hidden == 128
+    named = {spec.name: spec.shape for spec in parameter_specs(config.model)}
+    assert named["teacher_projection.weight"] == (128, 64)
+    assert _comparing(match_layers=[0, 1, 2, 7]).distillation.matched_layers(4) == (0, 1, 2, 7)
+    assert _comparing(hidden_weight=0.0).model.teacher_hidden is None
+    assert _with_teacher(tiny_config()).distillation.matched_layers(4) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "sections", "settings", "sentence"),
+    [
+        ({"layers": 6}, {}, {}, "has 6 layers, no multiple of model.layers=4: set distillation.match_layers"),
+        ({}, {}, {"match_layers": [1, 3, 5]}, "is not one layer of the teacher for each of model.layers=4"),
+        ({}, {}, {"match_layers": [1, 3, 7, 5]}, "in order: name one for each"),
+        ({}, {}, {"match_layers": [1, 3, 5, 8]}, "names layer 8, and the model of distillation.teacher has 8"),
+        ({"heads": 8}, {}, {}, "has 8 heads, and this model 4"),
+        ({}, {"parallel": {"pipeline": 2}}, {}, "set parallel.pipeline=1 in place of 2"),
+        ({}, {"parallel": {"context": 2}}, {}, "set parallel.context=1 in place of 2"),
+        ({}, {"parallel": {"recompute": "full"}}, {}, "set parallel.recompute=none in place of full"),
+        ({}, {}, {"hidden_weight": 0.0, "attention_weight": 0.0}, "are 0, so that nothing is learned"),
+        (
+            {},
+            {},
+            {"hidden_weight": 0.0, "attention_weight": 0.0, "kl_weight": 1.0, "match_layers": [1, 3, 5, 7]},
+            "distillation.match_layers does nothing without",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_compared_are_refused(
+    model: dict[str, Any], sections: dict[str, Any], settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        _comparing(model, sections, **settings)
+
+
+def test_layers_of_decoders_are_not_compared_and_plans_do_not_count_it() -> None:
+    with pytest.raises(ValidationError, match="are for encoders"):
+        _with_teacher(tiny_config(), hidden_weight=1.0)
+    with pytest.raises(ConfigError, match="estimates do not count the comparison of layers"):
+        with_vocabulary(_comparing())
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def _names(folder: str) -> list[str]:
     return sorted(f"{path.parent.name}/{path.stem}" for path in paths if path.stem != "common")
 
 
-DEBUG = _names("debug")
+COMPARING_LAYERS = ("tinybert",)  # refused: a comparison of layers is not planned
+DEBUG = [name for name in _names("debug") if not name.endswith(COMPARING_LAYERS)]
 QUICK = [
     name for name in DEBUG if name.partition("/")[2] not in ("arithmetic", "demo", "ladder", "topics")
 ]  # GPTs, too
@@ -48,7 +49,7 @@ MEMORY_SETTINGS = [
     "model.attention.pattern=[banded] model.attention.window=100",
 ]  # fmt: skip
 NO_RUNS = ("debug", "data", "cluster", "finetune")
-PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in NO_RUNS]
+PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in (*NO_RUNS, *COMPARING_LAYERS)]
 
 
 def _with_teacher(config: RunConfig) -> RunConfig:
