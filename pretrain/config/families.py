@@ -29,6 +29,8 @@ class Capabilities:
     """documents may lie side by side in a row"""
     memory: bool = False
     """layers may attend to what they read of the row before (Transformer-XL)"""
+    adaptive_softmax: bool = False
+    """rare words may compete in clusters of their own (`model.cutoffs`)"""
     query_stream: bool = False
     """some positions of a row may be queries without a token, which no position attends to (XLNet)"""
     pooler: Literal["tanh", "activation"] | None = None
@@ -169,6 +171,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         decoder=True,
         head_bias=True,
         memory=True,
+        adaptive_softmax=True,
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"shared_layers": False},
     ),

@@ -3,7 +3,7 @@
 from operator import attrgetter
 from typing import Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
 from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention
@@ -119,6 +119,11 @@ class Model(Section):
         description="hidden size of the teacher that a learned projection of hidden states leads to; default: that of "
         "distillation.teacher with distillation.hidden_weight, or none",
     )
+    cutoffs: list[PositiveInt] = Field(
+        [],
+        description="first ids of clusters of rarer words in an adaptive softmax (Transformer-XL on WikiText-103: "
+        "[20000, 40000, 200000]); default: one softmax over all words",
+    )
     final_logit_softcap: float | None = Field(
         None, gt=0, description="cap of the logits: cap * tanh(logits / cap) (Gemma 2); default: none"
     )
@@ -191,6 +196,9 @@ class Model(Section):
         for key, value in can.only.items():
             if (configured := attrgetter(key)(self)) != value:
                 raise ValueError(f"model.{key}={configured} is not in the {self.family} family: leave it out")
+        if self.cutoffs and not can.adaptive_softmax:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.adaptive_softmax)
+            raise ValueError(f"model.cutoffs is for the {having} family: leave it out for {self.family}")
         if self.memory_length and not can.memory:
             having = " or ".join(name for name, other in CAPABILITIES.items() if other.memory)
             raise ValueError(
@@ -206,6 +214,17 @@ class Model(Section):
             suitable = " or ".join(can.positions)
             raise ValueError(
                 f"model.positions={self.positions.name} is not in the {self.family} family: use {suitable}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _cutoffs_are_words(self) -> "Model":
+        if self.cutoffs and sorted(set(self.cutoffs)) != self.cutoffs:
+            raise ValueError(f"model.cutoffs={self.cutoffs} must grow: each is the first id of a cluster")
+        if self.cutoffs and self.vocabulary is not None and self.cutoffs[-1] >= self.vocabulary:
+            raise ValueError(
+                f"model.cutoffs={self.cutoffs} leaves no word for the last cluster: its first id must be less than "
+                f"model.vocabulary={self.vocabulary}"
             )
         return self
 
@@ -451,6 +470,11 @@ class Model(Section):
         return self.vocabulary
 
     @property
+    def output_rows(self) -> int:
+        """Rows of the output projection: words, and the clusters of an adaptive softmax behind them."""
+        return self.vocab_size + len(self.cutoffs)
+
+    @property
     def padded_vocab_size(self) -> int:
-        """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
-        return -(-self.vocab_size // self.vocabulary_multiple) * self.vocabulary_multiple
+        """Rows of the embedding: words, and clusters of an adaptive softmax, rounded up. The same for every layout."""
+        return -(-self.output_rows // self.vocabulary_multiple) * self.vocabulary_multiple

@@ -135,6 +135,11 @@ class RunConfig(Section):
             )
         if head is not None and objective.z_loss:
             raise ValueError(f"objective.z_loss is of a vocabulary's logits: leave it out for {objective.name}")
+        if model.cutoffs and objective.z_loss:
+            raise ValueError(
+                "objective.z_loss does nothing to the log probabilities of an adaptive softmax: leave it out, or "
+                "model.cutoffs"
+            )
         if objective.row_length is not None and objective.row_length > model.sequence_length:
             raise ValueError(
                 f"objective.sequence_length={objective.row_length} is more than the model's "

@@ -57,6 +57,11 @@ def resolve(config: RunConfig) -> RunConfig:
             "model.vocabulary out to follow them"
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
+    if model.cutoffs and model.cutoffs[-1] >= vocabulary:
+        raise ConfigError(
+            f"model.cutoffs={model.cutoffs} leaves no word for the last cluster, as {sources[0].path} has {vocabulary} "
+            "ids: set lower ones"
+        )
     config = config.model_copy(update={"model": model})
     check_teacher(config)
     if config.train.epochs is not None:

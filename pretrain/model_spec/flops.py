@@ -64,7 +64,7 @@ def training_flops_per_token(model: Model) -> float:
     if model.task_head is not None:
         head += model.hidden * (model.task_head.outputs + (model.hidden if model.has_pooler else 0))
     if model.has_vocabulary_logits:
-        head += model.vocab_size * model.embedding_dim
+        head += model.output_rows * model.embedding_dim
         if model.capabilities.masked_head:
             head += model.hidden * model.embedding_dim
     if model.embedding_size is not None:

@@ -106,7 +106,9 @@ def _is_norm(spec: ParameterSpec) -> bool:
 def embeddings(model: Model) -> Iterator[ParameterSpec]:
     """Token embeddings, and for each stack its position and segment embeddings, norm and projection."""
     scheme = SCHEMES[model.init.name](model)
-    yield _vocabulary(model, "word_embeddings.weight", scheme.word_embeddings())
+    words = _vocabulary(model, "word_embeddings.weight", scheme.word_embeddings())
+    # Rows of clusters are the output's.
+    yield words if model.ties_output else replace(words, padding=words.padding + len(model.cutoffs))
     if model.capabilities.query_stream:
         yield _matrix("query", (1, model.embedding_dim), (None, None), Normal((scheme.table(),)))
     lengths = model.sequence_length, model.label_length
@@ -341,7 +343,7 @@ def _vocabulary(model: Model, name: str, deviation: float) -> ParameterSpec:
 
 
 def _padding(model: Model) -> int:
-    return model.padded_vocab_size - model.vocab_size
+    return model.padded_vocab_size - model.output_rows
 
 
 def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Constant | Normal) -> ParameterSpec:

@@ -5,9 +5,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
+from pretrain.models.adaptive_softmax import AdaptiveSoftmax
 from pretrain.models.blocks import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 
@@ -16,7 +18,8 @@ class Project(Protocol):
     """The projection to the vocabulary."""
 
     def __call__(self, x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = ...) -> Any:
-        """Logits [L, B, V / tensor ranks], or what is said of them, after `finish`, which looks at each by itself."""
+        """Logits [L, B, V / tensor ranks], or what is said of them, after `finish`, which looks at those of one
+        position."""
 
 
 class PlainHead(nn.Module):
@@ -43,19 +46,21 @@ def plain(model: Model, megatron: MegatronConfig) -> PlainHead:
 
 
 class DroppedHead(PlainHead):
-    """Logits of the last layer after dropout (Transformer-XL, XLNet)."""
+    """Logits of the last layer after dropout (XLNet), or log probabilities of an adaptive softmax (Transformer-XL)."""
 
-    def __init__(self, megatron: MegatronConfig) -> None:
+    def __init__(self, megatron: MegatronConfig, softmax: AdaptiveSoftmax | None) -> None:
         super().__init__(bias=True)
-        self.dropout = HiddenDropout(megatron)
+        self.dropout, self.softmax = HiddenDropout(megatron), softmax
 
     def forward(self, hidden_LBH: Tensor, project: Project) -> Any:
-        return super().forward(self.dropout(hidden_LBH), project)
+        x_LBH = self.dropout(hidden_LBH)
+        return super().forward(x_LBH, project) if self.softmax is None else project(x_LBH, self.softmax)
 
 
 def dropped(model: Model, megatron: MegatronConfig) -> DroppedHead:
     """See `network.Head`."""
-    return DroppedHead(megatron)
+    group = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp
+    return DroppedHead(megatron, AdaptiveSoftmax(model.cutoffs, model.vocab_size, group) if model.cutoffs else None)
 
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:

@@ -54,6 +54,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "sequence_length": length,
         "memory_length": min(model.memory_length, length),
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
+        "cutoffs": _cutoffs(model, config),
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
     attention = model.attention
@@ -93,6 +94,15 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
         layers = next(n for n in count(_CHUNK_LAYERS) if _smallest_chunk(small.model, n, chunks) >= _CHUNK_LAYERS)
         tree["model"] |= {"layers": layers, "encoder_layers": layers}
     return validate(RunConfig, tree, f"the config shrunk for {layout}")
+
+
+def _cutoffs(model: Model, config: RunConfig) -> list[int]:
+    """Clusters of words in proportion; where the data says how many words there are, those of the config."""
+    if config.data.resolved_sources or not model.cutoffs:
+        return model.cutoffs
+    known = model.vocabulary or 2 * model.cutoffs[-1]
+    scaled = [cutoff * _VOCABULARY // known for cutoff in model.cutoffs]
+    return [max(cutoff, number) for number, cutoff in enumerate(scaled, 1)]
 
 
 def _smallest_chunk(model: Model, layers: int, chunks: int) -> int:

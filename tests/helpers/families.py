@@ -155,6 +155,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "xlnet": {"model": _XL | {"family": "xlnet", "segments": 2}, "objective": {"name": "permuted"}},
     "transformer-xl": {"model": _XL | {"family": "transformer_xl"}},
+    "adaptive": {"model": _XL | {"family": "transformer_xl", "cutoffs": [20, 90, 100], "embedding_scale": True}},
     "gemma": {"model": _GEMMA},
     "gemma2": {"model": _GEMMA2, "objective": {"z_loss": 0.01}},
     "llama": {"model": _LLAMA},

@@ -84,6 +84,22 @@ def test_segments_and_whole_texts_have_the_scores_of_transformers(memory: int, l
     assert np.abs(continued - expected[:, length + 3 :]).max() < 3e-5
 
 
+def _whole_and_continued() -> Any:
+    model = {"cutoffs": [20, 90, 100], "init": {"std": 0.1}}
+    engine = build_engine(_config(model=model, parallel={"tensor": 2}))
+    text = _text(SEGMENTS * LENGTH + 1)
+    probabilities = np.exp(engine.next_tokens(engine.prefill([[]]), np.zeros(1, np.int64), text[:1, 0]))
+    whole = engine.score(Rows.of(text[:, :-1], text[:, 1:])).log_probability
+    return whole, _segments(engine, text, LENGTH), _continued(engine, text, LENGTH), probabilities
+
+
+def test_an_adaptive_softmax_scores_and_continues_alike() -> None:
+    whole, segments, continued, probabilities = run_ranks(2, _whole_and_continued)[0]
+    assert np.abs(whole - segments).max() < TOLERANCE
+    assert np.abs(whole[:, LENGTH:] - continued).max() < TOLERANCE
+    assert probabilities.sum() == pytest.approx(1, abs=1e-5)
+
+
 def _heldout(parallels: list[dict[str, Any]], lanes: list[int], dataset: Path) -> list[Any]:
     """Of each layout (losses with these lanes, tokens, losses of training after that)."""
     found = []

@@ -21,6 +21,7 @@ PARTS = {
     "ctrl": "control codes, logits with a bias",
     "gemma": "norms on both sides and of queries and keys, zero-centred, bases by layer, one head of keys",
     "gemma2": "caps of scores and logits, z-loss",
+    "adaptive": "clusters of words, distances",
     "qwen2": "bias of queries and keys, SwiGLU, grouped heads, an output of its own",
 }
 

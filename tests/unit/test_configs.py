@@ -268,6 +268,16 @@ def test_transformer_xl_has_the_published_size() -> None:
     assert num_parameters(read("transformer-xl/enwik8").model, padded=False) / 1e6 == pytest.approx(41, abs=0.5)
 
 
+def test_transformer_xl_on_wikitext_103_has_the_published_size() -> None:
+    """151M, with a bias of each word and three clusters."""
+    model = read("transformer-xl/wikitext-103").model
+    assert round(num_parameters(model, padded=False) / 1e6) == 151
+    of_softmax = (model.vocab_size + 3) * (model.hidden + 1)
+    assert num_parameters(model, padded=False) - of_softmax == 16 * (
+        5 * 410 * 410 + 2 * 410 + 2 * 410 * 2100 + 2100 + 410 + 4 * 410
+    )
+
+
 # Elements of transformers' DebertaV2Model, and the paper's millions, which are those of DebertaV2ForMaskedLM without
 # token embeddings.
 @pytest.mark.parametrize(

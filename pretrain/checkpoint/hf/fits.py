@@ -11,7 +11,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 """our names of activations -> those of transformers"""
 
 
-_USUAL = {"embedding_size": None, "shared_layers": False, "projection_bias": True}
+_USUAL: dict[str, Any] = {"embedding_size": None, "shared_layers": False, "projection_bias": True, "cutoffs": []}
 
 
 def check(

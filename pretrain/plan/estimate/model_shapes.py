@@ -2,6 +2,7 @@
 by name: a new part is planned once it has parameter specs (`pretrain/model_spec/modules.py`), a pattern its mean keys
 (`pretrain/config/patterns/base.py`), and what else it computes or keeps is said here."""
 
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -131,7 +132,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
     logits = width * ((model.final_logit_softcap is not None) + 2 * (config.objective.label_smoothing > 0))
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
-    judged = _judged_bytes(config, width)
+    judged = max(_judged_bytes(config, width), _adaptive_bytes(model, width))
     return KernelShapes.repeat(
         len(tensor),
         attention=KERNELS.index("flash2"),
@@ -143,7 +144,8 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         # chunk, all three are there. A bias is added to a copy of the logits.
         logit_bytes=max(logits + (6 if width < 4 else 8 if model.capabilities.head_bias else 4), judged),
         sampled_share=_sampled_share(config),
-        saved_logit_bytes=4 * (1 + _compares_predictions(config)) + width * (model.final_logit_softcap is not None),
+        saved_logit_bytes=4 * (1 + _compares_predictions(config))
+        + width * (model.final_logit_softcap is not None or bool(model.cutoffs)),
         chunk_logit_bytes=max(logits + (8 if width < 4 else 4), judged),
         head_gradient_bytes=width,
         logits_sharded=1,
@@ -155,6 +157,16 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         # The largest value is found; then all are scaled and rounded, by one kernel or by two.
         rounding_bytes=5 if compiled else 9,
     )
+
+
+def _adaptive_bytes(model: Model, width: float) -> float:
+    """Bytes for each position and vocabulary entry in the backward pass of an adaptive softmax: the logits and their
+    gradient, the gradient of log probabilities, and shares of the words of the largest group. 0 without one."""
+    if not model.cutoffs:
+        return 0.0
+    bounds = [0, *model.cutoffs, model.vocab_size]
+    largest = max(end - begin for begin, end in pairwise(bounds))
+    return 2 * width + 4 + 4 * largest / model.vocab_size
 
 
 def _judged_bytes(config: RunConfig, width: float) -> float:

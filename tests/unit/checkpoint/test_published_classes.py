@@ -64,6 +64,7 @@ REFUSED = {
     "transformer/shaw-base": "model.positions",
     "transformer/shaw-big": "model.positions",
     "transformer-xl/enwik8": "model.embedding_scale",
+    "transformer-xl/wikitext-103": "model.cutoffs",
     "debug/arithmetic": "model.positions",
     "debug/demo": "model.positions",
     "debug/ladder": "model.positions",
@@ -83,7 +84,7 @@ REFUSED = {
 def test_a_shipped_config_exports_to_the_class_that_docs_name(path: Path) -> None:
     from pretrain.checkpoint.hf.registry import hf_family_of
 
-    model = load(RunConfig, path, ["model.vocabulary=50000"]).model
+    model = load(RunConfig, path, ["model.vocabulary=300000"]).model
     family = hf_family_of(model)
     if name(path) in REFUSED:
         with pytest.raises(ConfigError, match=REFUSED[name(path)]):

@@ -79,7 +79,7 @@ def test_every_key_of_every_shipped_config_is_listed() -> None:
             continue  # read as a site, of `pretrain launch`
         if name.startswith(("data/", "finetune/")):  # the latter have a checkpoint's model
             continue
-        config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])
+        config = load(RunConfig, name, ["model.vocabulary=300000", "run.dir=r"])
         assert set(_leaves(config.model_dump(mode="json"), "", listed)) <= listed
 
 
