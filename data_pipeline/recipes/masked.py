@@ -19,7 +19,7 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Samples, check_dataset, generator, one_span_per_sample, too_short_error
-from data_pipeline.recipes.masking import Masking, MaskingObjective, MaskingRecipe, smoothed_weights
+from data_pipeline.recipes.masking import EncoderRecipe, Masking, MaskingObjective, smoothed_weights
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
@@ -108,7 +108,7 @@ class Masked(MaskingObjective):
 
 
 @dataclass(frozen=True)
-class FullSentencesRecipe(MaskingRecipe, ABC):
+class FullSentencesRecipe(EncoderRecipe, ABC):
     """Rows of `sequence_length` with `text_tokens` of text, cut from the stream."""
 
     text_tokens: int

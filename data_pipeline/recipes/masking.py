@@ -30,10 +30,10 @@ class MaskingObjective(Objective):
 
 
 @dataclass(frozen=True)
-class MaskingRecipe:
-    """Base of recipes whose rows have masked tokens."""
+class EncoderRecipe:
+    """Base of recipes whose rows an encoder reads, and predicts some tokens of."""
 
-    objective: MaskingObjective
+    objective: Objective
     sequence_length: int
     known: Vocabulary
 

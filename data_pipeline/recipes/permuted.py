@@ -9,7 +9,7 @@ token. So a row has the text and its queries, and the two streams of the paper a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, check_dataset, generator, too_short_error
+from data_pipeline.recipes.masking import EncoderRecipe
 from data_pipeline.recipes.objective import ModelShape, Objective
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
@@ -71,28 +72,11 @@ class Permuted(Objective):
 
 
 @dataclass(frozen=True)
-class PermutedRecipe:
+class PermutedRecipe(EncoderRecipe):
     """Rows of two halves of `half` tokens, and of queries."""
 
     objective: Permuted
-    sequence_length: int
-    known: Vocabulary
     half: int
-
-    @property
-    def target_length(self) -> int:
-        """The sequence length: each position has a label; those of queries count."""
-        return self.sequence_length
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of ids, appended special tokens included."""
-        return self.known.specials.vocabulary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The objective and the special ids."""
-        return {"objective": self.objective.settings(), "specials": asdict(self.known.specials)}
 
     def samples(self, dataset: Dataset, split: SplitName) -> PermutedSamples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""

@@ -17,7 +17,7 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, check_dataset, generator, pad_rows
-from data_pipeline.recipes.masking import Masking, MaskingObjective, MaskingRecipe
+from data_pipeline.recipes.masking import EncoderRecipe, Masking, MaskingObjective
 from data_pipeline.recipes.pairs import PairSamples
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
@@ -55,7 +55,7 @@ class Translation(MaskingObjective):
 
 
 @dataclass(frozen=True)
-class TranslationRecipe(MaskingRecipe):
+class TranslationRecipe(EncoderRecipe):
     """Pairs as samples. A pair that doesn't fit its row is skipped."""
 
     objective: Translation
