@@ -9,7 +9,7 @@ tokens are masked in each epoch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -52,6 +52,12 @@ class Masked(MaskingObjective):
         description="predict whether two consecutive segments are in order, as they are half the time, or swapped "
         "(ALBERT)",
     )
+    language: int | None = Field(
+        default=None,
+        ge=0,
+        description="segment of the text's language, in model.segments, as rows of tlm have them (XLM); default: rows "
+        "without languages",
+    )
     short_fraction: float = Field(
         default=0.1,
         ge=0,
@@ -72,6 +78,11 @@ class Masked(MaskingObjective):
     def _settings_go_together(self) -> Self:
         if self.next_sentence and self.sentence_order:
             raise ValueError("objective.next_sentence and objective.sentence_order exclude each other: set only one")
+        if self.language is not None and self.has_segments:
+            raise ValueError(
+                f"objective.language={self.language} is a segment, and next_sentence and sentence_order have their own "
+                "segments: leave it out"
+            )
         if self.ngrams > 1 and not self.whole_words:
             raise ValueError(f"objective.ngrams={self.ngrams} counts words: set objective.whole_words=true")
         if self.mask_smoothing and self.whole_words:
@@ -93,7 +104,14 @@ class Masked(MaskingObjective):
     @property
     def columns(self) -> frozenset[str]:
         """See `Objective`."""
-        return frozenset({"segments", "next_sentence"} if self.has_segments else ())
+        if self.has_segments:
+            return frozenset({"segments", "next_sentence"})
+        return frozenset() if self.language is None else frozenset({"segments", "positions"})
+
+    @property
+    def num_segments(self) -> int:
+        """See `Objective`."""
+        return super().num_segments if self.language is None else self.language + 1
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: [CLS] text [SEP], or [CLS] A [SEP] B [SEP]."""
@@ -147,6 +165,8 @@ class MaskedRecipe(FullSentencesRecipe):
 
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """See `FullSentencesRecipe`."""
+        if self.objective.language is not None:
+            return OfLanguage(super().samples(dataset, split), self.objective.language)
         if not self.objective.has_segments:
             return super().samples(dataset, split)
         check_dataset(dataset, self.known.tokenizer)
@@ -185,3 +205,33 @@ class FullSentences:
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
         return one_span_per_sample(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
+
+
+@dataclass(frozen=True)
+class OfLanguage:
+    """Full rows of text in one language, with the columns of `tlm`'s rows."""
+
+    samples: Samples
+    language: int
+
+    @property
+    def count(self) -> int:
+        """See `Samples`."""
+        return self.samples.count
+
+    @property
+    def num_skipped(self) -> int:
+        """See `Samples`."""
+        return self.samples.num_skipped
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """See `FullSentences`; no position is padding."""
+        rows = self.samples.rows(seed, ids)
+        whole = np.ones_like(rows.tokens)
+        return replace(
+            rows, attention_mask=whole > 0, segments=whole * self.language, positions=np.cumsum(whole, axis=1) - 1
+        )
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """See `FullSentences`."""
+        return self.samples.token_spans(seed, ids)

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from data_pipeline.config import PathText
 from data_pipeline.dataset.cache import DEFAULT_BYTES
+from pretrain.config.objective import Objective
 from pretrain.config.section import Section, named
 
 
@@ -21,6 +22,11 @@ class Source(Section):
     )
     weight: float = Field(
         1.0, ge=0, description="share of samples, relative to the other sources (0: used in phases only)"
+    )
+    objective: Objective | None = Field(
+        None,
+        description="objective of this source, whose rows have the same columns and the same loss; default: the run's "
+        "(T5: text beside tasks; XLM: masked beside tlm; UL2: several denoisers of one dataset)",
     )
     max_epochs: float | None = Field(
         None, gt=0, description="epochs of this source above which a run is refused; default: no limit"
@@ -116,7 +122,7 @@ class Data(Section):
     def _each_source_has_a_name_of_its_own(self) -> "Data":
         names = [source.called for source in self.resolved_sources]
         twice = sorted({name for name in names if names.count(name) > 1})
-        if twice and (self.phases or any(source.name is not None for source in self.sources)):
+        if twice and (self.phases or any((source.name, source.objective) != (None, None) for source in self.sources)):
             raise ValueError(f"several data.sources are called {twice[0]}: set name, to another one for each")
         return self
 
@@ -147,6 +153,11 @@ class Data(Section):
                     f"the source {source.called} has weight 0 throughout: leave it out, or name it in phases"
                 )
         return self
+
+    @property
+    def of_several_objectives(self) -> bool:
+        """Whether a source has an objective of its own."""
+        return any(source.objective is not None for source in self.sources)
 
     @property
     def resolved_sources(self) -> list[Source]:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from data_pipeline.recipes.causal import Causal
-from data_pipeline.recipes.registry import OBJECTIVES
 from pretrain.config.attention import Dense
 from pretrain.config.batch import BatchSize
 from pretrain.config.checkpoint import Checkpoint
@@ -23,6 +22,7 @@ from pretrain.config.health import Health
 from pretrain.config.loss_scale import LossScaling
 from pretrain.config.model import Model
 from pretrain.config.objective import Objective
+from pretrain.config.objective_suits import check_goes_with, check_suits
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.parallel import Parallel
 from pretrain.config.run import Run
@@ -225,7 +225,7 @@ class RunConfig(Section):
     def _labelled_inputs_suit_the_model(self) -> "RunConfig":
         model, data, objective = self.model, self.data, self.objective
         if not objective.labelled:
-            if data.tokenizer is not None:
+            if data.tokenizer is not None and not any(one.objective and one.objective.labelled for one in data.sources):
                 raise ValueError(
                     f"data.tokenizer is for labelled data, and objective.name={objective.name} reads tokenized "
                     "datasets, which have their own tokenizer: leave it out"
@@ -255,6 +255,23 @@ class RunConfig(Section):
         return self.model_copy(update={"objective": fitted})
 
     @model_validator(mode="after")
+    def _objectives_of_sources_fit_the_model(self) -> "RunConfig":
+        if not self.data.of_several_objectives:
+            return self
+        if len(self.data.sources) < 2:
+            raise ValueError("an objective of a source is for several data.sources: set the run's objective")
+        model, fitted = self.model, []
+        for source in self.data.sources:
+            objective = source.objective and source.objective.for_model(
+                model.shape,
+                input_format=model.capabilities.input_format,
+                segments=model.segments > 1,
+                packing=model.capabilities.packing,
+            )
+            fitted.append(source.model_copy(update={"objective": objective}))
+        return self.model_copy(update={"data": self.data.model_copy(update={"sources": fitted})})
+
+    @model_validator(mode="after")
     def _two_lengths_suit_the_run(self) -> "RunConfig":
         short = self.batch.short
         if short is None:
@@ -277,38 +294,12 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _model_suits_objective(self) -> "RunConfig":
-        model, objective = self.model, self.objective
-        if model.shape not in objective.suits:
-            fitting = [name for name, kind in OBJECTIVES.items() if model.shape in kind.suits]
-            raise ValueError(
-                f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
-            )
-        if "documents" in objective.columns and not model.capabilities.packing:
-            having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
-            key = "document_mask=true" if getattr(objective, "document_mask", False) else "packing=best_fit"
-            raise ValueError(f"objective.{key} is for the {having} family: leave it out for {model.family}")
-        if "next_sentence" in objective.columns and not (model.segments > 1 and model.binary_head):
-            raise ValueError(
-                f"objective.{objective.loss} makes samples of two segments and asks whether the second follows: set "
-                "model.segments=2 and model.binary_head=true"
-            )
-        if model.segments < objective.num_segments:
-            raise ValueError(
-                f"objective.name={objective.name} tells {objective.num_segments} languages apart: set "
-                f"model.segments={objective.num_segments}, or more"
-            )
-        if "order" in objective.columns and not model.capabilities.query_stream:
-            having = " or ".join(name for name, can in CAPABILITIES.items() if can.query_stream)
-            raise ValueError(
-                f"objective.name={objective.name} predicts at positions without a token, which are for the {having} "
-                f"family: choose another objective for {model.family}"
-            )
-        if "positions" in objective.columns and model.positions.name in ("relative", "disentangled"):
-            raise ValueError(
-                f"objective.name={objective.name} restarts positions at each text, and model.positions="
-                f"{model.positions.name} uses distances in the row: use learned or sinusoidal"
-            )
+    def _model_suits_objectives(self) -> "RunConfig":
+        check_suits(self.model, self.objective)
+        for source in self.data.sources:
+            if source.objective is not None:
+                check_suits(self.model, source.objective)
+                check_goes_with(source.called, source.objective, self.objective)
         return self
 
     @model_validator(mode="after")

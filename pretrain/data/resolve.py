@@ -14,6 +14,7 @@ from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.by_source import BySource, check_special_ids
 from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
@@ -141,9 +142,12 @@ def _check_schedule(schedule: Schedule, steps: int, tokens: int) -> None:
 
 
 def _check_twice(sources: list[Source]) -> None:
-    """Raises ConfigError where two sources are one dataset, whose samples would be read twice as often."""
+    """Raises ConfigError where two sources are one dataset, whose samples would be read twice as often; unless each has
+    an objective of its own."""
     seen: dict[str, str] = {}
     for source in sources:
+        if source.objective is not None:
+            continue
         local = local_path(source.path)
         place = source.path if local is None else os.path.realpath(local)
         if place in seen:
@@ -173,7 +177,7 @@ def _of_mix(config: RunConfig) -> RunConfig:
 def open_dataset(config: RunConfig, source: Source) -> DataSource:
     """One of the config's datasets: labelled rows if the objective is labelled. Raises DataError where it cannot be
     read, ConfigError for labelled rows without `data.tokenizer`."""
-    if not config.objective.labelled:
+    if not (source.objective or config.objective).labelled:
         return open_tokenized(config, source)
     return LabelledDataset(source.path, _tokenizer_path(config), source.called)
 
@@ -202,11 +206,22 @@ def open_datasets(config: RunConfig) -> list[DataSource]:
 
 
 def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | None = None) -> Recipe:
-    """What the config's objective makes of data that `tokenizer` made; in sequences of the model's length unless
-    another is given. Raises DataError for lengths that do not suit the objective."""
+    """What the config's objective, or that of each source, makes of data that `tokenizer` made; in sequences of the
+    model's length unless another is given. Raises DataError for lengths that do not suit an objective, or objectives
+    that do not suit each other."""
     model = config.model
     length = sequence_length or config.sequence_length
     encodes = model.stacks[0] > 0
     # A decoder behind an encoder reads what a task head answers about, too.
     target = length if model.is_encoder_decoder and model.task_head is not None else config.row_model.target_length
-    return config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)
+    if not config.data.of_several_objectives:
+        return config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)
+    objectives = {source.called: source.objective or config.objective for source in config.data.sources}
+    check_special_ids({"run": config.objective, **objectives}, tokenizer)
+    return BySource(
+        {
+            name: objective.recipe(tokenizer, length, target, decoder_only=not encodes)
+            for name, objective in objectives.items()
+        },
+        config.objective.specials(tokenizer).vocabulary,
+    )

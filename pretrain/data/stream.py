@@ -10,6 +10,7 @@ from data_pipeline.dataset.source import DataSource
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.order.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.by_source import with_equal_columns
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.errors import ConfigError
@@ -41,11 +42,23 @@ def open_stream(
     ]
     lanes = config.batch.sequences if config.model.memory_length else 0
     stream = SampleStream(sources, recipe, config.run.seed, phases=phases, lanes=lanes)
-    config.objective.check_sources(names, stream.samples)
+    _suit_objectives(config, names, stream)
     if config.batch.short is None:
         return skip_samples(stream, config), recipe
     first = SampleStream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
+    _suit_objectives(config, names, first)
     return skip_samples(ChainedStreams(first, short_samples(config), stream), config), recipe
+
+
+def _suit_objectives(config: RunConfig, names: list[str], stream: SampleStream) -> None:
+    """Makes rows of several objectives alike. Raises DataError where samples do not suit their objective, or each
+    other."""
+    if not config.data.of_several_objectives:
+        config.objective.check_sources(names, stream.samples)
+        return
+    for name, source, one in zip(names, config.data.sources, stream.samples, strict=True):
+        (source.objective or config.objective).check_sources([name], [one])
+    stream.samples = with_equal_columns(names, stream.samples, visible=config.model.stacks[0] > 0)
 
 
 def skip_samples(stream: Stream, config: RunConfig) -> Stream:

@@ -9,7 +9,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
-from pretrain.data.resolve import recipe_of
+from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.evaluate.evaluator import evaluate, read
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.opening import build_scorer, load_weights
@@ -50,14 +50,14 @@ def evaluate_checkpoints(
     tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
     datasets, scorer = run_datasets(config, tokenizer), make_scorer(config, engine, tokenizer)
     dataset = datasets[0] if datasets else None
-    windows = config.objective.predicts_next and not config.objective.columns
+    windows = config.objective.predicts_next and not config.objective.columns and not config.data.of_several_objectives
     recipe = None if windows else recipe_of(config, tokenizer)
     settings = replace(
         request.settings,
         recipe=recipe,
         window=config.model.sequence_length,
         lanes=config.heldout_lanes,
-        held_out=datasets,
+        held_out=open_datasets(config) if datasets and config.data.of_several_objectives else datasets,
     )
     loaded = read(scorer, dataset, request.tasks, settings)
     searched = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.average_draws import average_draws
@@ -171,13 +172,13 @@ def _pool(task: Task, shots: Sequence[int], sources: Sources) -> Examples | None
 def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings: EvalSettings) -> dict[str, Any]:
     if dataset is None:
         raise ConfigError(f"task {HELD_OUT} scores the run's held-out text: give a run whose data can be read")
-    datasets = settings.held_out or [dataset]
+    datasets: Sequence[DataSource] = settings.held_out or [dataset]
     scored = heldout_loss(
         engine, datasets, settings.recipe or settings.window or scorer.length, settings.limit, lanes=settings.lanes
     )
     if not math.isfinite(scored.loss_sum):
         raise RunError("the model's held-out loss is not a number: it diverged, or its checkpoint is damaged")
     if settings.recipe is None:
-        scored = count_text(scored, datasets, scorer.tokenizer)
+        scored = count_text(scored, [one for one in datasets if isinstance(one, Dataset)], scorer.tokenizer)
     terms = {f"loss_{name}": value / count for name, (value, count) in scored.terms.items() if count}
     return {name: getattr(scored, name) for name in _HELD_OUT_VALUES} | terms

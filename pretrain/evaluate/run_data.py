@@ -13,12 +13,12 @@ from pretrain.errors import ConfigError
 
 
 def run_datasets(config: RunConfig, tokenizer: Tokenizer) -> list[Dataset]:
-    """The tokenized dataset of each source of the run; empty where the config names none, a local one is gone or the
-    objective reads labelled rows (tasks that need text say so). Raises ConfigError for a dataset of another tokenizer
-    than the checkpoint's."""
-    sources = config.data.resolved_sources
+    """The tokenized dataset of each source of the run but of those that are labelled; empty where the config names
+    none, a local one is gone or all are labelled (tasks that need text say so). Raises ConfigError for a dataset of
+    another tokenizer than the checkpoint's."""
+    sources = [one for one in config.data.resolved_sources if not (one.objective or config.objective).labelled]
     local = local_path(sources[0].path) if sources else None
-    if not sources or config.objective.labelled or (local is not None and not local.exists()):
+    if not sources or (local is not None and not local.exists()):
         return []
     datasets = [open_tokenized(config, source) for source in sources]
     for dataset in datasets:

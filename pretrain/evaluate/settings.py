@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
 from data_pipeline.recipes.base import Recipe
 from pretrain.evaluate.decoding.base import Decoding
 
@@ -29,7 +29,7 @@ class EvalSettings:
     """tokens of a window of held-out text; None: all that the model reads at once"""
     lanes: int = 0
     """lanes of held-out text, for a model with memory; 0: it has none"""
-    held_out: Sequence[Dataset] = ()
+    held_out: Sequence[DataSource] = ()
     """the datasets whose held-out text is scored, one per source; empty: the dataset that tasks are made of"""
     decoding: Decoding | None = None
     """decoding of generated answers; None: the paper's for each task"""

@@ -130,10 +130,10 @@ class SourceJudges:
 def make_judges(
     config: RunConfig, engine: Engine, datasets: Sequence[DataSource], recipe: Recipe
 ) -> SourceJudges | None:
-    """The judges of a run; None if its rows are not labelled. Raises ConfigError for figures that do not suit its
-    objective, and for sources of one name."""
+    """The judges of a run; None if its objective reads no labelled rows (a source's own may: it has a held-out loss).
+    Raises ConfigError for figures that do not suit its objective, and for sources of one name."""
     labelled = [dataset for dataset in datasets if isinstance(dataset, LabelledDataset)]
-    if not labelled:
+    if not config.objective.labelled or not labelled:
         return None
     names = [dataset.name for dataset in labelled]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -56,6 +56,8 @@ class HeldOutLoss(Protocol):
     def token_count(self) -> int: ...
     @property
     def terms(self) -> Mapping[str, tuple[float, int]]: ...
+    @property
+    def by_source(self) -> Sequence[tuple[float, int]]: ...
 
 
 TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -188,10 +190,13 @@ class RunLog:
         return self._files.urgency() if self._is_reporter else Urgency.NONE
 
     @_on_reporter
-    def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
-        """The held-out loss after `step` steps."""
+    def heldout(self, step: int, tokens: int, heldout: HeldOutLoss, sources: Sequence[str] = ()) -> None:
+        """The held-out loss after `step` steps; of several `sources` also that of each."""
         assert self._tracker is not None, "the run has begun"
         terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
+        if len(sources) > 1:
+            each = _means(dict(zip(sources, heldout.by_source, strict=True)))
+            terms |= {f"loss_source_{name}": mean for name, mean in each.items()}
         self.event(
             "heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count, **terms
         )

@@ -154,7 +154,8 @@ def _evaluate(session: Session, state: RunState) -> RunState:
         heldout = heldout_loss(
             run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences, lanes=config.heldout_lanes
         )
-    log.heldout(state.step, state.tokens, heldout)
+    sources = [source.called for source in config.data.resolved_sources]
+    log.heldout(state.step, state.tokens, heldout, sources if len(set(sources)) == len(sources) else ())
     if state.is_finished or config.health.stop_on_nan:
         check_heldout(state.step, heldout.loss)
     if run.tasks is not None:

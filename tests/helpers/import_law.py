@@ -121,7 +121,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "labelled",
         "causal control corruption instructions pairs permuted segments spans tagging choice text_labels text_to_text",
         "denoising masked span_corruption t5_study tlm",
-        "replaced_tokens",
+        "by_source replaced_tokens",
         "registry",
     ),
     "pretrain.rehearse": (
