@@ -19,7 +19,8 @@ def check_suits(model: Model, objective: Objective) -> None:
         raise ValueError(
             f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
         )
-    if "documents" in objective.columns and not model.capabilities.packing:
+    packs = "documents" in objective.columns and not objective.labelled  # labelled rows have texts side by side
+    if packs and not model.capabilities.packing:
         having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
         key = "document_mask=true" if getattr(objective, "document_mask", False) else "packing=best_fit"
         raise ValueError(f"objective.{key} is for the {having} family: leave it out for {model.family}")
