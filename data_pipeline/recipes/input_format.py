@@ -15,11 +15,12 @@ from data_pipeline.recipes.base import Ids, pad_rows
 from data_pipeline.recipes.objective import ModelShape
 from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds
 
-FormatName = Literal["bert", "roberta", "bart", "t5", "gpt"]
+FormatName = Literal["bert", "roberta", "xlnet", "bart", "t5", "gpt"]
 
 NEEDS: dict[FormatName, SpecialTokenNeeds] = {
     "bert": SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask")),
     "roberta": SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask")),
+    "xlnet": SpecialTokenNeeds(roles=("pad", "cls", "sep")),
     "bart": SpecialTokenNeeds(roles=("pad", "cls", "mask"), start="end"),
     "t5": SpecialTokenNeeds(),
     "gpt": SpecialTokenNeeds(roles=(), end="end_of_text"),
@@ -27,12 +28,14 @@ NEEDS: dict[FormatName, SpecialTokenNeeds] = {
 """The special tokens of each format: those of the objectives that pretrain such models, so that ids are the same."""
 
 FORMATS: dict[ModelShape, tuple[FormatName, ...]] = {
-    "encoder": ("bert", "roberta"),
+    "encoder": ("bert", "roberta", "xlnet"),
     "encoder_decoder": ("t5", "bart"),
     "decoder": ("gpt",),
     "prefix_decoder": ("t5",),
 }
 """Formats of each shape of model, the default first."""
+LAST_SEGMENT = 2
+"""The segment of an id behind all texts."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class JoinedTexts:
 
     ids: Ids
     segments: Ids
-    """[len(ids)] 0, and 1 from the second text on."""
+    """[len(ids)] 0, and 1 from the second text on; 2 of an id behind all texts."""
     starts: tuple[int, ...]
     """Where each text begins in `ids`."""
 
@@ -57,6 +60,8 @@ class InputFormat:
     end: int
     """The id after each text."""
     pad: int
+    last: int | None
+    """The id behind all texts, which answers for them (XLNet); None: no such id."""
     double_separator: bool
     """Whether two ids, not one, are between the texts of a pair."""
     sequence_length: int
@@ -94,6 +99,9 @@ class InputFormat:
             starts.append(len(segments))
             parts += [text[:size].astype(np.int64), np.array(marks, np.int64)]
             segments += [number] * (size + len(marks))
+        if self.last is not None:
+            parts.append(np.array([self.last], np.int64))
+            segments.append(LAST_SEGMENT)
         return JoinedTexts(np.concatenate(parts), np.array(segments, np.int64), tuple(starts))
 
     def columns(self, inputs: Sequence[JoinedTexts]) -> dict[str, NDArray[Any]]:
@@ -140,11 +148,11 @@ class InputFormat:
 
     def text_position(self, joined: JoinedTexts) -> int:
         """The position whose hidden state represents the entire input: an encoder's first one, else that of the last
-        id, the end of text."""
-        return 0 if self.shape == "encoder" else len(joined.ids) - 1
+        id, which is the end of text, or `last`."""
+        return 0 if self.shape == "encoder" and self.last is None else len(joined.ids) - 1
 
     def _num_specials(self, texts: int) -> int:
-        return (self.begin is not None) + texts + (self.double_separator and texts > 1)
+        return (self.begin is not None) + (self.last is not None) + texts + (self.double_separator and texts > 1)
 
 
 def truncated(first: int, second: int, free: int) -> list[int]:

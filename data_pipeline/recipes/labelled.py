@@ -61,9 +61,9 @@ class FormatObjective(LabelledObjective):
 
     format: FormatName | None = Field(
         default=None,
-        description="input of texts a and b: bert ([CLS] a [SEP] b [SEP]), roberta (<s> a </s> </s> b </s>), bart (the "
-        "same, and the decoder reads </s> first), t5 (a </s> b </s>) or gpt (a, an end of text, b, an end of text); "
-        "default: that of model.family",
+        description="input of texts a and b: bert ([CLS] a [SEP] b [SEP]), roberta (<s> a </s> </s> b </s>), xlnet (a "
+        "<sep> b <sep> <cls>), bart (as roberta, and the decoder reads </s> first), t5 (a </s> b </s>) or gpt (a, an "
+        "end of text, b, an end of text); default: that of model.family",
     )
 
     def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
@@ -96,13 +96,14 @@ class FormatObjective(LabelledObjective):
         sequence_length //= self.texts_per_row
         name, ids = self.known_format, self.specials(tokenizer)
         encoder_decoder = not decoder_only and name in ("bart", "t5")
-        begin = tokenizer.begin_of_text if name == "gpt" else ids.cls
+        begin = tokenizer.begin_of_text if name == "gpt" else None if name == "xlnet" else ids.cls
         return InputFormat(
             name=name,
             specials=ids,
             begin=begin if begin is not None and begin >= 0 else None,
             end=ids.sep if ids.sep >= 0 else ids.end,
             pad=ids.pad if ids.pad >= 0 else ids.end,
+            last=ids.cls if name == "xlnet" else None,
             double_separator=name in ("roberta", "bart"),
             sequence_length=sequence_length,
             label_length=target_length or sequence_length if encoder_decoder else sequence_length,
@@ -121,13 +122,13 @@ class PairObjective(FormatObjective):
     segments: bool | None = Field(
         default=None,
         description="whether b is of another segment (token type) than a; default: where the model distinguishes "
-        "segments and the format is bert",
+        "segments and the format is bert or xlnet",
     )
 
     def for_model(self, shape: ModelShape, *, input_format: str | None, segments: bool, packing: bool) -> Self:
         """See `Objective`."""
         fitted = super().for_model(shape, input_format=input_format, segments=segments, packing=packing)
-        has_segments = segments and fitted.format == "bert" if self.segments is None else self.segments
+        has_segments = segments and fitted.format in ("bert", "xlnet") if self.segments is None else self.segments
         return fitted.model_copy(update={"segments": has_segments})
 
     @property

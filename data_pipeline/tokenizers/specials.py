@@ -24,6 +24,8 @@ _NAMES: dict[Role, tuple[str, str]] = {
     "mask": ("[MASK]", "<mask>"),
 }
 """Names of each special token in BERT's and in other vocabularies."""
+_OWN: dict[Role, str] = {"cls": "<cls>", "sep": "<sep>"}
+"""Names in vocabularies that have <s> and </s> for another use (XLNet)."""
 _ABSENT = -1
 
 
@@ -68,7 +70,8 @@ def specials(tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Specials:
     vocabulary = tokenizer.vocabulary_size
     ids = dict.fromkeys(_NAMES, _ABSENT)
     for role in needs.roles:
-        existing = next((i for i in map(tokenizer.id_of, _NAMES[role]) if i is not None), None)
+        known = [_OWN[role], *_NAMES[role]] if role in _OWN else _NAMES[role]
+        existing = next((i for i in map(tokenizer.id_of, known) if i is not None), None)
         ids[role], vocabulary = (vocabulary, vocabulary + 1) if existing is None else (existing, vocabulary)
     sentinels = {number: tokenizer.id_of(f"<extra_id_{number}>") for number in range(needs.sentinels)}
     if needs.sentinel_ids == "last":

@@ -180,6 +180,8 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=2,
         query_stream=True,
+        input_format="xlnet",
+        pooler="tanh",
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
     ),

@@ -368,6 +368,11 @@ class Model(Section):
         return head is not None and head.kind != "choice" and (head.kind == "token" or not self.is_causal)
 
     @property
+    def answers_at_end(self) -> bool:
+        """Whether the last position of a text answers for it; otherwise the first one does."""
+        return self.has_decoder or self.capabilities.input_format == "xlnet"
+
+    @property
     def has_pooler(self) -> bool:
         """Whether a task head has a dense layer before its classifier."""
         head = self.task_head

@@ -124,8 +124,7 @@ def _special_tokens(config: RunConfig, tokenizer: Tokenizer) -> tuple[list[int],
     if config.model.shape == "decoder" or config.objective.predicts_next:
         ends = [] if config.objective.predicts_next else [config.objective.specials(tokenizer).end]
         return tokenizer.opened([]), ends
-    closed = Prompts(config, tokenizer).closed([])
-    return closed[:-1], closed[-1:]
+    return Prompts(config, tokenizer).around()
 
 
 class _Computing:

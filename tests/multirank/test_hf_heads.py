@@ -37,7 +37,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "both orders": {**OBJECTIVES["classification"], "pair": "pair", "both_orders": True},
 }
 SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
-_ENCODERS = ("bert", "albert", "deberta", "deberta_v2", "roformer", "roberta", "longformer", "tlm")
+_ENCODERS = ("bert", "albert", "deberta", "deberta_v2", "roformer", "roberta", "longformer", "tlm", "xlnet")
 _DECODERS = ("gpt", "gpt-banded", "bloom", "llama", "mistral", "qwen2", "qwen3")
 _ROWS_ALONE = ("gpt-post", "ctrl", "gemma")
 """classes of transformers for rows, and none for tokens"""
@@ -49,7 +49,10 @@ CASES = [
     ("bigbird", "tagging"),
     ("distilbert", "tagging"),
     ("distilbert", "spans"),
-    *((family, "choice") for family in ("bert", "albert", "deberta_v2", "roberta", "bigbird", "gpt", "gpt-post")),
+    *(
+        (family, "choice")
+        for family in ("bert", "albert", "deberta_v2", "roberta", "bigbird", "xlnet", "gpt", "gpt-post")
+    ),
     *((family, "both orders") for family in ("gpt", "gpt-post")),
     *((family, "choice and tokens") for family in ("gpt", "gpt-untied", "gpt-post")),
 ]
@@ -57,7 +60,7 @@ QUICK = [
     ("bert", "classification"), ("bert", "spans"), ("roberta", "tagging"), ("roformer", "classification"),
     ("tlm", "regression"), ("gpt", "classification"), ("llama", "spans"), ("t5", "classification"),
     ("bart", "regression"), ("bert", "choice"), ("roberta", "choice"), ("gpt-post", "choice and tokens"),
-    ("gpt-untied", "choice and tokens"), ("gpt-post", "both orders"),
+    ("gpt-untied", "choice and tokens"), ("gpt-post", "both orders"), ("xlnet", "classification"),
 ]  # fmt: skip
 """a case of each way in which heads differ"""
 REFUSED = {
@@ -75,6 +78,7 @@ REFUSED = {
     ("deberta", "choice"): "transformers has no such class of DeBERTa v1",
     ("longformer", "choice"): "its class makes the tokens of the question global",
     ("tlm", "choice"): "its class has a second linear layer",
+    ("transformer-xl", "classification"): "its class has a dense layer before the last one",
     ("llama", "choice"): "no class for multiple choice",
 }
 
@@ -255,7 +259,7 @@ TRIPS = [
         ("gemma", "classification"), ("gemma2", "tagging"), ("ctrl", "regression"), ("t5", "classification"),
         ("t5v1.1", "spans"), ("bart", "classification"),
         ("roberta", "choice"), ("albert", "choice"), ("bigbird", "choice"), ("gpt", "choice"),
-        ("gpt-post", "choice and tokens"),
+        ("gpt-post", "choice and tokens"), ("xlnet", "classification"), ("xlnet", "choice"), ("xlnet", "spans"),
     )),
 ]  # fmt: skip
 

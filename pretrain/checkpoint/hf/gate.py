@@ -144,7 +144,7 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig, end: int = -1)
     mask = seen.astype(np.float32)
     if model.task_head is not None and model.task_head.kind not in ("token", "detector"):
         mask = np.zeros_like(mask)
-        mask[every, sizes - 1 if model.has_decoder else 0] = 1
+        mask[every, sizes - 1 if model.answers_at_end else 0] = 1
     if texts > 1:
         return _choices_side_by_side(rows, tokens, seen, mask)
     decoder_tokens = None
@@ -279,6 +279,8 @@ def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str,
     }
     if batch.order is not None:
         return _two_streams(batch, batch.order)
+    if hasattr(hf_model, "sequence_summary") and hf_model.config.model_type == "xlnet":
+        inputs = _padded_before(inputs)
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
     if hf_model.config.model_type in _COUNTING:  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
@@ -287,6 +289,16 @@ def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str,
         tensors["global_attention_mask"] = torch.zeros(batch.tokens.shape, dtype=torch.int64)
         tensors["global_attention_mask"][:, :count] = 1
     return tensors
+
+
+def _padded_before(inputs: dict[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
+    """These columns with the padding at the beginning of rows: the last position answers."""
+    shown = inputs["attention_mask"]
+    assert shown is not None, "rows of an encoder have a mask of padding"
+    places = (np.arange(shown.shape[1]) + shown.sum(axis=1, keepdims=True)) % shown.shape[1]
+    return {
+        name: None if values is None else np.take_along_axis(values, places, axis=1) for name, values in inputs.items()
+    }
 
 
 def text_length(order: np.ndarray) -> int:

@@ -28,7 +28,7 @@ from pretrain.checkpoint.hf.roformer import ROFORMER
 from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm import XLM
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
-from pretrain.checkpoint.hf.xlnet import XLNET
+from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
@@ -47,7 +47,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "deberta": (DEBERTA,),
     "deberta_v2": (DEBERTA_V2,),
     "xlm": (XLM,),
-    "transformer_xl": (XLNET,),
+    "transformer_xl": (TRANSFORMER_XL,),
     "xlnet": (XLNET,),
 }
 """our family -> families of Hugging Face that its models are exported to: the first that `takes` the model"""

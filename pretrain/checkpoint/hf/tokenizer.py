@@ -14,7 +14,9 @@ from tokenizers import AddedToken, processors
 from transformers import AutoTokenizer
 
 from data_pipeline.errors import DataError
+from data_pipeline.recipes.input_format import LAST_SEGMENT
 from data_pipeline.recipes.objective import Objective
+from data_pipeline.recipes.permuted import Permuted
 from data_pipeline.recipes.tagging import Tagging
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials, names
@@ -53,10 +55,13 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
         marks = [(hf_tokenizer.id_to_token(index), index) for index in (*before, *after)]
         first, last = ([f"{hf_tokenizer.id_to_token(index)}:0" for index in ids] for ids in (before, after))
         between, segment = _pairs(objective)
+        answers = []
+        if _ends_with_cls(objective):
+            answers = [last.pop().replace(":0", f":{LAST_SEGMENT if model.segments else 0}")]
         second = [mark.replace(":0", f":{segment}") for mark in last]
         hf_tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*first, "$A:0", *last],
-            pair=[*first, "$A:0", *last * between, f"$B:{segment}", *second],
+            single=[*first, "$A:0", *last, *answers],
+            pair=[*first, "$A:0", *last * between, f"$B:{segment}", *second, *answers],
             special_tokens=marks,
         )
     hf_tokenizer.save(str(directory / _FILE))
@@ -71,8 +76,15 @@ def around(objective: Objective, specials: Specials, tokenizer: Tokenizer) -> tu
     needs = objective.needs
     if needs.end == "end_of_text":  # whose texts have an end where their last token answers for them
         return tokenizer.opened([]), [] if objective.task_head is None else [specials.end]
+    if _ends_with_cls(objective):
+        return [], [specials.sep, specials.cls]
     before = [specials.cls] if "cls" in needs.roles else []
     return before, [specials.sep if "sep" in needs.roles else specials.end]
+
+
+def _ends_with_cls(objective: Objective) -> bool:
+    """Whether what answers for a text comes after it, of a segment of its own (XLNet)."""
+    return isinstance(objective, Permuted) or getattr(objective, "format", None) == "xlnet"
 
 
 def _pairs(objective: Objective) -> tuple[int, int]:
@@ -109,6 +121,7 @@ def _config(
         "extra_special_tokens": [hf_tokenizer.id_to_token(index) for index in specials.sentinels if is_special[index]],
         "split_special_tokens": not found_in_text(specials),
         "clean_up_tokenization_spaces": False,
+        **({"padding_side": "left"} if _ends_with_cls(objective) else {}),
         "model_max_length": model.sequence_length,
         "model_input_names": sorted({"input_ids", "attention_mask"} | more),
         **({SENTINEL_IDS: "last"} if objective.needs.sentinel_ids == "last" else {}),  # for `pretrain import`
@@ -141,7 +154,8 @@ def check(tokenizer: Tokenizer, objective: Objective, directory: Path, vocabular
             raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")
     if objective.task_head is not None and not isinstance(objective, Tagging):
         (first, second), (between, _) = tokenizer.encode_batch(["a b", "c"], threads=1), _pairs(objective)
-        expected = [*before, *first.tolist(), *after * between, *second.tolist(), *after]
+        marks = after[:1] if _ends_with_cls(objective) else after
+        expected = [*before, *first.tolist(), *marks * between, *second.tolist(), *after]
         if (found := exported("a b", "c")["input_ids"]) != expected:
             raise RunError(f"not exported: transformers makes {found} of a pair of texts, and ours {expected}")
     for role, index in (("pad", specials.pad), ("cls", specials.cls), ("sep", specials.sep), ("mask", specials.mask)):

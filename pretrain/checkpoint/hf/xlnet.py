@@ -7,10 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import XLNetConfig, XLNetLMHeadModel
+from transformers import (
+    XLNetConfig,
+    XLNetForMultipleChoice,
+    XLNetForQuestionAnsweringSimple,
+    XLNetForSequenceClassification,
+    XLNetForTokenClassification,
+    XLNetLMHeadModel,
+)
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows, same
 from pretrain.config.model import Model
@@ -18,7 +25,7 @@ from pretrain.config.positions import TransformerXlPositions
 from pretrain.errors import ConfigError
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-_NOT_EXPORTED = "its class reads the last position, or the first as a summary"
+_NOT_CAUSAL = "its class has a dense layer before the last one"
 _SEGMENTS = 2  # vectors: of the same segment, and of another one
 _UNKNOWN_LENGTH = 512  # of imported models, whose config has none
 
@@ -40,6 +47,7 @@ def hf_config(model: Model, specials: Specials) -> XLNetConfig:
         attn_type="uni" if model.is_causal else "bi", initializer_range=model.init_std,
         layer_norm_eps=model.norm_eps, dropout=model.dropout, mem_len=None, reuse_len=None, use_mems_eval=False,
         use_mems_train=False, bi_data=False, clamp_len=model.positions.clamp or -1, same_length=False,
+        summary_last_dropout=model.dropout,
         bos_token_id=specials.cls if specials.cls >= 0 else specials.end,
         eos_token_id=specials.sep if specials.sep >= 0 else specials.end,
         pad_token_id=specials.pad if specials.pad >= 0 else None, tie_word_embeddings=True,
@@ -52,6 +60,8 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
     for key in ("bi_data", "same_length"):
         if tree.get(key):
             raise ConfigError(f"{key} is not known here: positions count forward, and all keys of a row are seen")
+    if tree.get("attn_type") == "uni" and tree.get("architectures") not in (None, [], [XLNetLMHeadModel.__name__]):
+        raise ConfigError("attn_type uni is known here of models that predict tokens")
 
 
 def model_of(config: XLNetConfig) -> dict[str, Any]:
@@ -145,6 +155,12 @@ def _queries_keys_values(ours: str, theirs: str, model: Model) -> Link:
     return one(ours, tuple(f"{theirs}.{name}" for name in "qkv"), out, back)
 
 
+def _summary(model_class: Any) -> HfHead:
+    """A class whose last position, after a dense layer and tanh, answers for its row."""
+    fields = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
+    return HfHead(model_class=model_class, classifier="logits_proj", pooler="sequence_summary.summary", fields=fields)
+
+
 XLNET = HfFamily(
     model_class=XLNetLMHeadModel,
     model_type="xlnet",
@@ -156,5 +172,11 @@ XLNET = HfFamily(
     links=links,
     refuse=refuse,
     left_out=_left_out,
-    heads=dict.fromkeys(("sequence", "tokens", "spans", "choice"), _NOT_EXPORTED),
+    heads={
+        "sequence": _summary(XLNetForSequenceClassification),
+        "tokens": HfHead(model_class=XLNetForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=XLNetForQuestionAnsweringSimple, classifier="qa_outputs"),
+        "choice": _summary(XLNetForMultipleChoice),
+    },
 )
+TRANSFORMER_XL = replace(XLNET, heads=dict.fromkeys(("sequence", "tokens", "spans", "choice"), _NOT_CAUSAL))

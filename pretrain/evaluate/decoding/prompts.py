@@ -77,9 +77,16 @@ class Prompts:
 
     def closed(self, ids: Sequence[int]) -> list[int]:
         """An input with what its objective puts around it."""
-        known = self.specials
-        before, after = [known.cls] if known.cls >= 0 else [], known.sep if known.sep >= 0 else known.end
-        return [*before, *ids, after]
+        before, after = self.around()
+        return [*before, *ids, *after]
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Ids that an objective puts before an input, and after it."""
+        known, model = self.specials, self._model
+        end = known.sep if known.sep >= 0 else known.end
+        if model.answers_at_end and not model.has_decoder:
+            return [], [end, known.cls]
+        return [known.cls] if known.cls >= 0 else [], [end]
 
     def context(self, request: DecodeRequest) -> list[int]:
         """Ids of the text that the model continues."""

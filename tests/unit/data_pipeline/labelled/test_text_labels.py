@@ -22,6 +22,7 @@ LENGTH = 32
 SHAPES = {
     "encoder": ("bert", False),
     "roberta": ("roberta", False),
+    "xlnet": ("xlnet", False),
     "decoder": ("gpt", True),
     "prefix_decoder": ("t5", True),
     "encoder_decoder": ("t5", False),
@@ -56,15 +57,16 @@ def test_inputs_are_those_of_the_format(write: Write, shape: str, kind: str, pai
     rows = _rows(12)
     dataset = write(rows, kind=kind)
     tokenizer = dataset.tokenizer()
-    recipe = _recipe(tokenizer, shape, 2000, pair=pair, segments=shape == "encoder")
+    recipe = _recipe(tokenizer, shape, 2000, pair=pair, segments=shape in ("encoder", "xlnet"))
     made, ids = recipe.samples(dataset, "train").rows(0, _ids(12)), recipe.inputs.specials
     assert recipe.vocabulary == ids.vocabulary >= tokenizer.vocabulary_size
     for n, row in enumerate(rows):
         a, b = tokenizer.encode(row["text"]), tokenizer.encode(row["pair"])
         first = [ids.cls] if shape in ("encoder", "roberta", "bart") else []
-        end = ids.sep if shape in ("encoder", "roberta") else ids.end
+        end = ids.sep if shape in ("encoder", "roberta", "xlnet") else ids.end
         between = [end, end] if shape in ("roberta", "bart") else [end]
         expected = [*first, *a, end] if pair is None else [*first, *a, *between, *b, end]
+        expected += [ids.cls] if shape == "xlnet" else []
         size = len(expected)
         assert made.tokens[n, :size].tolist() == expected
         assert (made.tokens[n, size:] == recipe.inputs.pad).all()
@@ -81,6 +83,10 @@ def test_inputs_are_those_of_the_format(write: Write, shape: str, kind: str, pai
             assert made.segments is not None
             second = len(b) + 1 if pair else 0
             assert made.segments[n].tolist() == [0] * (size - second) + [1] * second + [0] * (2000 - size)
+        if shape == "xlnet":
+            assert made.segments is not None
+            of_b = [1] * (len(b) + 1) if pair else []
+            assert made.segments[n].tolist() == [0] * (len(a) + 1) + of_b + [2] + [0] * (2000 - size)
         if shape in ("encoder_decoder", "bart"):
             assert made.decoder_tokens is not None
             start = ids.pad if shape == "encoder_decoder" else ids.end

@@ -31,6 +31,15 @@ def t5_like(sentinels: list[int]) -> Tokenizer:
     return JsonTokenizer(tokenizer.to_str().encode(), "t5")
 
 
+def test_a_vocabulary_with_s_for_another_use_has_its_own_cls_and_sep() -> None:
+    """As XLNet's, whose <s> and </s> are not used."""
+    ids = {"</s>": 0, "<s>": 1, "<unk>": 2, "<cls>": 3, "<sep>": 4, "<pad>": 5, "a": 6, "b": 7}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
+    tokenizer.add_special_tokens([name for name in ids if name.startswith("<")])
+    found = OBJECTIVES["permuted"]().specials(JsonTokenizer(tokenizer.to_str().encode(), "xlnet"))
+    assert (found.cls, found.sep, found.pad, found.vocabulary) == (3, 4, 5, 8)
+
+
 def test_causal_appends_nothing(plain: Tokenizer) -> None:
     assert OBJECTIVES["causal"]().specials(plain).vocabulary == 400
 
