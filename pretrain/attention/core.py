@@ -18,6 +18,7 @@ from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVe
 from pretrain.attention.disentangled import DisentangledAttention
 from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
+from pretrain.attention.linformer import SequenceProjection
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules, SegmentLengths
 from pretrain.attention.relative import Biases, bias_of_distances
@@ -26,6 +27,7 @@ from pretrain.attention.score_masks import ScoreMasks
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
+from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.positions import (
     DisentangledPositions,
     RotaryPositions,
@@ -83,6 +85,10 @@ class CoreAttention(MegatronModule):
         self.attend = dispatch(backends)
         before = 0 if kind == "encoder" else model.stacks[0]
         pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
+        self.projection: SequenceProjection | None = None
+        if isinstance(pattern, Linformer):
+            self.projection = SequenceProjection(pattern, model.sequence_length, pg_collection)
+            pattern = Dense()  # of what is left
         ranks = pg_collection.tp.size() * pg_collection.cp.size()
         rank = pg_collection.tp.rank() * pg_collection.cp.size() + pg_collection.cp.rank()
         count = model.heads // ranks
@@ -138,6 +144,9 @@ class CoreAttention(MegatronModule):
             if attention_bias is not None:
                 heads_dim = 1 if self.disentangled is None else 2
                 attention_bias = attention_bias.chunk(self.context.size(), dim=heads_dim)[self.context.rank()]
+        if self.projection is not None:
+            key, value = self.projection(key, value, inputs.key_mask_BK)
+            inputs = replace(inputs, key_mask_BK=None)
         if inputs.cache is not None:
             key, value = inputs.cache.extended(key, value, inputs.positions_BS)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))

@@ -12,6 +12,7 @@ from pretrain.config.patterns.base import MaskRule, PatternSettings, climb, widt
 from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
+from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.section import Section, named, open_choice
 
 BAND_CHUNK = 128
@@ -136,7 +137,7 @@ def _registry(union: Any) -> Registry[type[PatternSettings]]:
 
 
 _Plain = Dense | Banded | Strided | Fixed | Dilated | LocalGlobal | Blocks | BigBird | Function
-_Any = _Plain | Heads
+_Any = _Plain | Linformer | Heads
 OfHead = Annotated[
     _Plain, Discriminator("name"), open_choice(_registry(_Plain)), BeforeValidator(named()), PlainSerializer(_short)
 ]
@@ -162,6 +163,22 @@ class Attention(Section):
                 "in which no banded pattern asks for it: leave it out, or set model.attention.pattern=[dense, banded]"
             )
         return self
+
+    @model_validator(mode="after")
+    def _projections_are_of_all_layers(self) -> "Attention":
+        if self.projection is not None and len(set(self.pattern)) > 1:
+            raise ValueError("model.attention.pattern: linformer is for all layers, and other patterns for none")
+        return self
+
+    @property
+    def projection(self) -> Linformer | None:
+        """How keys and values are projected along the sequence; None: they are not."""
+        return next((one for one in self.pattern if isinstance(one, Linformer)), None)
+
+    @property
+    def splits_at_padding(self) -> bool:
+        """Whether an encoder computes each row up to its last position that is not padding."""
+        return any(not isinstance(kind, Dense | Linformer) for kind in self.kinds)
 
     @property
     def shares_window(self) -> bool:

@@ -249,6 +249,13 @@ class Model(Section):
     @model_validator(mode="after")
     def _patterns_suit_it(self) -> "Model":
         self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
+        if self.attention.projection is not None and (
+            self.positions.name not in ("learned", "sinusoidal") or self.kv_heads is not None
+        ):
+            raise ValueError(
+                "model.attention.pattern: a key of linformer is of all positions: set model.positions to learned or "
+                "sinusoidal, and leave out model.kv_heads"
+            )
         if self.attention.weighs and (
             self.attention_dropout or self.needs_explicit_scores or self.positions.name in ("relative", "alibi")
         ):
@@ -257,6 +264,13 @@ class Model(Section):
                 "out, or model.attention_dropout, model.attention_logit_softcap and positions that change scores"
             )
         return self
+
+    @property
+    def shares_projection(self) -> bool:
+        """Whether all layers project keys and values along the sequence by one matrix, and have other weights of their
+        own."""
+        projection = self.attention.projection
+        return projection is not None and projection.sharing == "layerwise" and not self.shared_layers
 
     @property
     def finetune(self) -> Finetune:

@@ -13,6 +13,8 @@ from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 STACK_NAMES = ("encoder", "decoder")
+SEQUENCE_PROJECTION = "self_attention.core_attention.projection."
+"""prefix, in a layer, of the projections of keys and values along the sequence"""
 TEACHER_PROJECTION = "teacher_projection."
 """prefix of the projection of hidden states to a teacher's, which only training reads"""
 
@@ -28,6 +30,8 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
             of_layer = _at(depth, name, layer(model, has_cross_attention=bool(stack) and model.is_encoder_decoder))
             if model.shared_layers and number:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
+            elif number and model.shares_projection:
+                of_layer = _shared_projection(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             specs += of_layer
             if model.convolution is not None and not number:
                 specs += _at(depth, f"{name}convolution.", convolution(model))
@@ -195,6 +199,7 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
     yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias))
     yield from _under("self_attention.core_attention.shaw.", shaw(model))
+    yield from _under(SEQUENCE_PROJECTION, sequence_projection(model))
     yield from _under("self_attention.", _disentangled(model, Normal((query,)), Normal((key,))))
     yield from _under("self_attention.core_attention.distance_scores.", distance_scores(model))
     if model.qk_norm:
@@ -221,6 +226,16 @@ def shaw(model: Model) -> Iterator[ParameterSpec]:
         axes = ("tensor" if model.positions.per_head else None, None, None)
         init = Normal((SCHEMES[model.init.name](model).projection(model.distance_rows, model.dim_per_head),))
         yield from (_matrix(name, shape, axes, init) for name in ("keys", "values"))
+
+
+def sequence_projection(model: Model) -> Iterator[ParameterSpec]:
+    """Linformer's projections of keys and values along the sequence. The paper says nothing of their initial values:
+    these leave keys and values as large as they are."""
+    settings = model.attention.projection
+    if settings is not None:
+        init = Normal((model.sequence_length**-0.5,))
+        for name in ("keys", *(() if settings.shares_values else ("values",))):
+            yield _matrix(name, (settings.projected_length, model.sequence_length), (None, None), init)
 
 
 def _disentangled(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpec]:
@@ -352,6 +367,13 @@ def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], ini
 
 def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -> ParameterSpec:
     return ParameterSpec(name=name, shape=(size,), axes=(axis,), init=Constant(start), is_matrix=False)
+
+
+def _shared_projection(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:
+    """The parameters of the layer named `prefix`, of which the projection along the sequence is the layer `first`'s."""
+    for spec in specs:
+        own = spec.name.removeprefix(prefix)
+        yield replace(spec, alias_of=first + own) if own.startswith(SEQUENCE_PROJECTION) else spec
 
 
 def _aliases(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:

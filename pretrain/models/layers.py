@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pretrain.attention.cache import KeyValueCache, Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
+from pretrain.model_spec.modules import SEQUENCE_PROJECTION
 from pretrain.models.blocks import HiddenDropout, layer_parts
 from pretrain.models.convolution import Convolution
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
@@ -133,11 +134,11 @@ class Layer(TransformerLayer):
         return memory
 
 
-def share(layer: Layer, first: Layer) -> None:
-    """Gives `layer` the parameters of `first`. What else it has stays its own: its number, so its attention pattern and
-    dropout, and the norm behind the last one."""
+def share(layer: Layer, first: Layer, within: str = "") -> None:
+    """Gives `layer` the parameters of `first`, or those of the modules whose names begin with `within`. What else it
+    has stays its own: its number, so its attention pattern and dropout, and the norm behind the last one."""
     for name, module in first.named_modules():
-        if name == "final" or name.startswith("final."):
+        if name == "final" or name.startswith("final.") or not name.startswith(within):
             continue
         for leaf, value in list(module.named_parameters(recurse=False)):
             setattr(layer.get_submodule(name), leaf, value)
@@ -185,8 +186,9 @@ class Layers(nn.Module):
 
         for index in range(get_num_layers_to_build(megatron, chunk)):
             layer = build(index)
-            if model.shared_layers:
-                share(layer, next((before for before in layers if before.part == layer.part), layer))
+            if model.shared_layers or model.shares_projection:
+                within = "" if model.shared_layers else SEQUENCE_PROJECTION.removesuffix(".")
+                share(layer, next((before for before in layers if before.part == layer.part), layer), within)
             layers.append(layer)
         self.layers = nn.ModuleList(layers)
         self.distances = Distances(model, megatron, begin) if model.positions.name == "disentangled" else None

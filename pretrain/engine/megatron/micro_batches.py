@@ -12,7 +12,6 @@ from torch import Tensor
 from data_pipeline.batch import Axis, Rows
 from pretrain.attention.cases import KeyPlaces
 from pretrain.attention.packed import PackedSegments, segments_of_documents, segments_of_padding_mask
-from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.engine.groups import Groups
 from pretrain.models.inputs import LabelledPlaces, MicroBatch, positions_within
@@ -28,7 +27,7 @@ class Cutter:
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
         self._reads_places = model.adds_distance_scores and model.has_encoder
         self._finds_labelled = finds_labelled
-        self._splits_at_padding = model.has_encoder and any(kind != Dense() for kind in model.attention.kinds)
+        self._splits_at_padding = model.has_encoder and model.attention.splits_at_padding
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
         """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""

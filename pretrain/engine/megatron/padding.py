@@ -7,6 +7,7 @@ import numpy as np
 from data_pipeline.batch import Axis, Rows
 from data_pipeline.lengths import row_lengths
 from pretrain.config.attention import Banded, Dense
+from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 
@@ -17,7 +18,7 @@ GPU_MULTIPLE = 8
 def trims_padding(config: RunConfig) -> bool:
     """Whether the losses of a run are the same, but for rounding, without the padding that rows end in: fp8 scales
     tensors by all of their values, and a sparse attention pattern may count from the end of a row."""
-    dense = all(isinstance(kind, Dense | Banded) for kind in config.model.attention.kinds)
+    dense = all(isinstance(kind, Dense | Banded | Linformer) for kind in config.model.attention.kinds)
     return config.objective.pads_to_longest and dense and config.precision != "fp8"
 
 
