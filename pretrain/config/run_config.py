@@ -341,11 +341,17 @@ class RunConfig(Section):
         settings, model = self.distillation, self.model
         if settings.teacher is None:
             return self
-        if self.objective.loss != "tokens":
+        head = model.task_head
+        if self.objective.loss not in ("tokens", "classes") or (head is not None and head.language_model):
             raise ValueError(
-                f"distillation.teacher is for losses of tokens alone, and the loss of objective.name="
+                f"distillation.teacher is for losses of tokens or classes alone, and the loss of objective.name="
                 f"{self.objective.name} is {self.objective.loss}: leave it out, or choose masked or causal without a "
-                "question about segments"
+                "question about segments, or classification or tagging without a language model"
+            )
+        if head is not None and settings.cosine_weight:
+            raise ValueError(
+                "distillation.cosine_weight is for losses of tokens: leave it out for classes, or set "
+                "distillation.hidden_weight"
             )
         if self.objective.z_loss:
             raise ValueError(
@@ -484,6 +490,7 @@ def _check_teacher(model: Model, teacher: Model, cosine_weight: float) -> None:
         ("vocabulary", model.vocabulary, teacher.vocabulary),
         ("vocabulary_multiple", model.vocabulary_multiple, teacher.vocabulary_multiple),
         ("hidden", model.hidden, teacher.hidden),
+        ("task_head", model.task_head, teacher.task_head),
     ):
         if ours != theirs and (key != "hidden" or cosine_weight) and (key != "vocabulary" or ours is not None):
             without = ", or distillation.cosine_weight=0" if key == "hidden" else ""

@@ -29,10 +29,10 @@ def recorded_model(start_from: str) -> dict[str, Any]:
     raise ConfigError(f"run.start_from={start_from} has no checkpoint with a readable {RECORD}: name another")
 
 
-def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str]:
-    """`model` and digest of the newest checkpoint of a run, or of one checkpoint. The digest is that of the manifest,
-    which has those of all files. Raises ConfigError if there is no checkpoint that can be read, or if its model
-    predicts no tokens or has low-rank updates."""
+def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str, list[Any] | None]:
+    """`model`, digest, and labels (None: it has no classes) of the newest checkpoint of a run, or of one checkpoint.
+    The digest is that of the manifest, which has those of all files. Raises ConfigError if there is no checkpoint that
+    can be read, or if it has two models, low-rank updates or adapters."""
     checkpoint = next(_checkpoints(teacher, "distillation.teacher"))
     try:
         with (checkpoint / RECORD).open("rb") as file:
@@ -44,12 +44,12 @@ def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"distillation.teacher: {error.filename} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"distillation.teacher={teacher} has no readable {RECORD}: name another checkpoint") from None
-    if config.get("generator") is not None or model.get("task_head") is not None or added != [None, None]:
+    if config.get("generator") is not None or added != [None, None]:
         raise ConfigError(
-            f"distillation.teacher={teacher} has a task head, a generator, low-rank updates or adapters, and a teacher "
-            "is a model of its own that predicts tokens: name a pretrained one"
+            f"distillation.teacher={teacher} has a generator, low-rank updates or adapters, and a teacher is a model "
+            "of its own: name one that was pretrained, or fine-tuned as a whole"
         )
-    return model, digest
+    return model, digest, config.get("objective", {}).get("labels")
 
 
 def teacher_checkpoint(teacher: str) -> Path:

@@ -75,7 +75,13 @@ def with_teacher(config: RunConfig) -> RunConfig:
     checkpoint that cannot be read."""
     if config.distillation.teacher is None:
         return config
-    model, digest = recorded_teacher(config.distillation.teacher)
+    model, digest, labels = recorded_teacher(config.distillation.teacher)
+    ours = config.objective.model_dump(mode="json").get("labels")
+    if model.get("task_head") is not None and labels != ours:
+        raise ConfigError(
+            f"distillation.teacher={config.distillation.teacher} was fine-tuned for objective.labels={labels}, and "
+            f"this run has {ours}: set objective.labels={labels}, in this order, or name another teacher"
+        )
     recorded = {"teacher_model": model, "teacher_digest": digest}
     known = config.model_copy(update={"distillation": config.distillation.model_copy(update=recorded)})
     return known.model_copy(update={"model": known.projecting_model})

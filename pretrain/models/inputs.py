@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pretrain.attention.cases import KeyPlaces
 from pretrain.attention.packed import PackedSegments
-from pretrain.models.last_states import LastStates
+from pretrain.models.last_states import LastAnswers, LastStates
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class MicroBatch:
     """what layers read of the rows before these; None: they read nothing of them"""
     places: KeyPlaces | None = None
     """what attention is to know of all positions; None: it doesn't ask, or there is nothing to say"""
-    teacher: LastStates | None = None
+    teacher: LastStates | LastAnswers | None = None
     """what a teacher made of the rows; on the last pipeline stage of a run that has one"""
     labelled: LabelledPlaces | None = None
     """the places with a loss, of a run with a generator"""

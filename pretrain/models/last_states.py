@@ -13,6 +13,15 @@ JudgeStates = Callable[[Tensor], Tensor]
 """the last hidden states [L, B, H], under sequence parallelism this tensor rank's -> a scalar"""
 
 
+@dataclass(frozen=True)
+class LastAnswers:
+    """What a fine-tuned model answers to one micro-batch, without gradients."""
+
+    answers_LBK: Tensor
+    layers: LayerStates | None
+    """what some layers computed, where a loss compares them"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LastStates:
     """What the last pipeline stage has of one micro-batch: without gradients, all positions on every tensor rank."""

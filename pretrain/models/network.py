@@ -23,7 +23,7 @@ from pretrain.config.model import Model
 from pretrain.models import stream as streams
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
-from pretrain.models.last_states import JudgeStates, LastStates
+from pretrain.models.last_states import JudgeStates, LastAnswers, LastStates
 from pretrain.models.layer_states import JudgeLayers, LayerWatch, watch_layers
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
@@ -128,8 +128,8 @@ class Network(LanguageModule):
         return found
 
     def last_states(self, batch: MicroBatch, layers: Sequence[int] = ()) -> Any:
-        """The stream for the next stage, or on the last one the `LastStates`, on one stage alone with the states of
-        some `layers`. Without gradients, and of models with a language-model head."""
+        """The stream for the next stage, or on the last one the `LastStates`, of a fine-tuned model the `LastAnswers`;
+        on one stage alone with the states of some `layers`. Without gradients."""
         inputs = self._inputs(batch, None)
         with watch_layers(self, layers) if layers else nullcontext() as watched:
             before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
@@ -137,6 +137,9 @@ class Network(LanguageModule):
         if not self.post_process:
             return stream
         hidden = self._predicting(stream, inputs, batch)
+        of_layers = None if watched is None else watched.states()
+        if self.model.task_head is not None:
+            return LastAnswers(self.head(hidden), of_layers)
         output: Any = self.output_layer
         shares = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if shares else output.weight
@@ -145,7 +148,6 @@ class Network(LanguageModule):
         def keep(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Tensor:
             shared = self.config.sequence_parallel
             last, before_logits = (gather_from_sequence_parallel_region(x) if shared else x for x in (hidden, x_LBH))
-            of_layers = None if watched is None else watched.states()
             projected.append(
                 LastStates(
                     hidden_LBH=last,

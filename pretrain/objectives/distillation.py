@@ -7,7 +7,6 @@ The teacher's last states are in the micro-batch; its logits are made a chunk at
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -18,13 +17,13 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.models.layer_states import LayerStates
+from pretrain.models.last_states import LastStates
 from pretrain.objectives.base import LossGroups, Term
 from pretrain.objectives.divergence import divergence
-from pretrain.objectives.matched_layers import hidden_distance, score_distance
+from pretrain.objectives.matched_layers import LayerDistances
 from pretrain.objectives.tokens import Tokens, split_outputs
 
-_TOKENS, _KL, _COSINE, _HIDDEN, _ATTENTION = "tokens", "kl", "cosine", "hidden", "attention"
+_TOKENS, _KL, _COSINE = "tokens", "kl", "cosine"
 
 
 class DistillationLoss(Tokens):
@@ -35,16 +34,8 @@ class DistillationLoss(Tokens):
         settings = config.distillation
         self._temperature, self._is_causal = settings.temperature, config.model.is_causal
         self._shares_sequence, self._context_group = config.parallel.sequence, groups.context
-        of_teacher = {
-            _KL: settings.kl_weight,
-            _COSINE: settings.cosine_weight,
-            _HIDDEN: settings.hidden_weight,
-            _ATTENTION: settings.attention_weight,
-        }
-        self._compares_layers, self._heads = settings.compares_layers, config.model.heads
-        if settings.compares_layers:
-            assert settings.model is not None, "the teacher is resolved"
-            self._scales = config.model.score_scale, settings.model.score_scale
+        self._layers = LayerDistances(config, groups.tensor)
+        of_teacher = {_KL: settings.kl_weight, _COSINE: settings.cosine_weight} | self._layers.weights
         self.weights = {_TOKENS: settings.label_weight} | {n: weight for n, weight in of_teacher.items() if weight}
 
     @property
@@ -60,10 +51,10 @@ class DistillationLoss(Tokens):
     def counts(self, rows: Rows) -> Sequence[float]:
         """See `base.LossObjective`."""
         shown = rows.loss_mask if self._is_causal else rows.attention_mask
-        of_rows = np.full(len(rows.tokens), rows.tokens.shape[1]) if shown is None else shown.sum(axis=1, dtype=float)
-        compared, pairs = float(of_rows.sum()), float(np.square(of_rows, dtype=float).sum())
+        compared = float(rows.tokens.size if shown is None else shown.sum(dtype=float))
         (asked,) = super().counts(rows)
-        return [asked if name == _TOKENS else pairs if name == _ATTENTION else compared for name in self.weights]
+        known = {_TOKENS: asked} | self._layers.counts(rows)
+        return [known.get(name, compared) for name in self.weights]
 
     def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """See `base.LossObjective`."""
@@ -75,7 +66,7 @@ class DistillationLoss(Tokens):
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
             kl = None
             if _KL in self.weights:  # before the logits are overwritten
-                assert batch.teacher is not None
+                assert isinstance(batch.teacher, LastStates)
                 teacher_LBV = batch.teacher.logits(where)
                 kl_LB = divergence(logits_LBV, teacher_LBV, self._temperature, self.vocabulary, self._group)
                 kl = (kl_LB * compared_LB[where]).sum()
@@ -87,47 +78,34 @@ class DistillationLoss(Tokens):
             return tokens + relative * (kl - kl.detach()), kl.detach()  # the gradient of all is in the first
 
         def judge_states(hidden_LBH: Tensor) -> Tensor:
-            assert batch.teacher is not None
+            assert isinstance(batch.teacher, LastStates)
             if self._shares_sequence:  # all tensor ranks compute the same, so each keeps its slice's gradient
                 hidden_LBH = gather_from_sequence_parallel_region(hidden_LBH, tensor_parallel_output_grad=False)
             cosine_LB = F.cosine_similarity(hidden_LBH.float(), batch.teacher.hidden_LBH.float(), dim=-1)
             return ((1 - cosine_LB) * compared_LB).sum()
 
-        def judge_layers(states: LayerStates) -> tuple[Tensor, ...]:
-            assert batch.teacher is not None
-            assert batch.teacher.layers is not None
-            teacher, found = batch.teacher.layers, list[Tensor]()
-            if _HIDDEN in self.weights:
-                found.append(hidden_distance(states, teacher, compared_LB))
-            if _ATTENTION in self.weights:
-                found.append(
-                    score_distance(
-                        states, teacher, compared_LB, scales=self._scales, heads=self._heads, group=self._group
-                    )
-                )
-            return tuple(found)
-
+        layers = batch.teacher.layers if batch.teacher is not None else None
         judges: dict[str, Any] = {"judge_states": judge_states} if _COSINE in self.weights else {}
-        if self._compares_layers:
-            judges["judge_layers"] = judge_layers
+        judges |= self._layers.judges(layers, self._compared(batch))
         return model(batch, judge=judge, **judges)
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
         sums: dict[str, Tensor] = {}
-        if self._compares_layers:
+        compared_BL = self._compared(batch)
+        of_layers: dict[str, Term] = {}
+        if self._layers.weights:
             outputs, distances = outputs
-            sums |= dict(zip([name for name in (_HIDDEN, _ATTENTION) if name in self.weights], distances, strict=True))
+            of_layers = self._layers.terms(distances, compared_BL)
         if _COSINE in self.weights:
             outputs, sums[_COSINE] = outputs
         judged, others = split_outputs(outputs)
         sums |= dict(zip(self._order, judged, strict=False))
         for answers in others:  # of another head, whose gradient is zero
             sums[_TOKENS] = sums[_TOKENS] + 0.0 * answers.float().sum()
-        compared_BL = self._compared(batch)
-        counts = {_TOKENS: batch.loss_mask_BL.sum().int(), _ATTENTION: compared_BL.sum(dim=1).square().sum().int()}
-        compared = compared_BL.sum().int()
-        return {name: Term(sums[name], counts.get(name, compared)) for name in self.weights}
+        asked, compared = batch.loss_mask_BL.sum().int(), compared_BL.sum().int()
+        of_states = {name: Term(one, asked if name == _TOKENS else compared) for name, one in sums.items()}
+        return {name: (of_states | of_layers)[name] for name in self.weights}
 
     def _compared(self, batch: MicroBatch) -> Tensor:
         """[B, L] float32: 1 where the model is compared with the teacher, of this context rank's positions: at the

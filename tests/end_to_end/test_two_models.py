@@ -156,6 +156,39 @@ def test_a_student_that_learned_from_layers_resumes_and_is_tuned(
 
 
 @pytest.mark.slow
+def test_a_task_is_learned_from_a_fine_tuned_teacher_in_two_steps(layerwise: Path, tmp_path: Path) -> None:
+    """TinyBERT's second stage: first the layers, then soft labels. Another order of labels is refused."""
+    rows = [json.dumps({"text": ("good", "bad")[n % 2] + f" text {n}", "label": "01"[n % 2]}) for n in range(64)]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    common = (f"data.path={tmp_path}", "track.mlflow=false", "optimizer.learning_rate=2e-3", "batch.sequences=16")
+    tune = lambda start, name, *more: _run(  # noqa: E731
+        "finetune", start, "finetune/classification", *common, f"run.dir={tmp_path / name}", *more
+    )
+    tune(layerwise.parent / "teacher", "teacher", "train.epochs=4")
+    of_teacher = (f"distillation.teacher={tmp_path / 'teacher'}", "distillation.label_weight=0")
+    layers = ("distillation.kl_weight=0", "distillation.hidden_weight=1", "distillation.attention_weight=1")
+    tune(layerwise, "layers", "train.epochs=4", *of_teacher, *layers)
+    tune(tmp_path / "layers", "student", "train.epochs=4", *of_teacher, "distillation.kl_weight=1")
+    lines = {}
+    for name in ("layers", "student"):
+        written = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()]
+        lines[name] = written[0], written[-1]
+    first, last = lines["layers"]
+    assert last["loss"] == pytest.approx(last["loss_hidden"] + last["loss_attention"], rel=1e-4)
+    assert last["loss_hidden"] < first["loss_hidden"]
+    first, last = lines["student"]
+    assert last["loss"] == pytest.approx(last["loss_kl"], rel=1e-4)
+    assert last["loss_kl"] < 0.5 * first["loss_kl"]
+    assert last["loss_classes"] < first["loss_classes"], "hard labels have no weight, and are those of the teacher"
+    refused = _refused(
+        *("finetune", layerwise, "finetune/classification", *common, *of_teacher, "distillation.kl_weight=1"),
+        *(f"run.dir={tmp_path / 'refused'}", "objective.labels=['1', '0']"),
+    )
+    assert "was fine-tuned for objective.labels=['0', '1']" in refused
+
+
+@pytest.mark.slow
 def test_the_generator_is_scored_at_every_checkpoint(electra: Path, tmp_path: Path) -> None:
     request = ("--tasks", "last_word", "--limit", "4", "--model", "generator", "--all-checkpoints")
     _run("eval", electra, *request, "--out", tmp_path / "report")

@@ -69,9 +69,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "engine",
     ),
     "pretrain.objectives": (
-        "base divergence label_logits matched_layers",
-        "task_heads tokens",
-        "distillation next_sentence replaced_tokens with_language_model",
+        "base divergence label_logits",
+        "matched_layers task_heads tokens",
+        "distillation next_sentence replaced_tokens task_distillation with_language_model",
         "registry",
     ),
     "pretrain.evaluate": (

@@ -59,10 +59,27 @@ def _student_of_layers(precision: str) -> RunConfig:
     return RunConfig.model_validate(tree | {"distillation": tree["distillation"] | weights})
 
 
+def _student_of_a_task(precision: str) -> RunConfig:
+    tree = _student(precision).model_dump(mode="json") | {"objective": {"name": "classification", "labels": ["a", "b"]}}
+    head = {"task_head": {"kind": "sequence", "outputs": 2}}
+    teacher = tree["distillation"]["teacher_model"] | head
+    weights = {
+        "kl_weight": 1.0,
+        "label_weight": 0.5,
+        "cosine_weight": 0.0,
+        "hidden_weight": 1.0,
+        "attention_weight": 1.0,
+    }
+    return RunConfig.model_validate(
+        tree | {"distillation": tree["distillation"] | weights | {"teacher_model": teacher}}
+    )
+
+
 CONFIGS: dict[str, Callable[[str], RunConfig]] = {
     "electra": _electra,
     "student": _student,
     "student of layers": _student_of_layers,
+    "student of a task": _student_of_a_task,
 }
 OF_LAYERS = ("tp2", "tp2+sp", "dp2", "dp2+zero2", "dp2+zero3")
 

@@ -17,7 +17,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.models.last_states import LastStates
+from pretrain.models.last_states import LastAnswers, LastStates
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.network import Network
 
@@ -56,6 +56,9 @@ class TeacherPass:
         fill_initial(parameter_specs(self._config.model), self._config.run.seed, self.state())
 
 
-def _kept(batch: MicroBatch, states: LastStates) -> tuple[Tensor, Tensor, LastStates]:
+def _kept(
+    batch: MicroBatch, states: LastStates | LastAnswers
+) -> tuple[Tensor, Tensor, LastStates | LastAnswers]:  # fmt: skip
     """A loss function for the schedule, which reports the states."""
-    return states.hidden_LBH.sum(), torch.tensor(0, dtype=torch.int), states
+    last = states.hidden_LBH if isinstance(states, LastStates) else states.answers_LBK
+    return last.sum(), torch.tensor(0, dtype=torch.int), states

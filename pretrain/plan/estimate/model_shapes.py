@@ -183,7 +183,8 @@ def _sampled_share(config: RunConfig) -> float:
 
 
 def _compares_predictions(config: RunConfig) -> bool:
-    return config.distillation.teacher is not None and config.distillation.kl_weight > 0
+    settings = config.distillation
+    return settings.teacher is not None and settings.kl_weight > 0 and config.model.task_head is None
 
 
 def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) -> AttentionShapes:

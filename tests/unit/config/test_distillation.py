@@ -107,6 +107,25 @@ def test_layers_that_cannot_be_compared_are_refused(
         _comparing(model, sections, **settings)
 
 
+def test_a_task_is_learned_from_a_teacher_of_the_same_head() -> None:
+    tree = family_config("bert").model_dump(mode="json") | {
+        "objective": {"name": "classification", "labels": ["a", "b"]}
+    }
+    tree["model"]["binary_head"] = False
+    config = RunConfig.model_validate(tree)
+    assert config.model.task_head is not None
+    assert _with_teacher(config).of_teacher().model.task_head == config.model.task_head
+    for model, settings, sentence in (
+        ({"task_head": None}, {}, "has task_head None, and this model"),
+        ({"task_head": {"kind": "sequence", "outputs": 3}}, {}, "has task_head"),
+        ({}, {"cosine_weight": 1.0}, "distillation.cosine_weight is for losses of tokens"),
+    ):
+        with pytest.raises(ValidationError, match=re.escape(sentence)):
+            _with_teacher(config, model, **settings)
+    with pytest.raises(ValidationError, match=r"objective\.name=regression is regression"):
+        _with_teacher(RunConfig.model_validate(tree | {"objective": {"name": "regression"}}))
+
+
 def test_layers_of_decoders_are_not_compared_and_plans_do_not_count_it() -> None:
     with pytest.raises(ValidationError, match="are for encoders"):
         _with_teacher(tiny_config(), hidden_weight=1.0)
