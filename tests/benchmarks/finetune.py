@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from pretrain.finetune.sets.registry import published_set
 from pretrain.run_dir.paths import RunDir
-from tests.benchmarks.finetune_tasks import BATCH, LENGTH, TASKS
+from tests.benchmarks.finetune_tasks import BATCH, LENGTH, TASKS, Task
 
 MICRO = 8
 _SIDES = ("theirs", "ours")
@@ -44,16 +44,16 @@ def main() -> None:
     options = parser.parse_args()
     start = options.out / "start"
     if not start.exists():
-        _pretrain(["import", "hf", str(options.model), "--out", str(start)], options.out / "import.log")
+        pretrain(["import", "hf", str(options.model), "--out", str(start)], options.out / "import.log")
     for name in options.tasks:
-        _choose_rows(options.data / name, options.out / name / "data", TASKS[name].rows)
+        choose_rows(options.data / name, options.out / name / "data", TASKS[name].rows)
         for seed in options.seeds:
             for side in options.sides:
                 _measure(options, name, seed, side)
     _print_table(options)
 
 
-def _choose_rows(source: Path, target: Path, rows: int) -> None:
+def choose_rows(source: Path, target: Path, rows: int) -> None:
     """Writes the training rows of a task, in their order, and all validation rows."""
     if target.exists():
         return
@@ -67,21 +67,21 @@ def _choose_rows(source: Path, target: Path, rows: int) -> None:
 def _measure(options: argparse.Namespace, name: str, seed: int, side: Side) -> None:
     """Makes and records a run that is not recorded."""
     record = options.out / "runs.jsonl"
-    if any((one["task"], one["seed"], one["side"]) == (name, seed, side) for one in _runs(record)):
+    if any((one["task"], one["seed"], one["side"]) == (name, seed, side) for one in records(record)):
         return
     directory = options.out / name / f"{side}-{seed}"
     shutil.rmtree(directory, ignore_errors=True)
     log = directory.with_suffix(".log")
-    before = _children_s()
+    before = children_s()
     if side == "ours":
-        _pretrain(our_arguments(options.out, name, seed, directory), log)
+        pretrain(our_arguments(options.out, name, TASKS[name], seed, directory), log)
         report = json.loads((RunDir(directory).finetune_report / "report.json").read_text(encoding="utf-8"))
         figures = report["splits"]["validation"]["figures"]
     else:
         arguments = [str(options.model), str(options.out / name / "data"), str(directory), name, str(seed)]
         _run([sys.executable, "-m", "tests.benchmarks.finetune_trainer", *arguments], log)
         figures = json.loads((directory / "figures.json").read_text(encoding="utf-8"))
-    seconds = _children_s() - before
+    seconds = children_s() - before
     shutil.rmtree(directory)  # its weights
     line = {"task": name, "seed": seed, "side": side, "seconds": round(seconds, 2), "figures": figures}
     with record.open("a", encoding="utf-8") as out:
@@ -89,9 +89,9 @@ def _measure(options: argparse.Namespace, name: str, seed: int, side: Side) -> N
     print(json.dumps(line), flush=True)
 
 
-def our_arguments(out: Path, name: str, seed: int, directory: Path) -> list[str]:
-    """Arguments of `pretrain` for one run of ours; writes its config."""
-    task, published, steps = TASKS[name], published_set(name), TASKS[name].steps
+def our_arguments(out: Path, name: str, task: Task, seed: int, directory: Path) -> list[str]:
+    """Arguments of `pretrain` for one run of ours, which starts from `out / "start"`; writes its config."""
+    published, steps = published_set(name), task.steps
     objective = {"name": published.objective, "sequence_length": LENGTH, **published.settings}
     if published.labels:
         objective["labels"] = list(published.labels)
@@ -116,7 +116,8 @@ def our_arguments(out: Path, name: str, seed: int, directory: Path) -> list[str]
     return ["finetune", str(out / "start"), str(config)]
 
 
-def _pretrain(arguments: Sequence[str], log: Path) -> None:
+def pretrain(arguments: Sequence[str], log: Path) -> None:
+    """Runs a command of `pretrain`."""
     _run([sys.executable, "-m", "pretrain", *arguments], log)
 
 
@@ -128,13 +129,14 @@ def _run(command: Sequence[str], log: Path) -> None:
         sys.exit(f"{' '.join(command)} ended with {status}: see {log}")
 
 
-def _children_s() -> float:
+def children_s() -> float:
     """Processor seconds of the commands so far."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
-def _runs(record: Path) -> list[dict[str, Any]]:
+def records(record: Path) -> list[dict[str, Any]]:
+    """Lines of a file of JSON lines, which may be absent."""
     if not record.exists():
         return []
     return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
@@ -142,7 +144,7 @@ def _runs(record: Path) -> list[dict[str, Any]]:
 
 def _print_table(options: argparse.Namespace) -> None:
     """Means and standard deviations (of the sample) of all recorded runs; processor seconds are means of a command."""
-    runs = _runs(options.out / "runs.jsonl")
+    runs = records(options.out / "runs.jsonl")
     print("\n| Task | Rows x epochs | Steps | Figure | Ours | transformers | Difference in its deviations "
           "| Ours: s | transformers: s | Ours / transformers |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name in options.tasks:

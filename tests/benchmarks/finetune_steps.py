@@ -21,6 +21,7 @@ from pretrain.__main__ import main as pretrain
 from pretrain.engine.base import StepResult
 from pretrain.engine.megatron.engine import MegatronEngine
 from tests.benchmarks.finetune import our_arguments
+from tests.benchmarks.finetune_tasks import TASKS
 
 _SEED = 1
 
@@ -59,7 +60,7 @@ def main() -> None:
     recorder = Recorder()
     recorder.install()
     without_dropout = ["model.dropout=0", "model.attention_dropout=0"]
-    status = pretrain([*our_arguments(out, "sst2", _SEED, directory), *without_dropout, *sys.argv[3:]])
+    status = pretrain([*our_arguments(out, "sst2", TASKS["sst2"], _SEED, directory), *without_dropout, *sys.argv[3:]])
     if status:
         sys.exit(status)
     apart = np.abs(np.array(_their_losses(model, recorder)) - recorder.losses)

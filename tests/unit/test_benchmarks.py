@@ -61,6 +61,7 @@ ELSEWHERE = {
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",
     "evaluation": "test_scoring_is_timed_where_its_rival_is_installed",
+    "encoders": "test_encoders_are_compared_at_equal_compute",
     "finetune": "test_fine_tuned_runs_are_compared_with_recorded_ones",
     "finetune_steps": "test_fine_tuned_runs_are_compared_with_recorded_ones",
     "finetune_trainer": "test_fine_tuned_runs_are_compared_with_recorded_ones",
@@ -173,6 +174,34 @@ def test_fine_tuned_runs_are_compared_with_recorded_ones(tmp_path: Path) -> None
     steps = json.loads(printed.splitlines()[-1])
     assert steps["steps"] == 1
     assert steps["largest difference"] < 1e-4
+
+
+@pytest.mark.slow
+def test_encoders_are_compared_at_equal_compute(text: Path, tmp_path: Path) -> None:
+    """A model and its student are trained, and one run is recorded already."""
+    out, data = tmp_path / "out", tmp_path / "data" / "sst2"
+    data.mkdir(parents=True)
+    out.mkdir()
+    labelled = [{"text": "the loss " * (row % 3 + 1), "label": ["negative", "positive"][row % 2]} for row in range(24)]
+    for split in ("train", "validation"):
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
+    recorded = {"model": "random", "task": "sst2", "seed": 1, "seconds": 10.0, "figures": {"accuracy": 0.25}}
+    (out / "tuned.jsonl").write_text(json.dumps(recorded) + "\n")
+    smaller = {
+        "encoders.VOCABULARY": 600,
+        "encoders.SIZES": ("model.layers=4", "model.hidden=32", "model.heads=2"),
+        "encoders.TASKS": {"sst2": Task(figures=("accuracy",), rows=16)},
+    }
+    options = ["--tera-flops", "0.004", "--models", "bert", "distilbert", "--tasks", "sst2", "--seeds", "1"]
+    said = _said("encoders", [str(text), str(data.parent), str(out), *options], smaller)
+    trained = {run["model"]: run for run in map(json.loads, (out / "pretrained.jsonl").read_text().splitlines())}
+    assert trained["bert"]["parameters"] > trained["distilbert"]["parameters"]
+    for run in trained.values():
+        assert run["tera_flops"] == pytest.approx(0.004, rel=0.5 / run["steps"])
+    assert f"| bert | {trained['bert']['parameters']:,} | {trained['bert']['steps']} | " in said
+    assert "| random |  | 0 | 0 | 0 | 0 | 25.0 |" in said
+    again = _said("encoders", [str(text), str(data.parent), str(out), *options], smaller)
+    assert again.splitlines() == [line for line in said.splitlines() if not line.startswith("{")]
 
 
 def _said(name: str, arguments: list[str], smaller: dict[str, Any]) -> str:
