@@ -284,6 +284,40 @@ def _distil(steps: int) -> tuple[float, float, float]:
     return losses[0], losses[1], losses[2]
 
 
+def _distil_layers() -> tuple[float, float]:
+    """Masked loss on held-out rows after the same few steps: of a model that learned from the layers of a wider teacher
+    before, and of one with initial weights."""
+    alone = _config("bert", 32).model_dump(mode="json")
+    alone["objective"]["next_sentence"], alone["model"]["binary_head"] = False, False
+    probe = one_topic(np.random.default_rng(1), 4 * ROWS)
+    sizes = {"layers": 2 * alone["model"]["layers"], "hidden": 2 * alone["model"]["hidden"]}
+    deep = RunConfig.model_validate(alone | {"model": alone["model"] | sizes})
+    teacher = build_engine(deep)
+    _train(teacher, one_topic, 120)
+    settings = {"teacher": "unused", "teacher_model": deep.model.model_dump(mode="json"), "label_weight": 0.0}
+    settings |= {"kl_weight": 0.0, "hidden_weight": 1.0, "attention_weight": 1.0}
+    student = build_engine(RunConfig.model_validate(alone | {"distillation": settings}))
+    for name, part in student.teacher_state().items():
+        part.pieces[0].value.copy_(teacher.state()[name].pieces[0].value)
+    _train(student, one_topic, 120)
+    losses, learned = [], student.state()
+    for begins_with in (learned, {}):
+        model = build_engine(RunConfig.model_validate(alone))
+        for name, part in model.state().items():
+            if name.startswith("model/") and name in begins_with:
+                part.pieces[0].value.copy_(begins_with[name].pieces[0].value)
+        model.state_loaded(0)
+        _train(model, one_topic, 30)
+        losses.append(_loss(model, probe))
+    return losses[0], losses[1]
+
+
+@pytest.mark.slow
+def test_a_student_of_layers_learns_a_further_objective_sooner() -> None:
+    learned, initial = run_ranks(1, _distil_layers)[0]
+    assert learned < initial - 0.3
+
+
 def test_a_student_learns_sooner_than_a_model_without_a_teacher() -> None:
     teacher, student, alone = run_ranks(1, _distil, 30)[0]
     assert teacher < 2.4
