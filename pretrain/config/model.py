@@ -382,6 +382,11 @@ class Model(Section):
         return head is not None and head.kind != "choice" and (head.kind == "token" or not self.is_causal)
 
     @property
+    def shares_biases(self) -> bool:
+        """Whether all layers have the same biases of queries."""
+        return isinstance(self.positions, TransformerXlPositions) and self.positions.shared_biases
+
+    @property
     def answers_at_end(self) -> bool:
         """Whether the last position of a text answers for it; otherwise the first one does."""
         return self.has_decoder or self.capabilities.input_format == "xlnet"

@@ -173,6 +173,9 @@ class TransformerXlPositions(Section):
     clamp: int | None = Field(
         None, gt=0, description="distance from which on all count as this one (clamp_len); default: none does"
     )
+    shared_biases: bool = Field(
+        False, description="share the biases of queries between all layers (untie_r: false, Transformer-XL's default)"
+    )
 
 
 Positions = Annotated[

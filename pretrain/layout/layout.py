@@ -152,7 +152,9 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
             "smaller layout"
         )
     if model.shared_layers:
-        _check_shared_layers(parallel)
+        _check_shared_layers(parallel, "model.shared_layers")
+    if model.shares_biases:
+        _check_shared_layers(parallel, "model.positions.shared_biases")
     if model.positions.name == "disentangled":
         _check_shared_distances(parallel)
     if trains and config.distillation.model is not None:
@@ -224,25 +226,26 @@ def _check_sharding(parallel: Parallel, replicas: int) -> None:
         )
 
 
-def _check_shared_layers(parallel: Parallel) -> None:
-    """Refuse what does not work with shared layers. With full recomputation each use of the weights has a backward pass
-    of its own: their gradient arrives several times, and hooks that act on its first arrival act too early."""
+def _check_shared_layers(parallel: Parallel, key: str) -> None:
+    """Refuse what does not work with layers that share parameters by `key`. With full recomputation each use has a
+    backward pass of its own: their gradient arrives several times, and hooks that act on its first arrival act too
+    early."""
     if parallel.virtual > 1:
         raise ConfigError(
-            "with model.shared_layers, a stage must have all its layers in one chunk, because each chunk would hold a "
+            f"with {key}, a stage must have all its layers in one chunk, because each chunk would hold a "
             "copy: set parallel.virtual=1"
         )
     if parallel.recompute != "full":
         return
     if parallel.zero_engine == "deepspeed" and parallel.zero > 1:
         raise ConfigError(
-            f"with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, and "
+            f"with {key} and parallel.recompute=full, a gradient arrives once for each layer, and "
             f"DeepSpeed's stage {parallel.zero} takes the first for the sum: set parallel.recompute=selective or none, "
             "or parallel.zero=1"
         )
     if parallel.overlap:
         raise ConfigError(
-            "with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, and "
+            f"with {key} and parallel.recompute=full, a gradient arrives once for each layer, and "
             "parallel.overlap sends the first: turn parallel.overlap off, or set parallel.recompute=selective"
         )
 

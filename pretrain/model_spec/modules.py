@@ -15,6 +15,8 @@ WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 STACK_NAMES = ("encoder", "decoder")
 SEQUENCE_PROJECTION = "self_attention.core_attention.projection."
 """prefix, in a layer, of the projections of keys and values along the sequence"""
+QUERY_BIASES = ("key_bias", "distance_bias", "segment_bias")
+"""Transformer-XL's and XLNet's, in the modules of `distance_scores`"""
 TEACHER_PROJECTION = "teacher_projection."
 """prefix of the projection of hidden states to a teacher's, which only training reads"""
 
@@ -32,6 +34,8 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             elif number and model.shares_projection:
                 of_layer = _shared_projection(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
+            elif model.shares_biases and number:
+                of_layer = _with_shared_biases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             specs += of_layer
             if model.convolution is not None and not number:
                 specs += _at(depth, f"{name}convolution.", convolution(model))
@@ -259,7 +263,7 @@ def distance_scores(model: Model) -> Iterator[ParameterSpec]:
     projection = Normal((scheme.projection(model.hidden, heads * width),))
     table = Normal((scheme.table(),))
     yield _matrix("projection", (heads, width, model.hidden), ("tensor", None, None), projection)
-    for name in ("key_bias", "distance_bias") + ("segment_bias",) * model.compares_segments:
+    for name in QUERY_BIASES[: None if model.compares_segments else -1]:
         yield replace(_matrix(name, (heads, width), ("tensor", None), table), is_matrix=False)
     if model.compares_segments:
         yield _matrix("segments", (heads, 2, width), ("tensor", None, None), table)
@@ -379,6 +383,12 @@ def _shared_projection(specs: Iterable[ParameterSpec], prefix: str, first: str) 
 def _aliases(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:
     """The parameters of the layer named `prefix` as aliases of those of the layer named `first`."""
     return (replace(spec, alias_of=first + spec.name.removeprefix(prefix)) for spec in specs)
+
+
+def _with_shared_biases(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:
+    """The parameters of the layer named `prefix`, whose biases of queries are aliases of those of the layer `first`."""
+    for spec in specs:
+        yield from _aliases([spec], prefix, first) if spec.name.endswith(QUERY_BIASES) else [spec]
 
 
 def _under(prefix: str, specs: Iterable[ParameterSpec]) -> Iterator[ParameterSpec]:

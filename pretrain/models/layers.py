@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pretrain.attention.cache import KeyValueCache, Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
-from pretrain.model_spec.modules import SEQUENCE_PROJECTION
+from pretrain.model_spec.modules import QUERY_BIASES, SEQUENCE_PROJECTION
 from pretrain.models.blocks import HiddenDropout, layer_parts
 from pretrain.models.convolution import Convolution
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
@@ -144,6 +144,14 @@ def share(layer: Layer, first: Layer, within: str = "") -> None:
             setattr(layer.get_submodule(name), leaf, value)
 
 
+def share_biases(layer: Layer, first: Layer) -> None:
+    """Gives `layer` the biases of queries of `first`."""
+    own, other = (one.self_attention.core_attention.distance_scores for one in (layer, first))
+    for name, value in list(other.named_parameters(recurse=False)):
+        if name in QUERY_BIASES:
+            setattr(own, name, value)
+
+
 class MaskDecoder(nn.Module):
     """DeBERTa's (arXiv 2006.03654, section 3.2): the last layer, in place of its ordinary use, several times. It reads
     the states of the layer before it; queries are these with absolute positions, then its own output. The uses `after`
@@ -186,6 +194,8 @@ class Layers(nn.Module):
 
         for index in range(get_num_layers_to_build(megatron, chunk)):
             layer = build(index)
+            if model.shares_biases and layers:
+                share_biases(layer, layers[0])
             if model.shared_layers or model.shares_projection:
                 within = "" if model.shared_layers else SEQUENCE_PROJECTION.removesuffix(".")
                 share(layer, next((before for before in layers if before.part == layer.part), layer), within)

@@ -155,7 +155,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "xlnet": {"model": _XL | {"family": "xlnet", "segments": 2}, "objective": {"name": "permuted"}},
     "transformer-xl": {"model": _XL | {"family": "transformer_xl"}},
-    "adaptive": {"model": _XL | {"family": "transformer_xl", "cutoffs": [20, 90, 100], "embedding_scale": True}},
+    "adaptive": {"model": _XL | {
+        "family": "transformer_xl", "cutoffs": [20, 90, 100], "embedding_scale": True,
+        "positions": {"name": "transformer_xl", "shared_biases": True},
+    }},
     "gemma": {"model": _GEMMA},
     "gemma2": {"model": _GEMMA2, "objective": {"z_loss": 0.01}},
     "llama": {"model": _LLAMA},
@@ -170,7 +173,9 @@ def needs_one_chunk(family: str) -> bool:
     """Whether a stage must have all its layers in one chunk, as layers share parameters."""
     model = FAMILIES[family]["model"]
     positions = model.get("positions")
-    return "shared_layers" in model or (isinstance(positions, dict) and positions.get("name") == "disentangled")
+    if not isinstance(positions, dict):
+        return "shared_layers" in model
+    return positions["name"] == "disentangled" or positions.get("shared_biases", False)
 
 
 def each(families: Iterable[str]) -> list[Any]:

@@ -264,7 +264,7 @@ def test_xlnet_has_the_size_of_transformers_own(size: str, parameters: int) -> N
 
 
 def test_transformer_xl_has_the_published_size() -> None:
-    """41M, of a vocabulary of 204 and with biases that layers share."""
+    """41M, of a vocabulary of 204."""
     assert num_parameters(read("transformer-xl/enwik8").model, padded=False) / 1e6 == pytest.approx(41, abs=0.5)
 
 
@@ -273,8 +273,9 @@ def test_transformer_xl_on_wikitext_103_has_the_published_size() -> None:
     model = read("transformer-xl/wikitext-103").model
     assert round(num_parameters(model, padded=False) / 1e6) == 151
     of_softmax = (model.vocab_size + 3) * (model.hidden + 1)
-    assert num_parameters(model, padded=False) - of_softmax == 16 * (
-        5 * 410 * 410 + 2 * 410 + 2 * 410 * 2100 + 2100 + 410 + 4 * 410
+    assert (
+        num_parameters(model, padded=False) - of_softmax
+        == 16 * (5 * 410 * 410 + 2 * 410 * 2100 + 2100 + 410 + 4 * 410) + 2 * 410
     )
 
 

@@ -36,6 +36,7 @@ def hf_config(model: Model, specials: Specials) -> XLNetConfig:
     check(
         model, "XLNet", _ACTIVATIONS, norm="post", norm_type="layer", bias=True, has_qkv_bias=False,
         projection_bias=False, embedding_norm=False, embedding_scale=False, tie_word_embeddings=True,
+        **{"positions.shared_biases": False},
     )  # fmt: skip
     check_heads(model, "XLNet")
     if not model.is_causal and model.segments != _SEGMENTS:

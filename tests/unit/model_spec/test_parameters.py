@@ -114,7 +114,8 @@ def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, paralle
     assert sorted(d.name for d in own) == sorted(d.name for d in parameter_specs(config.model) if d.alias_of is None)
     copies = [h for h in held if h.copy]
     head = {"output_layer.weight"} if config.model.tie_word_embeddings and layout.pipeline > 1 else set()
-    again = {f"encoder.layers.{4 // layout.pipeline}."} if needs_one_chunk(family) and layout.pipeline > 1 else set()
+    stack = "decoder" if config.model.is_causal else "encoder"
+    again = {f"{stack}.layers.{4 // layout.pipeline}."} if needs_one_chunk(family) and layout.pipeline > 1 else set()
     assert {h.name for h in copies if h.stages == "ends"} == head
     assert {h.name[: len("encoder.layers.2.")] for h in copies if h.stages == "all"} == again
     assert {h.spec.name for h in held if h.stages != "own"} == {h.spec.name for h in copies}
