@@ -97,6 +97,11 @@ class Model(Section):
         "hidden, and the head's transform back; default: hidden",
     )
     shared_layers: bool = Field(False, description="share one set of weights between all layers of a stack (ALBERT)")
+    tie_encoder_decoder: bool = Field(
+        False,
+        description="share one set of weights between layer i of the encoder and layer i of the decoder, whose "
+        "cross-attention is its own (the shared encoder-decoder of T5's study)",
+    )
     mask_decoder_layers: int = Field(
         0,
         ge=0,
@@ -234,6 +239,11 @@ class Model(Section):
             raise ValueError(
                 f"model.target_length={self.target_length} does nothing with model.encoder_layers=0: leave it out"
             )
+        if self.tie_encoder_decoder and (self.stacks[0] != self.stacks[1] or self.shared_layers):
+            raise ValueError(
+                "model.tie_encoder_decoder pairs the layers of an encoder and a decoder: give both as many, and "
+                "leave out model.shared_layers"
+            )
         if isinstance(self.positions, RotaryPositions) and self.dim_per_head % 2:
             raise ValueError(
                 f"model.positions=rotary turns pairs of features: a head of {self.dim_per_head} has an odd one"
@@ -264,6 +274,17 @@ class Model(Section):
                 "out, or model.attention_dropout, model.attention_logit_softcap and positions that change scores"
             )
         return self
+
+    @property
+    def layers_share_by(self) -> str | None:
+        """The key by which several layers have weights in common; None: none have."""
+        keys = {
+            "model.shared_layers": self.shared_layers,
+            "model.tie_encoder_decoder": self.tie_encoder_decoder,
+            "sharing=layerwise of model.attention.pattern": self.shares_projection,
+            "model.positions.shared_biases": self.shares_biases,
+        }
+        return next((key for key, is_so in keys.items() if is_so), None)
 
     @property
     def shares_projection(self) -> bool:

@@ -165,9 +165,9 @@ class RunConfig(Section):
                 raise ValueError("finetune.train=top trains the last finetune.layers layers: set it")
             if finetune.layers > layers:
                 raise ValueError(f"finetune.layers={finetune.layers} is more than the {layers} layers of the model")
-            if model.shared_layers:
+            if model.shared_layers or model.tie_encoder_decoder:
                 raise ValueError(
-                    "finetune.train=top chooses among layers, and with model.shared_layers all are one: set "
+                    "finetune.train=top chooses among layers, and the model's have weights in common: set "
                     "finetune.train=all or head"
                 )
         if finetune.train == "head" and model.task_head is None:
@@ -175,9 +175,9 @@ class RunConfig(Section):
                 f"finetune.train=head trains a task head, and objective.name={self.objective.name} has none: choose "
                 "classification, or another objective with a head, or set finetune.train"
             )
-        if finetune.rate_decay != 1 and model.shared_layers:
+        if finetune.rate_decay != 1 and (model.shared_layers or model.tie_encoder_decoder):
             raise ValueError(
-                "finetune.rate_decay gives each layer a learning rate, and with model.shared_layers all are one: leave "
+                "finetune.rate_decay gives each layer a learning rate, and the model's have weights in common: leave "
                 "it out"
             )
         if finetune.unfreeze_steps and finetune.train == "head":

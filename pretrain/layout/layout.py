@@ -151,10 +151,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
             f"parallel.context={parallel.context}: start a multiple of {parallel.model_ranks} ranks, or choose a "
             "smaller layout"
         )
-    if model.shared_layers:
-        _check_shared_layers(parallel, "model.shared_layers")
-    if model.shares_biases:
-        _check_shared_layers(parallel, "model.positions.shared_biases")
+    if model.layers_share_by is not None:
+        _check_shared_weights(parallel, model.layers_share_by)
     if model.positions.name == "disentangled":
         _check_shared_distances(parallel)
     if trains and config.distillation.model is not None:
@@ -226,7 +224,7 @@ def _check_sharding(parallel: Parallel, replicas: int) -> None:
         )
 
 
-def _check_shared_layers(parallel: Parallel, key: str) -> None:
+def _check_shared_weights(parallel: Parallel, key: str) -> None:
     """Refuse what does not work with layers that share parameters by `key`. With full recomputation each use has a
     backward pass of its own: their gradient arrives several times, and hooks that act on its first arrival act too
     early."""

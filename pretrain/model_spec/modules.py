@@ -1,7 +1,7 @@
 """The parameters of every model, module by module. `models/` builds modules of the same names; where the two disagree,
 the build stops with an error (`models/placement.py`)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from pretrain.config.finetune import LORA_TARGETS
@@ -32,10 +32,12 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
             of_layer = _at(depth, name, layer(model, has_cross_attention=bool(stack) and model.is_encoder_decoder))
             if model.shared_layers and number:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
+            elif stack and model.tie_encoder_decoder:
+                of_layer = _shared_where(_is_of_both, of_layer, name, f"{STACK_NAMES[0]}.layers.{number}.")
             elif number and model.shares_projection:
-                of_layer = _shared_projection(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
-            elif model.shares_biases and number:
-                of_layer = _with_shared_biases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
+                of_layer = _shared_where(_is_projection, of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
+            elif number and model.shares_biases:
+                of_layer = _shared_where(_is_query_bias, of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             specs += of_layer
             if model.convolution is not None and not number:
                 specs += _at(depth, f"{name}convolution.", convolution(model))
@@ -373,22 +375,32 @@ def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -
     return ParameterSpec(name=name, shape=(size,), axes=(axis,), init=Constant(start), is_matrix=False)
 
 
-def _shared_projection(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:
-    """The parameters of the layer named `prefix`, of which the projection along the sequence is the layer `first`'s."""
+def _shared_where(
+    shares: Callable[[str], bool], specs: Iterable[ParameterSpec], prefix: str, first: str
+) -> Iterator[ParameterSpec]:  # fmt: skip
+    """The parameters of the layer named `prefix`; those whose names in it are shared are aliases of the parameters of
+    the layer named `first`."""
     for spec in specs:
         own = spec.name.removeprefix(prefix)
-        yield replace(spec, alias_of=first + own) if own.startswith(SEQUENCE_PROJECTION) else spec
+        yield replace(spec, alias_of=first + own) if shares(own) else spec
+
+
+def _is_projection(name: str) -> bool:
+    return name.startswith(SEQUENCE_PROJECTION)
+
+
+def _is_query_bias(name: str) -> bool:
+    return name.endswith(QUERY_BIASES)
+
+
+def _is_of_both(name: str) -> bool:
+    """Whether the layers of an encoder have it as those of a decoder do."""
+    return not name.startswith(("cross_attention.", "cross_attn_bda.", "pre_cross_attn_layernorm."))
 
 
 def _aliases(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:
     """The parameters of the layer named `prefix` as aliases of those of the layer named `first`."""
     return (replace(spec, alias_of=first + spec.name.removeprefix(prefix)) for spec in specs)
-
-
-def _with_shared_biases(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterator[ParameterSpec]:
-    """The parameters of the layer named `prefix`, whose biases of queries are aliases of those of the layer `first`."""
-    for spec in specs:
-        yield from _aliases([spec], prefix, first) if spec.name.endswith(QUERY_BIASES) else [spec]
 
 
 def _under(prefix: str, specs: Iterable[ParameterSpec]) -> Iterator[ParameterSpec]:

@@ -199,6 +199,8 @@ class Layers(nn.Module):
             if model.shared_layers or model.shares_projection:
                 within = "" if model.shared_layers else SEQUENCE_PROJECTION.removesuffix(".")
                 share(layer, next((before for before in layers if before.part == layer.part), layer), within)
+            if model.tie_encoder_decoder and index >= model.stacks[0]:  # elsewhere its layer is on another stage
+                share(layer, layers[index - model.stacks[0]])
             layers.append(layer)
         self.layers = nn.ModuleList(layers)
         self.distances = Distances(model, megatron, begin) if model.positions.name == "disentangled" else None

@@ -171,11 +171,8 @@ LIKE_OTHERS = ("electra", "deberta_v2", "shaw", "byt5", "llama", "mistral", "qwe
 
 def needs_one_chunk(family: str) -> bool:
     """Whether a stage must have all its layers in one chunk, as layers share parameters."""
-    model = FAMILIES[family]["model"]
-    positions = model.get("positions")
-    if not isinstance(positions, dict):
-        return "shared_layers" in model
-    return positions["name"] == "disentangled" or positions.get("shared_biases", False)
+    model = family_config(family).model
+    return model.layers_share_by is not None or model.positions.name == "disentangled"
 
 
 def each(families: Iterable[str]) -> list[Any]:

@@ -11,7 +11,10 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 """our names of activations -> those of transformers"""
 
 
-_USUAL: dict[str, Any] = {"embedding_size": None, "shared_layers": False, "projection_bias": True, "cutoffs": []}
+_USUAL: dict[str, Any] = {
+    "embedding_size": None, "shared_layers": False, "tie_encoder_decoder": False, "projection_bias": True,
+    "cutoffs": [],
+}  # fmt: skip
 
 
 def check(

@@ -147,7 +147,7 @@ def overlaps(config: RunConfig, device: torch.device) -> bool:
     each other; DeepSpeed's stage 1 has one exchange, after the last backward pass; the gradient of shared layers that
     are recomputed arrives once for each layer."""
     parallel = config.parallel
-    if (config.model.shared_layers or config.model.shares_biases) and parallel.recompute == "full":
+    if config.model.layers_share_by is not None and parallel.recompute == "full":
         return False
     if parallel.shards_by_deepspeed and parallel.zero == 1:
         return False
