@@ -45,6 +45,10 @@ class Permuted(Objective):
         description="largest number of neighbouring tokens to predict: n have a probability proportional to 1 / n",
     )
 
+    bi_data: bool = Field(
+        default=False, description="read the text backwards, too: every window from both of its ends (XLNet's bi_data)"
+    )
+
     @property
     def columns(self) -> frozenset[str]:
         """See `Objective`."""
@@ -84,12 +88,13 @@ class PermutedRecipe(EncoderRecipe):
         count = (dataset.num_tokens(split) - self.half + _AROUND) // self.half
         if count <= 0:
             raise too_short_error(dataset, split, 2 * self.half - _AROUND)
-        return PermutedSamples(self, dataset, split, count)
+        return PermutedSamples(self, dataset, split, count * (2 if self.objective.bi_data else 1))
 
 
 @dataclass(frozen=True)
 class PermutedSamples:
-    """A split's windows: the next one begins where the first half of this one ends."""
+    """A split's windows: the next one begins where the first half of this one ends. With `bi_data`, those of the split
+    read backwards follow, whose positions count down: distances are those in the text."""
 
     recipe: PermutedRecipe
     dataset: Dataset
@@ -107,22 +112,37 @@ class PermutedSamples:
         """The window with the first segment, and the second one, which `rows` draws in the same way."""
         spans, half = [], self.recipe.half
         for row, sample in enumerate(ids):
-            start = int(sample[2]) * half
-            first, second = self._two(start + half, generator(seed, sample))
-            spans += [(row, start, half + first), (row, second, half - _AROUND - first)]
+            start, backward = self._start(sample)
+            first, second = self._two(start + half, backward, generator(seed, sample))
+            parts = (start, half + first), (second, half - _AROUND - first)
+            spans += [(row, self._first(begin, size, backward), size) for begin, size in parts]
         return np.array(spans, np.int64).reshape(-1, 3)
+
+    def _start(self, sample: Ids) -> tuple[int, bool]:
+        """Where a sample's window begins, and whether the split is read backwards."""
+        forward = self.count // 2 if self.recipe.objective.bi_data else self.count
+        number, backward = int(sample[2]) % forward, int(sample[2]) >= forward
+        return number * self.recipe.half, backward
+
+    def _first(self, start: int, count: int, backward: bool) -> int:
+        """The first token of the split among `count` of them, from `start` on as it is read."""
+        return self.dataset.num_tokens(self.split) - start - count if backward else start
+
+    def _read(self, start: int, count: int, backward: bool) -> Ids:
+        tokens = self.dataset.window(self.split, self._first(start, count, backward), count)
+        return tokens[::-1] if backward else tokens
 
     def _row(self, sample: Ids, random: np.random.Generator) -> dict[str, NDArray[Any]]:
         recipe, specials, half = self.recipe, self.recipe.known.specials, self.recipe.half
-        start = int(sample[2]) * half
-        first, second = self._two(start + half, random)
-        text = self.dataset.window(self.split, start, half + first)
-        other = self.dataset.window(self.split, second, half - _AROUND - first)
+        start, backward = self._start(sample)
+        first, second = self._two(start + half, backward, random)
+        text = self._read(start, half + first, backward)
+        other = self._read(second, half - _AROUND - first, backward)
         text = np.concatenate([text, [specials.sep], other, [specials.sep, specials.cls]])
         segments = np.repeat([0, 1, 2], [half + first + 1, len(other) + 1, 1])
         is_text = np.ones(2 * half, np.bool_)
         is_text[[half + first, -2, -1]] = False
-        order, targets = self._ordered(text, is_text, random)
+        order, targets = self._ordered(text, is_text, backward, random)
         length = recipe.sequence_length
         queries = length - 2 * half
         places = np.zeros(queries, np.int64)
@@ -135,26 +155,29 @@ class PermutedSamples:
             "labels": np.concatenate([text, text[places]]),
             "loss_mask": mask,
             "segments": np.concatenate([segments, segments[places]]),
-            "positions": np.concatenate([np.arange(2 * half), places]),
+            "positions": np.concatenate([np.arange(2 * half), places]) * (-1 if backward else 1),
             "order": np.concatenate([2 * order, of_queries]),
         }
 
-    def _two(self, start: int, random: np.random.Generator) -> tuple[int, int]:
-        """How many tokens from `start` on are the first segment, and where the second one begins."""
+    def _two(self, start: int, backward: bool, random: np.random.Generator) -> tuple[int, int]:
+        """How many tokens from `start` on are the first segment, and where the second one begins. Sentences that are
+        read backwards begin with what ends them."""
         size = self.recipe.half - _AROUND
-        tokens = self.dataset.window(self.split, start, size)
-        ends = np.flatnonzero(self.recipe.known.ends_sentence[tokens[:-1]]) + 1
+        tokens = self._read(start, size, backward)
+        ends = np.flatnonzero(self.recipe.known.ends_sentence[tokens[1:] if backward else tokens[:-1]]) + 1
         first = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
         if ends.size and random.random() < 0.5:
             return first, start + first
         count = size - first
         begin = int(random.integers(self.dataset.num_tokens(self.split) - count + 1))
         searched = min(_SEARCH_TOKENS, self.dataset.num_tokens(self.split) - count - begin)
-        near = self.dataset.window(self.split, begin, searched)
+        near = self._read(begin, searched, backward)
         ends = np.flatnonzero(self.recipe.known.ends_sentence[near])
-        return first, begin + (int(ends[0]) + 1 if ends.size else 0)
+        return first, begin + (int(ends[0]) + (not backward) if ends.size else 0)
 
-    def _ordered(self, text: Ids, is_text: NDArray[np.bool_], random: np.random.Generator) -> tuple[Ids, Ids]:
+    def _ordered(
+        self, text: Ids, is_text: NDArray[np.bool_], backward: bool, random: np.random.Generator
+    ) -> tuple[Ids, Ids]:
         """Number of each position's turn, [2 half], from 1 on, and the predicted positions, ascending. Tokens of a half
         that are neither predicted nor special have the first turn of their half together."""
         half, objective = self.recipe.half, self.recipe.objective
@@ -162,7 +185,8 @@ class PermutedSamples:
         order, targets = np.empty(2 * half, np.int64), []
         for number, wanted in enumerate((count - count // 2, count // 2)):
             part = slice(number * half, (number + 1) * half)
-            chosen = self._chosen(text[part], is_text[part], wanted, random)
+            way = slice(None, None, -1 if backward else 1)  # words begin at their beginning
+            chosen = self._chosen(text[part][way], is_text[part][way], wanted, random)[way]
             turns = 1 + random.permutation(half)
             turns[~chosen & is_text[part]] = 0
             order[part] = 1 + number * (half + 1) + turns

@@ -135,6 +135,38 @@ def test_texts_are_the_stream_and_the_second_segment_follows_or_comes_from_elsew
     assert 0.35 < np.mean(follows) < 0.65
 
 
+def test_text_is_read_from_both_ends(words: Dataset) -> None:
+    """Windows of the split read backwards follow those read forwards; positions count down, so that distances are those
+    of the text; words are predicted from their beginning, and sentences are whole."""
+    recipe = Permuted(bi_data=True).recipe(words.tokenizer(), LENGTH)
+    samples, once = recipe.samples(words, "train"), Permuted().recipe(words.tokenizer(), LENGTH).samples(words, "train")
+    assert samples.count == 2 * once.count
+    numbers = np.arange(samples.count)
+    ids = np.stack([np.zeros_like(numbers), np.zeros_like(numbers), numbers], axis=1)
+    rows, spans = samples.rows(1, ids), samples.token_spans(1, ids).reshape(-1, 2, 3)
+    total, half, known = words.num_tokens("train"), recipe.half, recipe.known
+    assert rows.positions is not None
+    split, followed = 0, 0
+    for number, ((_, start, count), (_, second, rest)) in enumerate(spans.tolist()):
+        row, backward = rows.tokens[number, :TEXT], number >= once.count
+        first, other = words.window("train", start, count), words.window("train", second, rest)
+        if not backward:
+            assert np.array_equal(row[:count], first)
+            continue
+        assert start == total - (number - once.count) * half - count
+        assert np.array_equal(row[:count], first[::-1])
+        assert np.array_equal(row[count + 1 : -2], other[::-1])
+        assert np.array_equal(rows.positions[number, :TEXT], -np.arange(TEXT))
+        places = -rows.positions[number, rows.loss_mask[number] > 0]
+        assert np.array_equal(rows.labels[number, rows.loss_mask[number] > 0], row[places])
+        assert [(places < half).sum(), (places >= half).sum()] == [43, 42]
+        split += bool(known.ends_sentence[words.window("train", start - 1, 1)[0]])
+        followed += second + rest == start
+    backwards = once.count
+    assert split > 0.9 * backwards, "the first segment begins, as it is written, behind the end of a sentence"
+    assert 0.3 < followed / backwards < 0.7
+
+
 def test_other_epochs_predict_others(words: Dataset) -> None:
     samples = Permuted().recipe(words.tokenizer(), LENGTH).samples(words, "train")
     first, again, later = (samples.rows(1, np.array([[0, epoch, 3]])) for epoch in (0, 0, 1))
