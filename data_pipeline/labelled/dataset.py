@@ -54,9 +54,16 @@ class LabelledDataset:
 
     remote = False
 
-    def __init__(self, address: Path | str, tokenizer: Path | str, name: str | None = None) -> None:
+    def __init__(
+        self,
+        address: Path | str,
+        tokenizer: Path | str,
+        name: str | None = None,
+        source_tokenizer: Path | str | None = None,
+    ) -> None:
         """`address` is a directory, `tokenizer` the tokenizer's file, `name` the dataset's name in a run (default: that
-        of its directory). Raises DataError naming a file that is missing or empty, or that can't be read."""
+        of its directory), `source_tokenizer` the file of that of inputs, where it is another one. Raises DataError
+        naming a file that is missing or empty, or that can't be read."""
         self.address = str(address)
         self.name = name or Path(self.address).name
         directory = local_path(address)
@@ -64,14 +71,17 @@ class LabelledDataset:
             raise DataError(f"{address} is remote, and labelled data is read from a local directory: copy it to one.")
         self.directory, self.tokenizer_path = directory, Path(tokenizer)
         self._tokenizer = load_tokenizer(self.tokenizer_path)
+        self.source_tokenizer = None if source_tokenizer is None else load_tokenizer(Path(source_tokenizer))
+        """The tokenizer of inputs; None: that of everything else."""
         self._lines: dict[LabelledSplit, _Lines] = {name: _scan(self.path(name)) for name in SPLITS}
         if self.path("test").exists():
             self._lines["test"] = _scan(self.path("test"))
 
     @cached_property
     def identity(self) -> str:
-        """Digest of the tokenizer and of the files of both splits that training reads."""
-        return digest_of([self.tokenizer_identity, self._digests])
+        """Digest of the tokenizers and of the files of both splits that training reads."""
+        source = [] if self.source_tokenizer is None else [self.source_tokenizer.identity]
+        return digest_of([self.tokenizer_identity, self._digests, *source])
 
     @cached_property
     def _digests(self) -> dict[str, str]:
@@ -93,10 +103,11 @@ class LabelledDataset:
 
     def tokenizer_bytes(self) -> bytes:
         """See `DataSource`."""
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / self._tokenizer.file_name
-            self._tokenizer.save(file)
-            return file.read_bytes()
+        return _bytes_of(self._tokenizer)
+
+    def source_tokenizer_bytes(self) -> bytes | None:
+        """What a checkpoint keeps of the tokenizer of inputs; None: there is none."""
+        return None if self.source_tokenizer is None else _bytes_of(self.source_tokenizer)
 
     def path(self, split: LabelledSplit) -> Path:
         """The file of a split."""
@@ -191,6 +202,13 @@ class LabelledDataset:
         if split not in self._lines:
             raise DataError(f"{self.path(split)} is missing: put it there, or choose another split.")
         return self._lines[split]
+
+
+def _bytes_of(tokenizer: Tokenizer) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / tokenizer.file_name
+        tokenizer.save(file)
+        return file.read_bytes()
 
 
 def _scan(path: Path) -> _Lines:

@@ -55,6 +55,8 @@ class Objective(StrictSettings):
     """Whether its labels are the next tokens of plain text, so that a trained model can continue text."""
     labelled: ClassVar[bool] = False
     """Whether its samples are made of labelled rows (`labelled/dataset.py`), not of tokenized text."""
+    reads_source_vocabulary: ClassVar[bool] = False
+    """Whether inputs may be in another vocabulary than targets (`FormatRecipe.with_source`)."""
 
     name: str
     label_smoothing: float = Field(

@@ -37,12 +37,15 @@ class RowShape:
     decoder_only: bool = False
     full_inputs: bool = False
     """Every input fills its row, so that no position is padding."""
+    input_pad: int | None = None
+    """Padding of inputs that are in another vocabulary than targets; None: `pad`."""
 
     def rows(self, samples: Sequence[Sample]) -> Rows:
         """One row for each (input, target), padded; labels count where they are the target's."""
         if self.decoder_only:
             return self._as_one(samples)
-        tokens, visible = pad_rows([inputs for inputs, _ in samples], self.sequence_length, self.pad)
+        filler = self.pad if self.input_pad is None else self.input_pad
+        tokens, visible = pad_rows([inputs for inputs, _ in samples], self.sequence_length, filler)
         labels, counted = pad_rows([target for _, target in samples], self.target_length, self.pad)
         shifted = np.full_like(labels, self.start)
         shifted[:, 1:] = labels[:, :-1]

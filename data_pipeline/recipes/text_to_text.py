@@ -4,7 +4,7 @@ target to write out."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids, Sample
+from data_pipeline.recipes.input_format import InputFormat
 from data_pipeline.recipes.labelled import FormatObjective, FormatRecipe, RowSamples
 from data_pipeline.recipes.objective import ModelShape
 from data_pipeline.recipes.targets import RowShape
@@ -26,6 +27,7 @@ class TextToText(FormatObjective):
     """A target text for each input text (T5, BART)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})
+    reads_source_vocabulary: ClassVar[bool] = True
 
     name: Literal["text_to_text"] = "text_to_text"
     input: str = Field(default="input", description="field that holds the input")
@@ -59,11 +61,60 @@ class TextToText(FormatObjective):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceVocabulary:
+    """What inputs are in where a model reads them in another vocabulary than it writes."""
+
+    inputs: InputFormat
+    tokenizer: Tokenizer = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of ids, appended special tokens included."""
+        return self.inputs.specials.vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextToTextRecipe(FormatRecipe):
     """Inputs and targets. What does not fit is cut off at its end; where both are in one row, the input loses first."""
 
     objective: TextToText
     shape: RowShape
+    source: SourceVocabulary | None = None
+    """What inputs are in; None: in the vocabulary of targets."""
+
+    def with_source(self, tokenizer: Tokenizer) -> TextToTextRecipe:
+        """The recipe whose inputs are in the vocabulary of `tokenizer`, with the same format's special tokens."""
+        inputs, shape = self.inputs, self.shape
+        formatted = self.objective.input_format(
+            tokenizer, inputs.sequence_length, inputs.label_length, shape.decoder_only
+        )
+        source = SourceVocabulary(inputs=formatted, tokenizer=tokenizer)
+        return replace(self, source=source, shape=replace(shape, input_pad=formatted.pad), _made={})
+
+    @property
+    def read(self) -> InputFormat:
+        """The format of what is read."""
+        return self.inputs if self.source is None else self.source.inputs
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `FormatRecipe`, and the vocabulary of inputs where that is another one."""
+        if self.source is None:
+            return super().settings
+        source = {"tokenizer": self.source.tokenizer.identity, "specials": asdict(self.source.inputs.specials)}
+        return {**super().settings, "source": source}
+
+    def encode_inputs(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text, in the vocabulary of inputs."""
+        if self.source is None:
+            return self.encode(texts)
+        return [ids.astype(np.int64) for ids in self.source.tokenizer.encode_batch(list(texts), threads=1)]
+
+    def input_sizes(self, texts: Sequence[str]) -> Ids:
+        """[texts] tokens of each text, in the vocabulary of inputs."""
+        if self.source is None:
+            return self.sizes(texts)
+        return np.array([len(ids) for ids in self.source.tokenizer.encode_batch(list(texts), threads=None)], np.int64)
 
     @property
     def free(self) -> tuple[int, int]:
@@ -93,12 +144,8 @@ class TextToTextRecipe(FormatRecipe):
 
     def sample(self, source: Ids, target: Ids) -> Sample:
         """(input, target) with the special ids of the format, cut to their rows."""
-        begin = [] if self.inputs.begin is None else [self.inputs.begin]
         of_input, of_target = self.kept(len(source), len(target))
-        return (
-            np.array([*begin, *source[:of_input], self.inputs.end], np.int64),
-            np.array([*begin, *target[:of_target], self.inputs.end], np.int64),
-        )
+        return _closed(self.read, source[:of_input]), _closed(self.inputs, target[:of_target])
 
     def kept(self, source: int, target: int) -> tuple[int, int]:
         """How many of so many ids of an input and of its target are not cut off."""
@@ -128,7 +175,7 @@ class TextToTextSamples(RowSamples):
     def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
         """See `TextSamples`. An input that is too long is cut as beside a target of `new_tokens` ids."""
         row = self.dataset.row(self.split, row_number)
-        (source,) = self.recipe.encode([f"{self.prefix}{row[self.recipe.objective.input]}"])
+        (source,) = self.recipe.encode_inputs([f"{self.prefix}{row[self.recipe.objective.input]}"])
         read, _ = self.recipe.sample(source, np.zeros(new_tokens, np.int64))
         return read, self.recipe.inputs.specials.start
 
@@ -139,15 +186,22 @@ class TextToTextSamples(RowSamples):
 
     def are_cut(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
         """See `RowSamples`: in the input or in the target."""
-        sizes = self.recipe.sizes([text for row in rows for text in self._texts(row)]).reshape(-1, 2).tolist()
+        inputs, targets = zip(*map(self._texts, rows), strict=True)
+        sizes = zip(self.recipe.input_sizes(inputs).tolist(), self.recipe.sizes(targets).tolist(), strict=True)
         return np.array([self.recipe.kept(source, target) != (source, target) for source, target in sizes], np.bool_)
 
     def _sample(self, row: Row) -> Sample:
-        source, written = self.recipe.encode(self._texts(row))
-        return self.recipe.sample(source, written)
+        source, target = self._texts(row)
+        return self.recipe.sample(*self.recipe.encode_inputs([source]), *self.recipe.encode([target]))
 
     def _texts(self, row: Row) -> tuple[str, str]:
         """The input with its prefix, and the target to train on."""
         objective = self.recipe.objective
         target = row[objective.target]
         return f"{self.prefix}{row[objective.input]}", target[0] if isinstance(target, list) else target
+
+
+def _closed(inputs: InputFormat, ids: Ids) -> Ids:
+    """`ids` between the special ids of a format."""
+    begin = [] if inputs.begin is None else [inputs.begin]
+    return np.array([*begin, *ids, inputs.end], np.int64)

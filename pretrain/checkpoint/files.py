@@ -21,12 +21,14 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.errors import RunError
-from pretrain.run_dir.paths import MANIFEST, RECORD, TOKENIZER
+from pretrain.run_dir.paths import MANIFEST, RECORD, SOURCE_TOKENIZER, TOKENIZER
 
 ITEM_BYTES = 4
 """values are fp32, whatever precision the model trains in"""
 
-_NAMES = re.compile(rf"{re.escape(RECORD)}|{re.escape(TOKENIZER)}|tensors-[0-9]{{5,}}\.safetensors")
+_NAMES = re.compile(
+    rf"{re.escape(RECORD)}|{re.escape(TOKENIZER)}|{re.escape(SOURCE_TOKENIZER)}|tensors-[0-9]{{5,}}\.safetensors"
+)
 _LARGEST_MANIFEST_BYTES = 1 << 30
 _CHUNK_BYTES = 8 << 20  # written and hashed at a time
 # Errors that mean that the file is damaged. Any other (no permission, a stale mount, too many open files) says nothing

@@ -20,6 +20,7 @@ _PACKAGES = (_ROOT / "pretrain", _ROOT / "data_pipeline")
 _PATH_KEYS = (
     "data.path",
     "data.tokenizer",
+    "data.source_tokenizer",
     "data.cache_dir",
     "objective.chat_template",
     "distillation.teacher",

@@ -118,7 +118,12 @@ class Saver:
         return self._unsaved.urgency(step, time.monotonic(), idle=self._buffers.qsize() == self._num_buffers)
 
     def save(
-        self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes, best_first: Sequence[int] = ()
+        self,
+        state: dict[str, GlobalPart],
+        record: Record,
+        tokenizer: bytes,
+        best_first: Sequence[int] = (),
+        source_tokenizer: bytes | None = None,
     ) -> float:
         """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. The first step
         of `best_first` that has a checkpoint then keeps it. Returns the seconds for which training was blocked."""
@@ -127,7 +132,7 @@ class Saver:
         buffer = self._free_buffer(pieces)
         snapshot.copy(pieces, buffer)
         waited_s = time.perf_counter() - started_s
-        copied = Snapshot(record, tokenizer, [part for part, _ in pieces], buffer)
+        copied = Snapshot(record, tokenizer, [part for part, _ in pieces], buffer, source_tokenizer)
         self._jobs.put(_Job(copied, started_s, waited_s, best_first))
         if not self._waits:
             return waited_s
@@ -135,13 +140,18 @@ class Saver:
         return time.perf_counter() - started_s
 
     def save_and_wait(
-        self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes, best_first: Sequence[int] = ()
+        self,
+        state: dict[str, GlobalPart],
+        record: Record,
+        tokenizer: bytes,
+        best_first: Sequence[int] = (),
+        source_tokenizer: bytes | None = None,
     ) -> float:
         """Saves, waits until the checkpoint is valid, and tries again for a minute if it is not. Returns the seconds
         that this took. Raises RunError, the same on every rank, if no try succeeds."""
         started_s = time.perf_counter()
         for delay_s in (*_LAST_TRIES_S, None):
-            self.save(state, record, tokenizer, best_first)
+            self.save(state, record, tokenizer, best_first, source_tokenizer)
             try:
                 self.wait()
                 break

@@ -32,6 +32,7 @@ class Snapshot:
     tokenizer: bytes
     parts: list[Part]
     buffer: Tensor
+    source_tokenizer: bytes | None = None
 
 
 def pieces_of(state: dict[str, GlobalPart]) -> Pieces:

@@ -133,6 +133,16 @@ def check_predicts_tokens(config: RunConfig, run: Path) -> None:
         )
 
 
+def check_reads_own_vocabulary(config: RunConfig, run: Path) -> None:
+    """Raises ConfigError for a model whose encoder reads another vocabulary than its decoder writes, where one text is
+    for both."""
+    if config.model.source_encoder is not None:
+        raise ConfigError(
+            f"the encoder of {run} reads texts in the vocabulary of model.source_encoder alone: score it with "
+            f"`pretrain eval {run} --tasks heldout --out DIR`, or write targets with `pretrain translate`"
+        )
+
+
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """What makes two resolved configs other runs: the keys that differ, with both values. Layout, micro-batch, logging
     and the like may differ in one run."""

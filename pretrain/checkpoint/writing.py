@@ -19,7 +19,15 @@ from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
-from pretrain.run_dir.paths import BEST, MANIFEST, RECORD, TOKENIZER, checkpoint_name, complete_checkpoints
+from pretrain.run_dir.paths import (
+    BEST,
+    MANIFEST,
+    RECORD,
+    SOURCE_TOKENIZER,
+    TOKENIZER,
+    checkpoint_name,
+    complete_checkpoints,
+)
 
 
 class Writer:
@@ -127,6 +135,8 @@ def _finish(
         RECORD: files.write(temporary / RECORD, [snapshot.record.encode()]),
         TOKENIZER: files.write(temporary / TOKENIZER, [snapshot.tokenizer]),
     }
+    if snapshot.source_tokenizer is not None:
+        digests[SOURCE_TOKENIZER] = files.write(temporary / SOURCE_TOKENIZER, [snapshot.source_tokenizer])
     tensors: dict[str, Stored] = {}
     for rank_digests, rank_tensors in parts:
         digests |= rank_digests

@@ -28,7 +28,7 @@ from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.sampling import sample
 from pretrain.evaluate.decoding.stream import TextStream
 from pretrain.evaluate.generate import GenerateRequest
-from pretrain.evaluate.opening import build_scorer
+from pretrain.evaluate.opening import build_scorer, source_tokenizer_of
 from pretrain.process.streams import is_lost
 from pretrain.run_dir.paths import TOKENIZER, run_of
 
@@ -40,7 +40,8 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest, r
     model that continues text, and whose run has a chat template, prompts are turns of a conversation unless they are
     `raw`. Collective."""
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-    prompts, template = Prompts(config, tokenizer), run_of(checkpoint).chat_template
+    prompts = Prompts(config, tokenizer, source_tokenizer_of(config, checkpoint))
+    template = run_of(checkpoint).chat_template
     chat = None
     if not raw and prompts.continues and config.model.is_causal and template.is_file():
         chat = Chat(ChatTemplate(template, tokenizer), tokenizer, config.model.context_length)

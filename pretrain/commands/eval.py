@@ -48,8 +48,11 @@ def main(argv: list[str]) -> int:
         _check_rows_only(options)
     if expected.objective.labelled and options.tasks == [HELD_OUT] and not options.all_checkpoints:
         return _answer_rows(options, candidates, one_rank)
+    from pretrain.checkpoint.state import check_reads_own_vocabulary
     from pretrain.evaluate.checkpoints import EvalRequest, evaluate_checkpoints
     from pretrain.evaluate.opening import open_checkpoint
+
+    check_reads_own_vocabulary(expected, options.checkpoint)
     from pretrain.evaluate.settings import EvalSettings
 
     shots = None if options.shots == _PAPER else options.shots

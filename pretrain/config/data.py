@@ -89,6 +89,11 @@ class Data(Section):
         description="file of the tokenizer for labelled data, which holds text; default: that of the checkpoint in "
         "run.start_from; tokenized datasets have their own",
     )
+    source_tokenizer: PathText | None = Field(
+        None,
+        description="file of the tokenizer of inputs for model.source_encoder; default: that of the checkpoint in "
+        "run.start_from",
+    )
     phases: list[WeightPhase] = Field(
         [], description="weights that change during the run, in order; each source continues where it was"
     )

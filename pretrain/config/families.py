@@ -46,6 +46,8 @@ class Capabilities:
     """a convolution may be beside the first layer (`model.convolution`)"""
     generator: bool = False
     """it may be trained beside a generator that replaces tokens"""
+    source_encoder: bool = False
+    """a new encoder may take the place of its encoder's token embeddings (`model.source_encoder`)"""
     detector_context: bool = False
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
@@ -109,7 +111,13 @@ _BUILT_IN: dict[str, Capabilities] = {
         encoder=True, decoder=True, positions=("learned", "sinusoidal", "relative", "shaw"), only=_BEFORE_LLAMA
     ),
     "bart": Capabilities(
-        encoder=True, decoder=True, input_format="bart", pooler="tanh", drops_before_pooler=True, only=_BEFORE_LLAMA
+        encoder=True,
+        decoder=True,
+        input_format="bart",
+        pooler="tanh",
+        drops_before_pooler=True,
+        source_encoder=True,
+        only=_BEFORE_LLAMA,
     ),
     "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
     "ctrl": Capabilities(

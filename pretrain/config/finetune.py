@@ -49,10 +49,12 @@ class Finetune(Section):
         description="initial weights. checkpoint: those of run.start_from; random: all are drawn from run.seed, and "
         "run.start_from gives the model and the tokenizer alone, to compare with",
     )
-    train: Literal["all", "head", "top"] = Field(
+    train: Literal["all", "head", "top", "source_encoder"] = Field(
         "all",
         description="parameters that are trained. all: every one, or with finetune.lora or finetune.adapters what "
-        "these add, and the task head; head: the task head; top: the last finetune.layers layers and what follows them",
+        "these add, and the task head; head: the task head; top: the last finetune.layers layers and what follows "
+        "them; source_encoder: that of model.source_encoder, position embeddings, and the matrix of queries, keys and "
+        "values of the first encoder layer (BART's first stage of translation)",
     )
     layers: int | None = Field(None, gt=0, description="number of layers that finetune.train=top trains")
     adapters: Adapters | None = Field(

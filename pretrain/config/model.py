@@ -21,6 +21,7 @@ from pretrain.config.positions import (
     TransformerXlPositions,
 )
 from pretrain.config.section import Section
+from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.config.task_head import TaskHeadShape
 
 
@@ -114,6 +115,11 @@ class Model(Section):
         "layer reads and is added to its output (DeBERTa v2 xlarge: gelu); default: no convolution",
     )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
+    source_encoder: SourceEncoderShape | None = Field(
+        None,
+        description="a new encoder that reads tokens of another vocabulary, such as another language's, and whose "
+        "output takes the place of the encoder's token embeddings (BART, section 3.4); default: none",
+    )
     task_head: TaskHeadShape | None = Field(
         None,
         description="head of a fine-tuned model in place of the vocabulary's logits; default: that of the objective",
@@ -195,6 +201,20 @@ class Model(Section):
                 raise ValueError(
                     f"model.convolution is beside the first layer, which model.mask_decoder_layers="
                     f"{self.mask_decoder_layers} would apply again with model.layers=1: use more layers"
+                )
+        if self.source_encoder is not None:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.source_encoder)
+            if not (can.source_encoder and self.is_encoder_decoder):
+                raise ValueError(f"model.source_encoder is for the {having} family: leave it out for {self.family}")
+            if self.shared_layers or self.tie_encoder_decoder or self.shares_projection:
+                raise ValueError(
+                    "model.source_encoder is for models whose layers share no parameters: leave out "
+                    "model.shared_layers, model.tie_encoder_decoder and projections that layers share"
+                )
+            if self.positions.name == "relative":
+                raise ValueError(
+                    "model.source_encoder has positions of its own, which model.positions=relative gives to two stacks "
+                    "alone: use learned or sinusoidal"
                 )
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
@@ -303,6 +323,13 @@ class Model(Section):
         model = self.model_copy()
         model._finetune = finetune
         return model
+
+    @property
+    def source_model(self) -> "Model":
+        """`source_encoder` as a model of one stack of encoder layers, whose vocabulary is its own."""
+        assert self.source_encoder is not None
+        changes = {"layers": 0, "encoder_layers": self.source_encoder.layers, "source_encoder": None}
+        return self.model_copy(update={**changes, "vocabulary": self.source_encoder.vocabulary, "target_length": None})
 
     @property
     def position_offset(self) -> int:

@@ -19,6 +19,12 @@ def check_suits(model: Model, objective: Objective) -> None:
         raise ValueError(
             f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
         )
+    if model.source_encoder is not None and not objective.reads_source_vocabulary:
+        having = [name for name, kind in OBJECTIVES.items() if kind.reads_source_vocabulary]
+        raise ValueError(
+            f"model.source_encoder reads inputs in another vocabulary than targets, which objective.name="
+            f"{objective.name} does not make: use {' or '.join(having)}"
+        )
     packs = "documents" in objective.columns and not objective.labelled  # labelled rows have texts side by side
     if packs and not model.capabilities.packing:
         having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)

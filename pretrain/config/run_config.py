@@ -170,6 +170,13 @@ class RunConfig(Section):
                     "finetune.train=top chooses among layers, and the model's have weights in common: set "
                     "finetune.train=all or head"
                 )
+        if finetune.train == "source_encoder" and model.source_encoder is None:
+            raise ValueError(
+                "finetune.train=source_encoder trains the encoder of model.source_encoder, which the model does not "
+                "have: set that, or finetune.train"
+            )
+        if model.source_encoder is not None:
+            _check_trains_source_encoder(finetune)
         if finetune.train == "head" and model.task_head is None:
             raise ValueError(
                 f"finetune.train=head trains a task head, and objective.name={self.objective.name} has none: choose "
@@ -270,6 +277,28 @@ class RunConfig(Section):
             )
             fitted.append(source.model_copy(update={"objective": objective}))
         return self.model_copy(update={"data": self.data.model_copy(update={"sources": fitted})})
+
+    @model_validator(mode="after")
+    def _source_encoder_suits_the_run(self) -> "RunConfig":
+        if self.model.source_encoder is None:
+            if self.data.source_tokenizer is not None:
+                raise ValueError(
+                    "data.source_tokenizer is for model.source_encoder, which reads another vocabulary: leave it out"
+                )
+            return self
+        if self.data.of_several_objectives:
+            raise ValueError(
+                "an objective of a source is for models that read and write one vocabulary: leave it out with "
+                "model.source_encoder"
+            )
+        if self.evaluate.tasks:
+            raise ValueError(
+                "evaluate.tasks are texts in the vocabulary of the decoder, and the encoder of this model reads that "
+                "of model.source_encoder: leave it out"
+            )
+        if self.precision == "fp8":
+            raise ValueError("model.source_encoder is for fp32, bf16 and fp16: set precision")
+        return self
 
     @model_validator(mode="after")
     def _two_lengths_suit_the_run(self) -> "RunConfig":
@@ -419,6 +448,22 @@ class RunConfig(Section):
         if self.precision != "fp16" and self.loss_scale != LossScaling():
             raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
         return self
+
+
+def _check_trains_source_encoder(finetune: Finetune) -> None:
+    """Raises ValueError for settings that would freeze `model.source_encoder`, or train it as the lowest layers."""
+    for key, is_set in (
+        ("finetune.train=top", finetune.train == "top"),
+        ("finetune.lora", finetune.lora is not None),
+        ("finetune.adapters", finetune.adapters is not None),
+        ("finetune.rate_decay", finetune.rate_decay != 1),
+        ("finetune.unfreeze_steps", finetune.unfreeze_steps > 0),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{key} trains the upper layers most, and model.source_encoder is new and below all others: leave one "
+                "of them out, and choose finetune.train=source_encoder or all"
+            )
 
 
 def _check_start_layers(layers: Sequence[int], model: Model, start_from: str | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import MANIFEST, RECORD, TOKENIZER, RunDir, complete_checkpoints, run_of
+from pretrain.run_dir.paths import MANIFEST, RECORD, SOURCE_TOKENIZER, TOKENIZER, RunDir, complete_checkpoints, run_of
 
 _LARGEST_RECORD_BYTES = 16 << 20
 
@@ -60,6 +60,12 @@ def teacher_checkpoint(teacher: str) -> Path:
 def recorded_tokenizer(start_from: str) -> Path:
     """File of the tokenizer of the newest checkpoint of a run, or of one checkpoint."""
     return next(_checkpoints(start_from)) / TOKENIZER
+
+
+def recorded_source_tokenizer(start_from: str) -> Path | None:
+    """File of the tokenizer of inputs of the newest checkpoint of a run, or of one checkpoint; None: it has none."""
+    path = next(_checkpoints(start_from)) / SOURCE_TOKENIZER
+    return path if path.is_file() else None
 
 
 def recorded_chat_template(start_from: str) -> Path | None:

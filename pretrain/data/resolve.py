@@ -16,13 +16,21 @@ from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.by_source import BySource, check_special_ids
 from data_pipeline.recipes.instructions import Instructions
+from data_pipeline.recipes.text_to_text import TextToTextRecipe
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.load import validate
+from pretrain.config.model import Model
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.config.schedule import Schedule
-from pretrain.config.start import recorded_chat_template, recorded_teacher, recorded_tokenizer
+from pretrain.config.start import (
+    recorded_chat_template,
+    recorded_source_tokenizer,
+    recorded_teacher,
+    recorded_tokenizer,
+)
 from pretrain.config.train import Train
 from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
@@ -49,7 +57,8 @@ def resolve(config: RunConfig) -> RunConfig:
         raise ConfigError(f"no data: set data.path (or data.sources) to a directory {what}")
     dataset = open_dataset(config, sources[0])
     tokenizer = dataset.tokenizer()
-    needed = recipe_of(config, tokenizer).vocabulary
+    recipe = recipe_of(config, tokenizer)
+    needed = recipe.vocabulary
     vocabulary = config.model.vocabulary or needed
     if vocabulary < needed:
         raise ConfigError(
@@ -63,11 +72,26 @@ def resolve(config: RunConfig) -> RunConfig:
             f"model.cutoffs={model.cutoffs} leaves no word for the last cluster, as {sources[0].path} has {vocabulary} "
             "ids: set lower ones"
         )
+    if isinstance(recipe, TextToTextRecipe) and recipe.source is not None:
+        model = _with_source_vocabulary(model, recipe.source.size)
     config = config.model_copy(update={"model": model})
     check_teacher(config)
     if config.train.epochs is not None:
         config = _with_warmup(_with_steps(config, tokenizer, config.train.epochs))
     return config
+
+
+def _with_source_vocabulary(model: Model, needed: int) -> Model:
+    """The model with a vocabulary of its source encoder. Raises ConfigError for one that is smaller than `needed`."""
+    source = model.source_encoder
+    assert source is not None, "inputs of another vocabulary are for it"
+    vocabulary = source.vocabulary or needed
+    if vocabulary < needed:
+        raise ConfigError(
+            f"model.source_encoder.vocabulary={vocabulary} is smaller than the {needed} ids of data.source_tokenizer "
+            "and of what the objective adds: leave model.source_encoder.vocabulary out to follow them"
+        )
+    return model.model_copy(update={"source_encoder": source.model_copy(update={"vocabulary": vocabulary})})
 
 
 def with_teacher(config: RunConfig) -> RunConfig:
@@ -185,7 +209,7 @@ def open_dataset(config: RunConfig, source: Source) -> DataSource:
     read, ConfigError for labelled rows without `data.tokenizer`."""
     if not (source.objective or config.objective).labelled:
         return open_tokenized(config, source)
-    return LabelledDataset(source.path, _tokenizer_path(config), source.called)
+    return LabelledDataset(source.path, _tokenizer_path(config), source.called, _source_tokenizer_path(config))
 
 
 def _tokenizer_path(config: RunConfig) -> Path:
@@ -198,6 +222,23 @@ def _tokenizer_path(config: RunConfig) -> Path:
             "or run.start_from to a checkpoint that has one"
         )
     return recorded_tokenizer(config.run.start_from)
+
+
+def _source_tokenizer_path(config: RunConfig) -> Path | None:
+    """The tokenizer's file of inputs for a source encoder: the one given, or that of the weights that the run starts
+    from; None without a source encoder."""
+    if config.model.source_encoder is None:
+        return None
+    if config.data.source_tokenizer is not None:
+        return Path(config.data.source_tokenizer)
+    start = config.run.start_from
+    recorded = None if start is None else recorded_source_tokenizer(start)
+    if recorded is None:
+        raise ConfigError(
+            "model.source_encoder reads another vocabulary than the decoder writes: set data.source_tokenizer to the "
+            "file of its tokenizer"
+        )
+    return recorded
 
 
 def open_tokenized(config: RunConfig, source: Source) -> Dataset:
@@ -221,7 +262,12 @@ def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | No
     # A decoder behind an encoder reads what a task head answers about, too.
     target = length if model.is_encoder_decoder and model.task_head is not None else config.row_model.target_length
     if not config.data.of_several_objectives:
-        return config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)
+        recipe = config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)
+        source_tokenizer = _source_tokenizer_path(config)
+        if source_tokenizer is None:
+            return recipe
+        assert isinstance(recipe, TextToTextRecipe), "the config allows no other objective"
+        return recipe.with_source(load_tokenizer(source_tokenizer))
     objectives = {source.called: source.objective or config.objective for source in config.data.sources}
     check_special_ids({"run": config.objective, **objectives}, tokenizer)
     return BySource(

@@ -26,6 +26,10 @@ def check_start(config: RunConfig) -> None:
     except ConfigError:  # a run that resumes needs it no longer; another is refused where it loads weights
         return
     given["vocabulary"] = given["vocabulary"] or recorded.get("vocabulary")  # None: that of the data
+    if (source := given["source_encoder"]) is not None:
+        before = recorded.get("source_encoder") or source  # a model may have none yet
+        source["vocabulary"] = source["vocabulary"] or before["vocabulary"] or 1
+        recorded["source_encoder"] = recorded.get("source_encoder") or source
     shapes = _shapes(recorded, given)
     if shapes is None or shapes == _shapes(given, given):  # another version's model is refused where it is loaded
         return

@@ -12,7 +12,7 @@ from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.stream import until
-from pretrain.evaluate.opening import build_scorer
+from pretrain.evaluate.opening import build_scorer, source_tokenizer_of
 from pretrain.run_dir.paths import TOKENIZER
 
 
@@ -36,7 +36,7 @@ def generate(
     A record has `prompt`, `text`, of prompts with sentinels `filled` (the prompt with its gaps filled), and of models
     with a decoder `tokens` (how many), `log_probability` and `ended`.
     """
-    prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER))
+    prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER), source_tokenizer_of(config, checkpoint))
     names = [f"prompt {number}" for number in range(1, len(texts) + 1)]
     if config.model.has_decoder:
         requests = [prompts.request(text, request.max_tokens, name) for text, name in zip(texts, names, strict=True)]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.identity import config_fingerprint
 from pretrain.checkpoint.one_model import ModelOfRun, stored_names
@@ -17,7 +19,7 @@ from pretrain.engine.collective import file_group
 from pretrain.engine.make import make_engine
 from pretrain.engine.memory import check_memory_on_all_ranks
 from pretrain.layout.layout import plan_layout
-from pretrain.run_dir.paths import RECORD
+from pretrain.run_dir.paths import RECORD, SOURCE_TOKENIZER
 
 
 def open_checkpoint(
@@ -45,6 +47,11 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     engine = make_engine(config, layout, train=False)
     _load(config, engine, checkpoint)
     return engine
+
+
+def source_tokenizer_of(config: RunConfig, checkpoint: Path) -> Tokenizer | None:
+    """The tokenizer of inputs for a source encoder; None: inputs are in the vocabulary of all else."""
+    return None if config.model.source_encoder is None else load_tokenizer(checkpoint / SOURCE_TOKENIZER)
 
 
 def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:

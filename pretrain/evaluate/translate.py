@@ -4,16 +4,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Stops
 from pretrain.evaluate.decoding.decode import decode
-from pretrain.evaluate.opening import build_scorer
+from pretrain.evaluate.decoding.prompts import Prompts
+from pretrain.evaluate.opening import build_scorer, source_tokenizer_of
 from pretrain.run_dir.paths import TOKENIZER
 
 _BATCH = 32  # inputs at a time, of like length
@@ -76,8 +75,7 @@ def translate_file(
         )
     result = translate(
         engine,
-        tokenizer,
-        config.objective.specials(tokenizer),
+        Prompts(config, tokenizer, source_tokenizer_of(config, checkpoint)),
         lines,
         length=config.model.sequence_length,
         longest=limit,
@@ -88,8 +86,7 @@ def translate_file(
 
 def translate(
     engine: Engine,
-    tokenizer: Tokenizer,
-    specials: Specials,
+    prompts: Prompts,
     lines: TranslationInput,
     *,
     length: int,
@@ -98,12 +95,14 @@ def translate(
 ) -> TranslationResult:
     """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
     ranks share the sources, and all have the result."""
-    ids = [tokenizer.encode(source) for source in lines.sources]
-    cut = sum(len(source) >= length for source in ids)
-    requests = [DecodeRequest([*source[: length - 1], specials.end], specials.start, longest, "") for source in ids]
+    specials, tokenizer, reads = prompts.specials, prompts.tokenizer, prompts.reads
+    room = length - len(reads.closed([]))
+    ids = [reads.tokenizer.encode(source) for source in lines.sources]
+    cut = sum(len(source) > room for source in ids)
+    requests = [DecodeRequest(reads.closed(source[:room]), specials.start, longest, "") for source in ids]
     decoded = decode(engine, requests, beam, Stops(frozenset({specials.end})), hypotheses=_BATCH * beam.width)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
-    texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in decoded]
+    texts = [tokenizer.decode([i for i in target.tokens if i < known and i != specials.cls]) for (target,) in decoded]
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
         return TranslationResult(hypotheses, None, None, cut)

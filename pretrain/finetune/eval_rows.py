@@ -13,14 +13,17 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.opening import build_scorer
 from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
 from pretrain.finetune.sources import JudgedSplit, make_judges
-from pretrain.run_dir.paths import RECORD, TOKENIZER
+from pretrain.run_dir.paths import RECORD, SOURCE_TOKENIZER, TOKENIZER
 
 
 def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]:
     """Writes the report into `directory`. Returns lines for a terminal, none but on one rank. `config` comes from
     `open_checkpoint`. Raises ConfigError where the run's rows are gone, and on a layout that writes no texts if the
     rows ask for them. Collective."""
-    data = config.data.model_copy(update={"tokenizer": str(checkpoint / TOKENIZER)})
+    tokenizers = {"tokenizer": str(checkpoint / TOKENIZER)}
+    if config.model.source_encoder is not None:
+        tokenizers["source_tokenizer"] = str(checkpoint / SOURCE_TOKENIZER)
+    data = config.data.model_copy(update=tokenizers)
     datasets = open_datasets(config.model_copy(update={"data": data}))
     if not datasets:
         raise ConfigError(f"{checkpoint} names no labelled rows: give them with data.path=DIRECTORY")

@@ -34,10 +34,10 @@ def training_flops_per_token(model: Model) -> float:
     independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers of an
     encoder-decoder, and its output layer, count once per position that they process. Vectors of distances (Shaw's,
     DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each. Shared
-    layers count each time they are computed. Factorized embeddings count with their own width in place of `hidden`,
-    and so do their projections. The mask decoder counts as its uses of the last layer, whose keys and values are those
-    of one use, a convolution as three products of hidden * hidden. Keys and values of memory, made again in each step,
-    count too.
+    layers count each time they are computed, and a source encoder's as the encoder's. Factorized embeddings count with
+    their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of the last
+    layer, whose keys and values are those of one use, a convolution as three products of hidden * hidden. Keys and
+    values of memory, made again in each step, count too.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.dim_per_head
@@ -45,8 +45,13 @@ def training_flops_per_token(model: Model) -> float:
     weights = 2 * (projection + shared) + (3 if model.gated else 2) * model.hidden * model.ffn_dim
     scores = 2 * model.heads * model.dim_per_head  # multiply-adds for each key that a query attends to
     encoder_layers, decoder_layers = model.stacks
+    source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
     multiply_adds = 0.0
-    for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
+    for layers, length, causal in (
+        (source_layers, inputs, False),
+        (encoder_layers, inputs, False),
+        (decoder_layers, labels, True),
+    ):
         for layer in range(layers):
             keys = mean_keys(model, model.attention.of_layer(layer), length, causal)
             distances = model.distance_rows + num_distances(model, length) / 2

@@ -19,7 +19,8 @@ class NormalScheme:
 
     def into_residual(self, inputs: int, outputs: int) -> float:
         """A matrix whose outputs are added to the residual stream."""
-        additions = 2 * self.model.layers if self.model.scale_residual_init else 1
+        encoder_layers, decoder_layers = self.model.stacks
+        additions = 2 * (decoder_layers or encoder_layers) if self.model.scale_residual_init else 1
         return self.projection(inputs, outputs) / math.sqrt(additions)
 
     def query(self, inputs: int, outputs: int) -> float:

@@ -19,11 +19,22 @@ QUERY_BIASES = ("key_bias", "distance_bias", "segment_bias")
 """Transformer-XL's and XLNet's, in the modules of `distance_scores`"""
 TEACHER_PROJECTION = "teacher_projection."
 """prefix of the projection of hidden states to a teacher's, which only training reads"""
+SOURCE_ENCODER = "source_encoder."
+"""how names of parameters of `model.source_encoder` begin"""
+_TRAINED_WITH_SOURCE_ENCODER = frozenset(
+    {
+        "embedding.encoder.position_embeddings.weight",
+        "embedding.decoder.position_embeddings.weight",
+        "encoder.layers.0.self_attention.linear_qkv.weight",
+    }
+)
+"""what `finetune.train=source_encoder` trains of the model behind the source encoder (arXiv 1910.13461, section 3.4)"""
 
 
 def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
     """All parameters of `model`. `prefix` is put before their names, for runs that train several models."""
-    specs = list(_at(0, "embedding.", embeddings(model)))
+    specs = list(_at(0, "", source_encoder(model)))
+    specs += _at(0, "embedding.", embeddings(model))
     depth = 0
     for stack, layers in enumerate(model.stacks):
         for number in range(layers):
@@ -57,6 +68,8 @@ def _with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpe
     first_depth = max(1, head_depth - (finetune.layers or 0))
 
     def is_trained(spec: ParameterSpec) -> bool:
+        if finetune.train == "source_encoder":
+            return spec.name.startswith(SOURCE_ENCODER) or spec.name in _TRAINED_WITH_SOURCE_ENCODER
         if finetune.lora is None and finetune.adapters is None:
             return spec.depth >= first_depth
         if model.task_head is not None and spec.depth == head_depth:
@@ -111,6 +124,19 @@ def _is_adapter(spec: ParameterSpec) -> bool:
 
 def _is_norm(spec: ParameterSpec) -> bool:
     return spec.name.split(".")[-2].endswith("norm")
+
+
+def source_encoder(model: Model) -> Iterator[ParameterSpec]:
+    """The encoder that reads another vocabulary in front of the model's own, if there is one."""
+    if model.source_encoder is None:
+        return
+    source = model.source_model
+    yield from _under(f"{SOURCE_ENCODER}embedding.", embeddings(source))
+    for number in range(model.source_encoder.layers):
+        name = f"{SOURCE_ENCODER}layers.{number}."
+        yield from _under(name, layer(source, has_cross_attention=False))
+    if model.norm_first:
+        yield from _under(_final_norm(source, name), norm(source))
 
 
 def embeddings(model: Model) -> Iterator[ParameterSpec]:

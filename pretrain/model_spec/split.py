@@ -40,7 +40,8 @@ def split_layers(model: Model, chunks: int) -> list[int]:
 
 
 def layer_work(model: Model) -> list[int]:
-    """Multiply-adds of each layer in the forward pass of one sequence; those of the head count with the last layer."""
+    """Multiply-adds of each layer in the forward pass of one sequence; those of the head count with the last layer,
+    those of a source encoder with the first."""
     encoder_layers, decoder_layers = model.stacks
     inputs, targets = model.sequence_length, model.label_length
     width = model.heads * model.dim_per_head
@@ -51,5 +52,7 @@ def layer_work(model: Model) -> list[int]:
     decoder = targets * (2 * (projection + shared) + feed_forward) + targets * targets * width
     cross = 2 * (inputs * shared + targets * projection) + 2 * inputs * targets * width
     work = [encoder] * encoder_layers + [decoder + cross] * decoder_layers
+    if model.source_encoder is not None:  # on the first stage
+        work[0] += model.source_encoder.layers * encoder
     work[-1] += targets * model.hidden * model.head_outputs
     return work

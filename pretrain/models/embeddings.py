@@ -33,17 +33,20 @@ class Embedding(nn.Module):
             model.padded_vocab_size, model.embedding_dim, init_method=lambda weight: weight, config=megatron
         )
         self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
+        if self.encoder is not None and model.source_encoder is not None:
+            self.encoder.scale = 1.0  # its output takes the place of embeddings that are scaled
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
         self.relative = DistanceTables(model) if model.positions.name == "relative" else None
         has_queries = model.capabilities.query_stream
         self.query = nn.Parameter(torch.empty(1, model.embedding_dim)) if has_queries else None
 
-    def forward(self, batch: MicroBatch, stream: Stream) -> Tensor:
-        """The stream for the first layer, [P, B, H]; under sequence parallelism this tensor rank's."""
+    def forward(self, batch: MicroBatch, stream: Stream, source_BSH: Tensor | None = None) -> Tensor:
+        """The stream for the first layer, [P, B, H]; under sequence parallelism this tensor rank's. `source_BSH`: what
+        takes the place of the token embeddings of `encoder`."""
         parts = []
         if "encoder" in stream:
             assert self.encoder is not None
-            words_BSH = self.word_embeddings(batch.tokens_BS)
+            words_BSH = self.word_embeddings(batch.tokens_BS) if source_BSH is None else source_BSH
             if self.query is not None and batch.order_BS is not None:
                 words_BSH = torch.where((batch.order_BS % 2 == 1)[..., None], self.query.to(words_BSH.dtype), words_BSH)
             parts.append(self.encoder(words_BSH, batch.positions_BS, batch.segments_BS))

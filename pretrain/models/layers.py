@@ -178,8 +178,16 @@ class Layers(nn.Module):
     """The layers of one chunk. Runs those whose part is in the stream; recomputes them one at a time if the config says
     so."""
 
-    def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final, last: bool) -> None:
-        """`last`: it is followed by the head."""
+    def __init__(
+        self,
+        model: Model,
+        megatron: MegatronConfig,
+        chunk: int | None,
+        final: Final,
+        last: bool,
+        count: int | None = None,
+    ) -> None:
+        """`last`: it is followed by the head. `count`: number of layers; None: those of the chunk."""
         super().__init__()
         begin, groups = get_transformer_layer_offset(megatron, chunk), ProcessGroupCollection.use_mpu_process_groups()
         layers: list[Layer] = []
@@ -192,7 +200,7 @@ class Layers(nn.Module):
             )
             return made
 
-        for index in range(get_num_layers_to_build(megatron, chunk)):
+        for index in range(get_num_layers_to_build(megatron, chunk) if count is None else count):
             layer = build(index)
             if model.shares_biases and layers:
                 share_biases(layer, layers[0])

@@ -28,6 +28,7 @@ from pretrain.models.layer_states import JudgeLayers, LayerWatch, watch_layers
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.output_linear import Judge
+from pretrain.models.source_encoder import SourceEncoder
 from pretrain.models.task_head import AnswerHead, DetectorHead
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
@@ -58,7 +59,10 @@ class Network(LanguageModule):
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
         self.position_embedding_type = model.positions.name  # which it reads, looking for its own rotary ones
         self.received: Tensor | None = None
+        self.source_encoder: SourceEncoder | None = None
         if first:
+            if model.source_encoder is not None:
+                self.source_encoder = SourceEncoder(model, megatron, parts.embedding, parts.final, chunk)
             self.embedding = Embedding(model, megatron, parts.embedding)
         self.decoder = Layers(
             model, megatron, chunk, parts.final, last
@@ -111,8 +115,7 @@ class Network(LanguageModule):
             # Before the embedding, whose output is watched too.
             watch = watch_layers(self, range(self.model.layers))
         with watch as watched:
-            before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
-            stream = self.decoder(before, inputs, head)
+            stream = self.decoder(self._before_layers(batch, inputs), inputs, head)
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
@@ -132,8 +135,7 @@ class Network(LanguageModule):
         on one stage alone with the states of some `layers`. Without gradients."""
         inputs = self._inputs(batch, None)
         with watch_layers(self, layers) if layers else nullcontext() as watched:
-            before = self.embedding(batch, inputs.stream) if self.pre_process else self.received
-            stream = self.decoder(before, inputs)
+            stream = self.decoder(self._before_layers(batch, inputs), inputs)
         if not self.post_process:
             return stream
         hidden = self._predicting(stream, inputs, batch)
@@ -162,6 +164,16 @@ class Network(LanguageModule):
 
         self.head(hidden, keep)
         return projected[0]
+
+    def _before_layers(self, batch: MicroBatch, inputs: LayerInputs) -> Tensor | None:
+        """The stream that this chunk's layers read."""
+        if not self.pre_process:
+            return self.received
+        source_BSH = None
+        if self.source_encoder is not None and "encoder" in inputs.stream:
+            source_BSH = self.source_encoder(batch, inputs)
+        embedded: Tensor = self.embedding(batch, inputs.stream, source_BSH)
+        return embedded
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         tensor_ranks = self.tp_group.size()

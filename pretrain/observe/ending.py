@@ -59,6 +59,8 @@ def after_import(config: RunConfig) -> list[str]:
 
 
 def _texts(config: RunConfig) -> list[str]:
+    if config.model.source_encoder is not None:
+        return [f"pretrain translate {_opened(config)} SOURCES.jsonl"]
     predicts = config.model.has_decoder and config.model.task_head is None
     return [f"pretrain generate {_opened(config)} --prompt The"] if predicts else []
 
@@ -79,6 +81,8 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
     if not _has_a_class_with_its_head(model, config.objective.loss):
         return False
     if model.family not in CAPABILITIES.built_in or model.finetune.adapters is not None:
+        return False
+    if model.source_encoder is not None:
         return False
     if model.family == "gpt" and model.positions.name != "learned":
         return False
@@ -127,7 +131,7 @@ def finished(
     facts = [f"finished: {step:,} steps, {tokens:,} tokens"]
     facts += [] if heldout is None else [f"held-out loss {heldout:.4f}"]
     facts += [] if peak is None else [f"at most {describe(peak)}"]
-    if peak is not None and peak.device is not None:
+    if peak is not None and peak.device is not None and config.model.source_encoder is None:  # which plans do not count
         planned = planned_bytes(config, layout)
         facts.append(f"planned {size(planned)}, {planned / peak.device:.2f} of what the GPU held")
     lines = [", ".join(facts), f"checkpoint: {RunDir(config.run.dir).checkpoint(step)}"]

@@ -92,7 +92,7 @@ def count_parameters(model: Model, trained: bool = False) -> int:
 def _layers_backward(model: Model) -> int:
     """Layers whose parameters are trained, which keep their inputs for that."""
     trained = model.finetune.layers if model.finetune.train == "top" else None
-    return 0 if model.finetune.train == "head" else trained or sum(model.stacks)
+    return 0 if model.finetune.train in ("head", "source_encoder") else trained or sum(model.stacks)
 
 
 def _advice(largest: str, config: RunConfig, factor: float) -> str:

@@ -28,7 +28,7 @@ def check_memory(
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
     exact = config.finetune.train == "all" or layout.pipeline == 1  # later stages keep less of frozen layers
-    if trains and not host and exact:
+    if trains and not host and exact and config.model.source_encoder is None:
         _check_held(config, layout, available_bytes)
 
 

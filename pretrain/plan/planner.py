@@ -110,7 +110,9 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def check_is_counted(config: RunConfig) -> None:
-    """Raises ConfigError for a comparison of layers with a teacher's, which estimates do not count."""
+    """Raises ConfigError for a comparison of layers with a teacher's and for a source encoder, which estimates do not
+    count."""
+    _check_stacks(config)
     if config.distillation.compares_layers:
         raise ConfigError(
             "distillation.hidden_weight and distillation.attention_weight: estimates do not count the comparison of "
@@ -118,8 +120,19 @@ def check_is_counted(config: RunConfig) -> None:
         )
 
 
+def _check_stacks(config: RunConfig) -> None:
+    """Raises ConfigError for a model with a source encoder."""
+    if config.model.source_encoder is not None:
+        raise ConfigError(
+            "model.source_encoder: estimates count an encoder and a decoder, and this model has one more encoder in "
+            "front of them: set model.source_encoder=null and finetune.train=all to estimate the model without it"
+        )
+
+
 def check_one_model(config: RunConfig) -> None:
-    """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model."""
+    """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model, or with
+    a source encoder, which it would not count."""
+    _check_stacks(config)
     if config.distillation.teacher is not None or config.generator is not None:
         name = "generator" if config.generator is not None else "distillation.teacher"
         raise ConfigError(

@@ -40,7 +40,7 @@ from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
 from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
-from pretrain.run_dir.paths import TOKENIZER
+from pretrain.run_dir.paths import SOURCE_TOKENIZER, TOKENIZER
 from pretrain.run_length.segments import run_length
 from pretrain.training.best import check_best
 
@@ -63,6 +63,8 @@ class TrainingRun:
     """conversion of documents into samples"""
     tokenizer: bytes
     """tokenizer file of the data, copied into every checkpoint"""
+    source_tokenizer: bytes | None
+    """tokenizer file of inputs for `model.source_encoder`, copied too; None: there is none"""
     tasks: Callable[[], TaskResults] | None
     """scores the tasks of `evaluate.tasks` (collective); None: there are none"""
     judges: SourceJudges | None
@@ -111,6 +113,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
     watchdog.kick("reading evaluation data")
     heldout = stream.datasets[0]
     tokenizer = heldout.tokenizer_bytes()
+    source_tokenizer = heldout.source_tokenizer_bytes() if isinstance(heldout, LabelledDataset) else None
     tasks = None
     check_data_dir(Path(config.evaluate.data).expanduser() if config.evaluate.data else None)
     if config.evaluate.tasks:
@@ -133,6 +136,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         heldout=heldout,
         recipe=recipe,
         tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
         tasks=tasks,
         judges=judges,
         stragglers=stragglers,
@@ -242,6 +246,13 @@ def starting_weights(config: RunConfig, dataset: DataSource) -> Path | None:
         raise ConfigError(
             f"run.start_from={config.run.start_from} was trained with another tokenizer than {dataset.address}: "
             f"build the data again with tokenizer.path={checkpoint / TOKENIZER}"
+        )
+    source = dataset.source_tokenizer if isinstance(dataset, LabelledDataset) else None
+    recorded = checkpoint / SOURCE_TOKENIZER
+    if source is not None and recorded.is_file() and load_tokenizer(recorded).identity != source.identity:
+        raise ConfigError(
+            f"the source encoder of run.start_from={config.run.start_from} was trained with another tokenizer than "
+            "data.source_tokenizer: leave that out"
         )
     return checkpoint
 

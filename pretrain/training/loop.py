@@ -179,7 +179,8 @@ def _save(session: Session, state: RunState, saver: Saver, must_save: bool) -> f
     watchdog.kick("saving")
     save = saver.save_and_wait if must_save else saver.save
     best_first = state.evaluations.best_first if state.evaluations is not None else ()
-    seconds = save(session.run.engine.state(), record_of(session.run, state), session.run.tokenizer, best_first)
+    run = session.run
+    seconds = save(run.engine.state(), record_of(run, state), run.tokenizer, best_first, run.source_tokenizer)
     if must_save:
         run_on_all_ranks("recording the run", session.log.settle, session.group)
     return seconds

@@ -20,6 +20,7 @@ from pretrain.model_spec.split import split_layers
 
 MICRO_SEQUENCES = 2
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8
+_SOURCE_VOCABULARY = 300
 _CHUNK_LAYERS = 2
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
@@ -57,6 +58,11 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "cutoffs": _cutoffs(model, config),
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
+    if model.source_encoder is not None:
+        tree["model"]["source_encoder"] = {
+            "layers": min(_CHUNK_LAYERS, model.source_encoder.layers),
+            "vocabulary": model.source_encoder.vocabulary if config.data.resolved_sources else _SOURCE_VOCABULARY,
+        }
     attention = model.attention
     if attention.shares_window:
         tree["model"]["attention"]["window"] = width(attention.window, length, model.sequence_length)

@@ -21,8 +21,11 @@ _MASKS = ("[MASK]", "<mask>")
 class Prompts:
     """Encoding and decoding of prompts for one model."""
 
-    def __init__(self, config: RunConfig, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._model = tokenizer, config.model
+    def __init__(self, config: RunConfig, tokenizer: Tokenizer, source: Tokenizer | None = None) -> None:
+        """`source`: tokenizer of what the encoder reads, if that is another one."""
+        self.tokenizer, self._model = tokenizer, config.model
+        self.reads = self if source is None else Prompts(config, source)
+        """prompts in the vocabulary that the encoder reads"""
         self.specials = config.objective.specials(tokenizer)
         self.continues = config.objective.predicts_next
         sentinels = {f"<extra_id_{number}>": index for number, index in enumerate(self.specials.sentinels)}
@@ -34,12 +37,12 @@ class Prompts:
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with those that it names."""
         if self._named is None:
-            return self._tokenizer.encode(text)
+            return self.tokenizer.encode(text)
         parts = self._named.split(text)  # text, name, text, name, ..., text
         return [
             index
             for number, part in enumerate(parts)
-            for index in ([self._ids[part]] if number % 2 else self._tokenizer.encode(part) if part else [])
+            for index in ([self._ids[part]] if number % 2 else self.tokenizer.encode(part) if part else [])
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -48,21 +51,21 @@ class Prompts:
         run: list[int] = []
         for index in ids:
             if index in self._names:
-                parts += [self._tokenizer.decode(run), self._names[index]]
+                parts += [self.tokenizer.decode(run), self._names[index]]
                 run = []
-            elif index < self._tokenizer.vocabulary_size:
+            elif index < self.tokenizer.vocabulary_size:
                 run.append(index)
-        return "".join([*parts, self._tokenizer.decode(run)])
+        return "".join([*parts, self.tokenizer.decode(run)])
 
     def request(self, text: str, longest: int | None, called: str = "the prompt") -> DecodeRequest:
         """What the model reads of a prompt, to say `longest` tokens; if None, USUAL ones or as many as there is room
         for. Raises ConfigError, in which it is `called` so, if it doesn't fit the model."""
-        ids = self.encode(text)
+        ids = self.reads.encode(text)
         if self.continues:
-            ids = self._tokenizer.opened(ids) or [self._tokenizer.end_of_text]  # what comes before a document
+            ids = self.tokenizer.opened(ids) or [self.tokenizer.end_of_text]  # what comes before a document
             reads, start, read = ids[:-1], ids[-1], len(ids)
         else:
-            reads, start = self.closed(ids), self.specials.start
+            reads, start = self.reads.closed(ids), self.specials.start
             read = len(reads)
         length = self._model.context_length
         room = self._model.label_length if self._model.is_encoder_decoder else length - len(reads)
@@ -100,7 +103,7 @@ class Prompts:
 
     def filled(self, request: DecodeRequest, tokens: Sequence[int]) -> str | None:
         """The prompt with each sentinel replaced by the text generated for it; None where it has no sentinel."""
-        sentinels = set(self.specials.sentinels)
+        sentinels = set(self.specials.sentinels) if self.reads is self else set()
         if sentinels.isdisjoint(request.reads):
             return None
         spans: dict[int, list[int]] = {}
@@ -114,5 +117,5 @@ class Prompts:
 
     def stops(self, strings: Sequence[str]) -> Stops:
         """A document's end, or an input's; and the first of `strings`."""
-        ends = frozenset({self._tokenizer.end_of_text, self.specials.end})
+        ends = frozenset({self.tokenizer.end_of_text, self.specials.end})
         return Stops(ends, stop_test(self.decode, strings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,37 @@ def test_an_encoder_decoder_reads_the_input_and_writes_the_target(write: Write, 
         start = ids.end if name == "bart" else ids.pad
         assert made.decoder_tokens[n, : len(target)].tolist() == [start, *target[:-1]]
     assert cut, "some text is cut"
+
+
+def test_inputs_may_be_in_another_vocabulary(write: Write, tokenizer_files: dict[str, Path]) -> None:
+    """Each side has the special ids of its own vocabulary, padding too, and is cut by its own tokens."""
+    rows = _rows(8)
+    dataset = write(rows, kind="wordpiece")
+    foreign = LabelledDataset(dataset.address, dataset.tokenizer_path, None, tokenizer_files["byte_bpe"])
+    assert foreign.identity != dataset.identity
+    source, tokenizer = foreign.source_tokenizer, dataset.tokenizer()
+    assert source is not None
+    plain = _recipe(dataset, "bart", 90, 40, prefix="sum: ")
+    recipe = plain.with_source(source)
+    assert recipe.settings != plain.settings
+    assert recipe.source is not None
+    assert recipe.vocabulary == plain.vocabulary
+    read, written = recipe.source.inputs.specials, recipe.inputs.specials
+    assert read.pad != written.pad
+    samples = recipe.samples(foreign, "train")
+    assert isinstance(samples, TextToTextSamples)
+    made, cut = samples.rows(0, _ids(8)), 0
+    for n, row in enumerate(rows):
+        encoded, wanted = source.encode(f"sum: {row['input']}"), tokenizer.encode(row["target"])
+        tokens = [read.cls, *encoded[:88], read.end]
+        labels = [written.cls, *wanted[:38], written.end]
+        cut += len(encoded) > 88 or len(wanted) > 38
+        assert made.tokens[n].tolist() == tokens + [read.pad] * (90 - len(tokens))
+        assert made.labels[n].tolist() == labels + [written.pad] * (40 - len(labels))
+        question, start = samples.question(n, 5)
+        assert (question.tolist(), start) == (tokens, written.end)
+    assert made.tokens.max() < recipe.source.size
+    assert samples.num_cut == cut > 0
 
 
 def test_a_decoder_alone_reads_both_and_the_input_is_cut_first(write: Write) -> None:
