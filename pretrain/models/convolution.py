@@ -9,6 +9,7 @@ last position.
 Shapes: S positions (this rank's), B rows, H width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 
-_ACTIVATIONS = {"gelu": F.gelu, "tanh": torch.tanh}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "tanh": torch.tanh}
 
 
 class Convolution(nn.Module):

@@ -21,9 +21,12 @@ def next_commands(config: RunConfig) -> list[str]:
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []
     commands = [*scores, *_texts(config)]
+    one = " --model discriminator" if config.generator is not None else ""
+    export = f"pretrain export {run}{one} --to hf {shlex.quote(f'exported/{name}')}"
     if _has_a_class_of_hugging_face(config):
-        one = " --model discriminator" if config.generator is not None else ""
-        commands.append(f"pretrain export {run}{one} --to hf {shlex.quote(f'exported/{name}')}")
+        commands.append(export)
+    elif _has_a_class_of_its_encoder(config.model):
+        commands.append(f"{export} --encoder")
     return commands
 
 
@@ -97,6 +100,12 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
     if model.has_mask_decoder:
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
+
+
+def _has_a_class_of_its_encoder(model: Model) -> bool:
+    """DeBERTa's, whose mask decoder and detector no class has."""
+    dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
+    return model.capabilities.mask_decoder and dense and model.finetune.adapters is None
 
 
 def _has_a_class_with_its_head(model: Model, loss: str) -> bool:

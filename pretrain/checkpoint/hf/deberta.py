@@ -3,6 +3,7 @@ models with one of them, the encoder alone is exported. Models with a task head 
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transformers import (
@@ -186,10 +187,10 @@ def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
 
 def _heads(sequence: Any, tokens: Any, spans: Any, choice: Any | None) -> dict[str, HfHead | str]:
     """Heads of fine-tuned models: their classes in transformers."""
-    pooled = {"classifier": "classifier", "pooler": "pooler.dense"}
+    pooled = partial(HfHead, classifier="classifier", pooler="pooler.dense")
     return {
-        "sequence": HfHead(model_class=sequence, **pooled),
-        "choice": _NO_CLASS if choice is None else HfHead(model_class=choice, **pooled),
+        "sequence": pooled(model_class=sequence),
+        "choice": _NO_CLASS if choice is None else pooled(model_class=choice),
         "tokens": HfHead(model_class=tokens, classifier="classifier"),
         "spans": HfHead(model_class=spans, classifier="qa_outputs"),
     }

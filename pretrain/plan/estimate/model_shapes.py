@@ -178,8 +178,9 @@ def _judged_bytes(config: RunConfig, width: float) -> float:
 def _sampled_share(config: RunConfig) -> float:
     """Share of positions at which a generator samples a token; 0 of other objectives."""
     objective = config.objective
-    samples = isinstance(objective, ReplacedTokens) and config.model.task_head is None
-    return objective.noise_density if samples else 0.0
+    if not isinstance(objective, ReplacedTokens) or config.model.task_head is not None:
+        return 0.0
+    return objective.noise_density
 
 
 def _compares_predictions(config: RunConfig) -> bool:

@@ -1,5 +1,6 @@
 """What a run of each shipped config names as next steps. They are run in tests/end_to_end/test_next_steps.py."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,14 +26,15 @@ SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, voc
 @pytest.mark.parametrize("name", RUNS)
 def test_an_export_is_named_where_hugging_face_has_a_class(name: str) -> None:
     config = load(RunConfig, name, ["model.vocabulary=300000", "run.dir=r"])
+    family = hf_family_of(config.model)
     try:
-        family = hf_family_of(config.model)
-        family = family if config.model.task_head is None else with_head(family, config.objective)
-        family.hf_config(config.model, SPECIALS)
-        exported = True
+        described = family if config.model.task_head is None else with_head(family, config.objective)
+        described.hf_config(config.model, SPECIALS)
+        end = f"exported/{Path('r').resolve().name}"
     except ConfigError:
-        exported = False
-    assert any(command.startswith("pretrain export r ") for command in next_commands(config)) == exported
+        end = None if family.encoder is None else "--encoder"
+    named = [command for command in next_commands(config) if command.startswith("pretrain export r ")]
+    assert [command.split()[-1] for command in named] == ([] if end is None else [end])
 
 
 @pytest.mark.parametrize("objective", ["classification", "tagging", "spans"])
