@@ -6,8 +6,13 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.run_length.changes import change_record, describe_change
 
 
-def text(record: Record, config: RunConfig, name: str, difference: float, library: str = "transformers") -> str:
-    """Markdown, with Hugging Face's front matter."""
+def text(
+    record: Record, config: RunConfig, name: str, difference: float, *, library: str = "transformers",
+    encoder: bool = False,
+) -> str:  # fmt: skip
+    """Markdown, with Hugging Face's front matter. `difference`: the largest of logits, or of an encoder's last hidden
+    states where it is exported alone."""
+    exported, compared = ("its encoder exported", "hidden state") if encoder else ("exported", "logit")
     model, optimizer = config.model, config.optimizer
     sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
     versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
@@ -20,7 +25,7 @@ tags: [{model.family}, pretrain]
 ---
 # {config.run.name}
 
-A {model.family} model of {num_parameters(model, padded=False):,} parameters, exported for transformers' `{name}`.
+A {model.family} model of {num_parameters(model, padded=False):,} parameters, {exported} for transformers' `{name}`.
 
 | | |
 |---|---|
@@ -36,7 +41,7 @@ A {model.family} model of {num_parameters(model, padded=False):,} parameters, ex
 | low-rank updates | {_updates(config)} |
 | seed | {config.run.seed} |
 | layout of the last step | {record.layout} |
-| largest logit difference from transformers | {difference:.1e} (fp32, made-up input) |
+| largest {compared} difference from transformers | {difference:.1e} (fp32, made-up input) |
 {changes}
 Data:
 

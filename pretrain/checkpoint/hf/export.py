@@ -54,16 +54,18 @@ def export(
         family, described, end = write_model(checkpoint, config, temporary, tensors, encoder)
         if encoder:
             batch, model = encoder_rows(config), headless(config.model)
-            answers = last_states(scorer(), model, batch)
+            answers, compared = last_states(scorer(), model, batch), "hidden state"
         else:
             batch, model = rows_for(config, described, end), config.model
-            answers = our_answers(scorer(), model, batch)
+            answers, compared = our_answers(scorer(), model, batch), "logit"
         hf_model = load_written(family, model, temporary)
-        agreement = pass_gate("exported", answers, hf_model, batch, model)
+        agreement = pass_gate("exported", answers, hf_model, batch, model, compared=compared)
         if hf_model.can_generate():
             hf_model.generation_config.save_pretrained(temporary)
         (temporary / "README.md").write_text(
-            card.text(Record.read(checkpoint / RECORD), config, type(hf_model).__name__, agreement.difference)
+            card.text(
+                Record.read(checkpoint / RECORD), config, type(hf_model).__name__, agreement.difference, encoder=encoder
+            )
         )
     return agreement
 

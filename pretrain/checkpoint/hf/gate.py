@@ -39,29 +39,32 @@ class Agreement:
     """What the gate found of a model that passed."""
 
     difference: float
-    """the largest of logits, fp32"""
+    """the largest of what was compared, fp32"""
     limit: float
+    compared: str = "logit"
 
     def __str__(self) -> str:
-        measured = f"largest logit difference from transformers {self.difference:.2e}"
+        measured = f"largest {self.compared} difference from transformers {self.difference:.2e}"
         if self.limit <= GATE:
             return measured
         return f"{measured}; its own, of weights a unit in the last place away: {self.limit:.2e}"
 
 
-def pass_gate(verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, model: Model) -> Agreement:
-    """Compares our logits (`our_answers` of `model`) with those of a Hugging Face model, which is of no more use after
-    that. Raises RunError, "not VERB: ...", if they differ."""
+def pass_gate(
+    verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, model: Model, *, compared: str = "logit"
+) -> Agreement:  # fmt: skip
+    """Compares our logits (`our_answers` of `model`), or what else is `compared`, with those of a Hugging Face model,
+    which is of no more use after that. Raises RunError, "not VERB: ...", if they differ."""
     expected = _hf_answers(hf_model, batch, model)
     difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
         limit = max(limit, _rounding(hf_model, batch, model, expected))
     if not difference <= limit:
         raise RunError(
-            f"not {verb}: logits differ by {difference:.2e} from transformers' {type(hf_model).__name__}, more than "
-            f"{limit:.2e}"
+            f"not {verb}: {compared}s differ by {difference:.2e} from transformers' {type(hf_model).__name__}, more "
+            f"than {limit:.2e}"
         )
-    return Agreement(difference, limit)
+    return Agreement(difference, limit, compared)
 
 
 def _rounding(hf_model: Any, batch: Rows, model: Model, expected: tuple[Tensor, ...]) -> float:
