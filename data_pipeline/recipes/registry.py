@@ -11,6 +11,7 @@ from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.control import Control
 from data_pipeline.recipes.denoising import Denoising
+from data_pipeline.recipes.gap_sentences import GapSentences
 from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.masked import Masked
 from data_pipeline.recipes.objective import Objective
@@ -38,6 +39,7 @@ AnyObjective = Annotated[
     | PrefixLM
     | Deshuffling
     | Denoising
+    | GapSentences
     | Pairs
     | Translation
     | Classification

@@ -14,13 +14,14 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, generator
 from data_pipeline.recipes.masking import Masking
+from data_pipeline.recipes.pieces import DocumentPieces
 
 _Segment = tuple[int, Ids]  # where its tokens begin in the stream, and they
 _SEARCH_TOKENS = 64  # in which a second segment from another document looks for the start of a sentence
 
 
 class Segments:
-    """A split's pieces of up to `text_tokens` of one document, as two segments each. 16 bytes a document in memory."""
+    """A split's pieces of up to `text_tokens` of one document, as two segments each."""
 
     fewest_documents = 2
 
@@ -37,19 +38,15 @@ class Segments:
         """`short_fraction` of them are cut to a random length. Raises DataError unless there are as many documents with
         text as are needed, one of them of two tokens."""
         self._dataset, self._split, self._masking, self._known = dataset, split, masking, masking.known
-        self._length, self._text_tokens, self._short_fraction = sequence_length, text_tokens, short_fraction
-        self._starts = np.append(dataset.starts(split), dataset.num_tokens(split))
-        lengths = np.diff(self._starts) - 1
-        pieces = lengths // text_tokens + (lengths % text_tokens > 1)
-        self._ends = np.cumsum(pieces)  # of each document's pieces, among all
-        self.count = int(self._ends[-1]) if self._ends.size else 0
-        self.num_skipped = int((pieces == 0).sum())
+        self._length, self._short_fraction = sequence_length, short_fraction
+        self._pieces = DocumentPieces(dataset, split, text_tokens)
+        self.count, self.num_skipped = self._pieces.count, self._pieces.num_skipped
         if self.count == 0:
             raise DataError(
                 f"The {split} split of {dataset.address} has no document of two tokens, and so none of two segments: "
                 "build it of longer ones."
             )
-        if (lengths > 0).sum() < self.fewest_documents:
+        if self._pieces.num_texts < self.fewest_documents:
             raise DataError(
                 f"The {split} split of {dataset.address} has too few documents to take a next sentence from another "
                 "one: next_sentence needs two, so build it of smaller ones (txt_documents) or with more text."
@@ -87,10 +84,7 @@ class Segments:
 
     def _piece(self, number: int, random: np.random.Generator) -> tuple[int, _Segment, int]:
         """Its document, itself, and how much of it is the first segment."""
-        document = int(np.searchsorted(self._ends, number, side="right"))
-        before = int(self._ends[document - 1]) if document else 0
-        start = int(self._starts[document]) + (number - before) * self._text_tokens
-        size = min(self._text_tokens, int(self._starts[document + 1]) - 1 - start)
+        document, start, size = self._pieces.piece(number)
         if random.random() < self._short_fraction:
             size = int(random.integers(2, size + 1))
         piece = self._dataset.window(self._split, start, size)
@@ -100,14 +94,14 @@ class Segments:
 
     def _other(self, document: int, size: int, random: np.random.Generator) -> _Segment:
         """Up to `size` tokens of another document, from the start of a sentence where one is near."""
-        length = 0
+        length, starts = 0, self._pieces.starts
         while length == 0:  # an empty text
-            other = int(random.integers(len(self._ends) - 1))
+            other = int(random.integers(self._pieces.num_documents - 1))
             other += other >= document
-            length = int(self._starts[other + 1] - self._starts[other]) - 1
+            length = int(starts[other + 1] - starts[other]) - 1
         skipped = int(random.integers(length))
         count = min(size + _SEARCH_TOKENS, length - skipped)
-        start = int(self._starts[other]) + skipped
+        start = int(starts[other]) + skipped
         tokens = self._dataset.window(self._split, start, count)
         ends = np.flatnonzero(self._known.ends_sentence[tokens[: min(_SEARCH_TOKENS, count - 1)]])
         cut = int(ends[0]) + 1 if skipped and ends.size else 0

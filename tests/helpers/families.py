@@ -127,6 +127,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "objective": {"name": "pairs", "label_smoothing": 0.1},
     },
+    "pegasus": {
+        "model": _TARGET | {
+            "family": "transformer", "norm": "pre", "activation": "relu", "positions": "sinusoidal",
+            "embedding_scale": True,
+        },
+        "objective": {"name": "gap_sentences"},
+    },
     "shaw": {
         "model": _SHAW | {"positions": {"name": "shaw", "max_distance": 4, "per_head": True}},
         "objective": {"name": "pairs"},
@@ -166,7 +173,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
     "qwen3": {"model": _LLAMA | {"positions": _YARN, "qk_norm": True, "head_dim": 24}},
 }  # fmt: skip
-LIKE_OTHERS = ("electra", "deberta_v2", "shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
+LIKE_OTHERS = (
+    "electra",
+    "pegasus",
+    "deberta_v2",
+    "shaw",
+    "byt5",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "roberta",
+    "t5v1.1",
+)
 
 
 def needs_one_chunk(family: str) -> bool:

@@ -42,7 +42,9 @@ def read(size: str) -> RunConfig:
 def test_all_published_sizes_are_shipped() -> None:
     gpt3 = {f"gpt3/{size}" for size in ("125m", "350m", "760m", "1.3b", "2.7b", "6.7b", "13b", "175b")}
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
-    others = {f"{family}/{size}" for family in ("bert", "roberta", "bart", "xlnet") for size in ("base", "large")}
+    others = {
+        f"{family}/{size}" for family in ("bert", "roberta", "bart", "pegasus", "xlnet") for size in ("base", "large")
+    }
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
     others |= {f"deberta-v3/{size}" for size in ("xsmall", "small", "base", "large")}
     others |= {"deberta-v2/xlarge", "deberta-v2/xxlarge"}
@@ -186,6 +188,8 @@ def test_a_decoder_has_the_released_epsilon_base_and_window(
         ("t5/11b", 11_000, 0.03),
         ("bart/base", 140, 0.01),
         ("bart/large", 400, 0.02),
+        ("pegasus/base", 223, 0.01),
+        ("pegasus/large", 568, 0.01),
         ("byt5/small", 300, 0.005),
         ("byt5/base", 582, 0.001),
         ("byt5/large", 1230, 0.005),

@@ -34,14 +34,14 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
 
 def check_both(model: Model, name: str, **required: Any) -> None:
     """Raises ConfigError for a model that BART and its kin cannot express."""
-    required |= {"norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0}
-    required |= {"norm_eps": 1e-5}  # fixed in transformers
+    usual = {"norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0}
+    required = usual | {"norm_eps": 1e-5} | required  # the epsilon is fixed in transformers
     check(model, name, ACTIVATIONS, **required)
     check_heads(model, name)
 
 
 def fields(model: Model, specials: Specials) -> dict[str, Any]:
-    """What BART's and Marian's configs share."""
+    """What the configs of BART and its kin share."""
     encoder_layers, decoder_layers = model.stacks
     return {
         "vocab_size": model.vocabulary,
@@ -115,24 +115,29 @@ def _positions(mcore: str, hf: str, used: int, unused: int) -> Link:
 
 
 def layers(model: Model) -> Iterator[Link]:
-    """Links of the layers of encoder and decoder."""
+    """Links of the layers of encoder and decoder, whose norms have the same names in transformers before and after
+    sublayers."""
+    before = model.norm == "pre"
+    own = "input_layernorm" if before else "self_attn_bda.norm"
+    crossing = "pre_cross_attn_layernorm" if before else "cross_attn_bda.norm"
+    feeding = "pre_mlp_layernorm" if before else "mlp_bda.norm"
     for stack, count in zip(("encoder", "decoder"), model.stacks, strict=True):
         for layer in range(count):
             mcore, hf = f"{stack}.layers.{layer}", f"model.{stack}.layers.{layer}"
             names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
             yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
             yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.self_attn.out_proj", model)
-            yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.self_attn_layer_norm", model)
+            yield from norm(f"{mcore}.{own}", f"{hf}.self_attn_layer_norm", model)
             if stack == "decoder":
                 cross = f"{hf}.encoder_attn"
                 yield from linear(f"{mcore}.cross_attention.linear_q", f"{cross}.q_proj", model)
                 names = [f"{cross}.{name}_proj" for name in "kv"]
                 yield from by_head(f"{mcore}.cross_attention.linear_kv", names, model)
                 yield from linear(f"{mcore}.cross_attention.linear_proj", f"{cross}.out_proj", model)
-                yield from norm(f"{mcore}.cross_attn_bda.norm", f"{cross}_layer_norm", model)
+                yield from norm(f"{mcore}.{crossing}", f"{cross}_layer_norm", model)
             yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.fc1", model)
             yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.fc2", model)
-            yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.final_layer_norm", model)
+            yield from norm(f"{mcore}.{feeding}", f"{hf}.final_layer_norm", model)
 
 
 BART = HfFamily(

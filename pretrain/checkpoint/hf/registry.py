@@ -23,6 +23,7 @@ from pretrain.checkpoint.hf.llama_kin import LLAMA_KIN
 from pretrain.checkpoint.hf.longformer import LONGFORMER
 from pretrain.checkpoint.hf.marian import MARIAN
 from pretrain.checkpoint.hf.openai_gpt import OPENAI_GPT
+from pretrain.checkpoint.hf.pegasus import PEGASUS
 from pretrain.checkpoint.hf.roberta import ROBERTA
 from pretrain.checkpoint.hf.roformer import ROFORMER
 from pretrain.checkpoint.hf.t5 import T5
@@ -37,7 +38,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "bert": (BIGBIRD, DISTILBERT, BERT),
     "roberta": (XLM_ROBERTA, LONGFORMER, ROBERTA),
     "t5": (T5,),
-    "transformer": (MARIAN,),
+    "transformer": (PEGASUS, MARIAN),
     "bart": (BART,),
     "llama": (BLOOM, *LLAMA_KIN),
     "ctrl": (CTRL,),

@@ -93,9 +93,9 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "words": "tokens", "tags": "entities", "question": "q", "context": "c", "answers": "a", "stride": 7,
         "max_question": 7, "input": "i", "target": "t", "prefix": {"wiki": "sum: "}, "prompt": "p", "response": "r",
         "messages": "m", "sequence_length": 8, "choices": "c", "max_choices": 3, "both_orders": True,
-        "language_model_weight": 0.5, "predict_one_in": 4, "max_span": 3,
-        "bi_data": True, "masked_fraction": 1.0, "mask_smoothing": 0.7,
-        "language": 1,
+        "language": 1, "gap_fraction": 0.5, "selection": "lead", "score_noise": 0.1, "kept_fraction": 0.1,
+        "language_model_weight": 0.5, "predict_one_in": 4, "max_span": 3, "masked_fraction": 1.0, "mask_smoothing": 0.7,
+        "bi_data": True,
     }  # fmt: skip
     for key in kind.model_fields.keys() - {
         "name",
