@@ -1,7 +1,10 @@
-"""Model FLOPs. No torch."""
+"""Model FLOPs: what the training of a model computes, whatever its layout and kernels. No torch."""
+
+from collections.abc import Sequence
 
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
+from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
 
 
 def num_distances(model: Model, length: int) -> int:
@@ -23,55 +26,149 @@ def mean_keys(model: Model, pattern: PatternSettings, length: int, causal: bool)
 
 
 def training_flops_per_token(model: Model) -> float:
-    """Floating-point operations of the forward and backward pass per token of a full sequence (for an encoder-decoder,
-    per token of its input).
+    """`TrainingFlops` per token of a full sequence (for an encoder-decoder, per token of its input)."""
+    return TrainingFlops(model).of_row(model.sequence_length, model.label_length) / model.sequence_length
+
+
+class TrainingFlops:
+    """Floating-point operations of the forward and backward pass of rows. Where everything is trained, those of a full
+    row are
 
         3 * (2 * (layers * layer weights + vocabulary * hidden) + sum over layers of 4 * keys * heads * head width)
 
-    A multiply-add is two operations; backward is twice forward (Kaplan et al. 2020, arXiv 2001.08361, section 2.1;
-    the attention term as in Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only the
-    keys that a query attends to: half the sequence under a causal mask, fewer in a band. These are model FLOPs,
-    independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers of an
-    encoder-decoder, and its output layer, count once per position that they process. Vectors of distances (Shaw's,
-    DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each. Shared
-    layers count each time they are computed, and a source encoder's as the encoder's. Factorized embeddings count with
-    their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of the last
-    layer, whose keys and values are those of one use, a convolution as three products of hidden * hidden. Keys and
-    values of memory, made again in each step, count too.
+    per token. A multiply-add is two operations; backward is twice forward (Kaplan et al. 2020, arXiv 2001.08361,
+    section 2.1; the attention term as in Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys`
+    counts only the keys that a query attends to: half the sequence under a causal mask, fewer in a band. These are
+    model FLOPs, independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers
+    of an encoder-decoder, and its output layer, count once per position that they process. Vectors of distances
+    (Shaw's, DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each.
+    Shared layers count each time they are computed. Factorized embeddings count with their own width in place of
+    `hidden`, and so do their projections. The mask decoder counts as its uses of the last layer, whose keys and values
+    are those of one use, a convolution as three products of hidden * hidden. Keys and values of memory, made again in
+    each step, count too; memory has no gradient.
+
+    Where a part is trained (`finetune`), the product that gives a weight's gradient counts for trained weights alone,
+    and the one that gives an input's gradient where something below is trained. LoRA's matrices and adapters count as
+    matrices of their own. Layers that join later (`finetune.unfreeze_steps`) count from the first step, as they are
+    computed.
     """
-    inputs, labels = model.sequence_length, model.label_length
-    projection = model.hidden * model.heads * model.dim_per_head
-    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # keys, or values
-    weights = 2 * (projection + shared) + (3 if model.gated else 2) * model.hidden * model.ffn_dim
-    scores = 2 * model.heads * model.dim_per_head  # multiply-adds for each key that a query attends to
-    encoder_layers, decoder_layers = model.stacks
-    source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
-    multiply_adds = 0.0
-    for layers, length, causal in (
-        (source_layers, inputs, False),
-        (encoder_layers, inputs, False),
-        (decoder_layers, labels, True),
-    ):
-        for layer in range(layers):
-            keys = mean_keys(model, model.attention.of_layer(layer), length, causal)
-            distances = model.distance_rows + num_distances(model, length) / 2
-            multiply_adds += length * (weights + scores * (keys + distances))
-            multiply_adds += model.memory_length * 2 * shared * 2 / 3  # memory has no gradient
-    if model.is_encoder_decoder:
-        multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
-    if model.has_mask_decoder:
-        keys = model.attention.of_layer(encoder_layers - 1).mean_keys(inputs, False)
-        of_one = weights - 2 * shared + scores * (keys + model.distance_rows)
-        multiply_adds += (model.mask_decoder_layers - 1) * inputs * of_one
-    if model.convolution is not None:
-        multiply_adds += inputs * 3 * model.hidden * model.hidden
-    head = 0
-    if model.task_head is not None:
-        head += model.hidden * (model.task_head.outputs + (model.hidden if model.has_pooler else 0))
-    if model.has_vocabulary_logits:
-        head += model.output_rows * model.embedding_dim
-        if model.capabilities.masked_head:
-            head += model.hidden * model.embedding_dim
-    if model.embedding_size is not None:
-        multiply_adds += inputs * model.embedding_size * model.hidden
-    return 6 * (multiply_adds + labels * head) / inputs
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        gradients = model_gradients(model)
+        self._of_position = [0.0, 0.0]
+        """multiply-adds of all passes for each position of the encoder and of the decoder (or of the only stack)"""
+        self._of_encoder_position = 0.0
+        """those for each of the encoder's positions that decoder layers read"""
+        self._of_cross_pair = 0.0
+        self._of_pair: list[dict[PatternSettings, float]] = [{}, {}]
+        """those for each pair of a query and a key, in all layers of a stack with one pattern"""
+        self._of_distance = [0.0, 0.0]
+        """those for each pair of a query and a vector of distances, in all layers of a stack"""
+        self._of_memory = 0.0
+        """those of the keys and values of a row's memory"""
+        scores, depth = 2 * model.heads * model.dim_per_head, 0
+        for stack, layers in enumerate(model.stacks):
+            for number in range(layers):
+                gradient = gradients.layers[depth]
+                depth += 1
+                passes = 1 + 2 * ("core" in gradient.inputs)
+                pattern = model.attention.of_layer(number)
+                pairs = self._of_pair[stack]
+                pairs[pattern] = pairs.get(pattern, 0.0) + passes * scores
+                self._of_distance[stack] += passes * scores
+                keys = 2 * model.num_kv_heads * model.dim_per_head
+                self._of_memory += model.memory_length * model.hidden * keys * (1 + ("qkv" in gradient.weights))
+                crosses = bool(stack) and model.is_encoder_decoder
+                self._of_position[stack] += self._layer(gradient, crosses)
+                if crosses:
+                    self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
+                    self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
+        self._decoder = self._mask_decoder(gradients)
+        self._head = self._of_head(gradients)
+        self._embedding = 0.0
+        if model.embedding_size is not None:
+            passes = 1 + gradients.embedding_projection + gradients.has_embedding
+            self._embedding = float(passes * model.embedding_size * model.hidden)
+        if model.convolution is not None:  # beside the first layer
+            passes = 1 + gradients.has_embedding + ("qkv" in gradients.layers[0].weights)
+            self._embedding += passes * 3 * model.hidden * model.hidden
+        self._known: dict[tuple[int, int], float] = {}
+
+    def of_row(self, inputs: int, labels: int, texts: Sequence[int] = ()) -> float:
+        """Operations of a row of `inputs` positions and `labels` positions of its labels, which are the decoder's or
+        the same. `texts`: lengths of the texts in it that do not attend to each other (default: one)."""
+        multiply_adds = self._of_memory
+        lengths = (inputs, labels)
+        for stack, length in enumerate(lengths):
+            if self._model.stacks[stack]:
+                multiply_adds += length * self._of_position[stack]
+                multiply_adds += sum(self._attention(stack, text) for text in texts or (length,))
+        multiply_adds += inputs * (self._of_encoder_position + self._embedding + self._decoder[0])
+        multiply_adds += inputs * labels * self._of_cross_pair
+        if self._decoder[1]:
+            keys = self._model.attention.of_layer(self._model.stacks[0] - 1).mean_keys(inputs, False)
+            multiply_adds += self._decoder[1] * inputs * (keys + self._model.distance_rows)
+        return 2 * (multiply_adds + labels * self._head)
+
+    def _attention(self, stack: int, length: int) -> float:
+        """Multiply-adds of attention within `length` positions, in all layers of a stack."""
+        if (stack, length) not in self._known:
+            causal = bool(stack)
+            found = self._of_distance[stack] * (self._model.distance_rows + num_distances(self._model, length) / 2)
+            for pattern, of_pair in self._of_pair[stack].items():
+                found += of_pair * mean_keys(self._model, pattern, length, causal)
+            self._known[stack, length] = length * found
+        return self._known[stack, length]
+
+    def _layer(self, gradient: LayerGradients, crosses: bool) -> float:
+        """Multiply-adds of a layer's matrices for each of its positions, without those on an encoder's."""
+        model = self._model
+        hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
+        sizes = {
+            "qkv": (hidden, queries + 2 * keys),
+            "projection": (queries, hidden),
+            "fc1": (hidden, (2 if model.gated else 1) * model.ffn_dim),
+            "fc2": (model.ffn_dim, hidden),
+        }
+        if crosses:
+            sizes |= {"cross_q": (hidden, queries), "cross_projection": (queries, hidden)}
+        found = sum(self._linear(gradient, name, *size) for name, size in sizes.items())
+        if model.finetune.adapters is not None:  # of which every matrix and input has a gradient, or nearly
+            found += 3 * (2 + crosses) * 2 * hidden * model.finetune.adapters.size
+        return found
+
+    def _linear(self, gradient: LayerGradients, name: str, inputs: int, outputs: int) -> float:
+        """Multiply-adds of a linear layer, and of LoRA beside it, for each position."""
+        has_input_gradient = name in gradient.inputs
+        found = (1 + has_input_gradient + (name in gradient.weights)) * inputs * outputs
+        lora = self._model.finetune.lora
+        if lora is not None and name in lora.targets:
+            found += lora.rank * ((2 + has_input_gradient) * inputs + 3 * outputs)
+        return float(found)
+
+    def _mask_decoder(self, gradients: ModelGradients) -> tuple[float, float]:
+        """Multiply-adds of further uses of the last layer: for each position, and for each pair of query and key."""
+        model = self._model
+        if not model.has_mask_decoder:
+            return 0.0, 0.0
+        gradient, uses = gradients.layers[-1], model.mask_decoder_layers - 1
+        keys = 2 * model.hidden * model.num_kv_heads * model.dim_per_head
+        passes = 1 + ("qkv" in gradient.inputs) + ("qkv" in gradient.weights)
+        of_pair = (1 + 2 * ("core" in gradient.inputs)) * 2 * model.heads * model.dim_per_head
+        return uses * (self._layer(gradient, False) - passes * keys), uses * float(of_pair)
+
+    def _of_head(self, gradients: ModelGradients) -> float:
+        """Multiply-adds of logits or answers, and of a matrix before them, for each position with a label."""
+        model, head = self._model, 0
+        before = 1 + gradients.transform + gradients.head_input
+        if model.task_head is not None:
+            transforms = model.has_pooler
+            passes = 1 + gradients.answers + (gradients.head_input or (transforms and gradients.transform))
+            head += model.hidden * model.task_head.outputs * passes + transforms * before * model.hidden**2
+        if model.has_vocabulary_logits:
+            transforms = model.capabilities.masked_head
+            passes = 1 + gradients.logits + (gradients.head_input or (transforms and gradients.transform))
+            head += model.output_rows * model.embedding_dim * passes
+            head += transforms * before * model.hidden * model.embedding_dim
+        return float(head)

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
-from pretrain.plan.estimate.workload import Array
+from pretrain.plan.estimate.entries import Array
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, figures
 from pretrain.plan.search import estimate, every_choice, search

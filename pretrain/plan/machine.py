@@ -11,8 +11,8 @@ from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import Constants, constants
+from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.estimate.workload import Array
 
 _PULL = 0.05  # towards where constants start, of their logarithms
 # Attention is estimated as Hopper's, which comes before `cpu` among generations.

@@ -63,8 +63,9 @@ def parallel_block(option: Option) -> str:
 def figures(plan: Plan, option: Option) -> dict[str, Any]:
     """Figures of one option: plain values, with units in their names."""
     config, layout = plan.config, option.choice.layout
-    tokens = config.batch.sequences * config.model.sequence_length
-    flops = training_flops_per_token(config.model) * tokens
+    model = config.row_model
+    tokens = config.batch.sequences * model.sequence_length
+    flops = training_flops_per_token(model) * tokens
     peak = plan.device.peak(config.precision) or float("nan")
     steps, run_tokens = plan.run_length
     low, high = option.seconds * plan.stack.low, option.seconds * plan.stack.high

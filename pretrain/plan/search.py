@@ -18,7 +18,7 @@ from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import StackFactor, constants_on
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, fastest_first, step_seconds
-from pretrain.plan.estimate.workload import RECOMPUTE
+from pretrain.plan.estimate.step_settings import RECOMPUTE
 from pretrain.run_length.ramp import batch_sizes
 
 Target = Literal["throughput", "cost", "memory"]

@@ -100,7 +100,9 @@ def _with_full_rows(batch: Batch, texts: int) -> Batch:
         batch = replace(batch, documents=full.copy())
     if batch.attention_mask is not None:
         batch = replace(batch, attention_mask=np.ones_like(batch.attention_mask))
-    return batch
+    loss_mask = batch.loss_mask.copy()
+    loss_mask[:, -1] = 1  # what follows the last label of a row may not be computed
+    return replace(batch, loss_mask=loss_mask)
 
 
 def _noise_mask(config: RunConfig, shape: tuple[int, ...]) -> np.ndarray:

@@ -21,9 +21,9 @@ from scipy.optimize import least_squares
 
 from pretrain.config.load import read
 from pretrain.plan.estimate.constants import CONSTANTS, STACKS, Constants, constants, fitted_stacks
+from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.estimate.seconds import fastest_first, step_seconds
-from pretrain.plan.estimate.workload import Array
 from tools.fit_plan.published import PublishedSteps, load_steps
 
 _HUBER = 0.05  # relative errors beyond this count less

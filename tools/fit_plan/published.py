@@ -11,22 +11,19 @@ from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.gradients import PRODUCTS
 from pretrain.plan.device import Device, find_device
-from pretrain.plan.estimate.workload import (
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.shapes import KERNELS, AttentionShapes, KernelShapes, LayerStack, ModelShapes
+from pretrain.plan.estimate.step_settings import (
     GENERATIONS,
-    KERNELS,
     RECOMPUTE,
-    Array,
-    AttentionShapes,
     DeviceSpeeds,
-    KernelShapes,
-    LayerStack,
     LayoutSizes,
-    ModelShapes,
     StageShapes,
     StepSettings,
-    StepWorkload,
 )
+from pretrain.plan.estimate.workload import StepWorkload
 from pretrain.plan.memory import state_bytes
 
 _DEVICES = {"a100-sxm-80": "a100-80", "a100-sxm-40": "a100-40", "h100-sxm-80": "h100", "h100-500w-96": "h100"}
@@ -93,6 +90,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
     hidden, heads, kv_heads, ffn = number("hidden"), number("heads"), number("kv_heads"), number("ffn")
     gated, vocabulary, length = number("gated"), number("vocab"), number("seq")
     stages, layers = _stages(number)
+    every_product = np.repeat(layers[:, None], len(PRODUCTS), axis=1)
     fused_norms = np.array([float(_fuses_norms(line)) for line in lines])
     logit_bytes = np.select([stack == name for name in _LOGIT_BYTES], list(_LOGIT_BYTES.values()), 12.0)
     states = np.array([_state(line) for line in lines])
@@ -120,16 +118,15 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             qk_norm=0,
             layer_norms=2,
             adapter_dim=0,
-            keeps_qkv_input=1,
-            keeps_projection_input=1,
-            keeps_cross_input=1,
-            keeps_fc1_input=1,
             trains_output=1,
+            trains_transform=1,
+            trains_embedding_projection=1,
             embedding_norm=0,
             final_norm=0,
             head_tensors=2,
             head_transform=0,
             embedding_projection=0,
+            convolution=0,
             embedding_lookups=1,
             shared_layers=0,
             ties_output=0,
@@ -138,6 +135,9 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             LayerStack(
                 layers=layers,
                 backward_layers=layers,
+                input_gradients=every_product,
+                weight_gradients=every_product,
+                lora_ranks=np.zeros((count, len(PRODUCTS))),
                 length=length,
                 keys=length / 2,
                 computed_keys=length / 2,
@@ -184,6 +184,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             shared_score_masks=0,
             masks_of_rows=0,
             score_bytes=0,
+            live_score_bytes=0,
             cross_score_bytes=0,
             score_share=1,
             max_score_share=1,
@@ -198,10 +199,13 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             fused_norms=fused_norms,
             norm_bytes=np.where(fused_norms > 0, 0.0, _UNFUSED_NORM_BYTES),
             ffn_tensors=2 + gated * np.where(np.isin(stack, _PLAIN_GATES), 2, 1),
+            fc2_input_tensors=1,
+            live_ffn_tensors=0,
             keeps_products=[name.startswith("torchtitan") for name in stack],
             logit_bytes=logit_bytes,
             saved_logit_bytes=logit_bytes,
             chunk_logit_bytes=0,
+            sampled_share=0,
             head_gradient_bytes=0,
             logits_sharded=stack != "aleph-alpha",
             logit_positions=np.inf,
@@ -262,6 +266,7 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
         replicated_trained=np.zeros_like(count),
         embeds=embeds,
         trains_embedding=embeds,
+        head_input=predicts,
         predicts=predicts,
         position=np.stack([0 * ones, ones, pipeline - 1], axis=1) * (count > 0),
         summed_parameters=(embeds + predicts) * table * (tied & (pipeline > 1))[:, None],

@@ -10,22 +10,20 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import added_tables, shared_tables
-from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
-from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
-from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.device import Device
+from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.model_shapes import attention_shapes, kernel_shapes, layer_stacks, model_shapes
-from pretrain.plan.estimate.workload import (
+from pretrain.plan.estimate.stages import ParametersByDepth, StageGroups
+from pretrain.plan.estimate.step_settings import (
     GENERATIONS,
     RECOMPUTE,
-    Array,
     DeviceSpeeds,
     LayoutSizes,
     StageShapes,
     StepSettings,
-    StepWorkload,
 )
+from pretrain.plan.estimate.workload import StepWorkload
 from pretrain.plan.memory import build_bytes, state_bytes
 
 _FILLED = 2 / 3
@@ -40,106 +38,6 @@ class LayoutChoice:
     layout: Layout
     micro_sequences: int
     recompute: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageGroups:
-    """Stages of a pipeline, grouped by kind: [s]."""
-
-    count: Array
-    layers: Array
-    """layers of the encoder and of the decoder, [2, s]"""
-    backward_layers: Array
-    """layers among them with a backward pass, [2, s]"""
-    sharded: Array
-    """parameters that tensor ranks split"""
-    replicated: Array
-    """parameters that every tensor rank holds"""
-    sharded_trained: Array
-    """trained ones of `sharded`"""
-    replicated_trained: Array
-    """trained ones of `replicated`"""
-    embeds: Array
-    trains_embedding: Array
-    predicts: Array
-    position: Array
-    """index of the stage, from 0"""
-    summed: Array
-    """`StageShapes.summed_parameters`"""
-
-
-class ParametersByDepth:
-    """Parameters of a model by depth, summed once."""
-
-    def __init__(self, config: RunConfig, left_out: Container[str] = (), frozen: bool = False) -> None:
-        """`left_out`: names of parameters that another model has, too. `frozen`: whether none is trained."""
-        self.model = config.model
-        depths = sum(self.model.stacks) + 2
-        self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
-        self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
-        """shared parameters by name: the parameter, and the depths of its uses after the first"""
-        specs = parameter_specs(self.model)
-        if frozen:
-            specs = [replace(spec, trained=False) for spec in specs]
-        by_name = {spec.name: spec for spec in specs}
-        self.trains_embedding = by_name[WORD_EMBEDDINGS].trained
-        self.first_trained = min((spec.depth for spec in specs if spec.trained), default=depths)
-        for spec in specs:
-            if spec.alias_of is not None:
-                self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
-            elif spec.name not in left_out:
-                (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
-                if spec.trained:
-                    (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
-
-    def stages(self, pipeline: int, virtual: int) -> StageGroups:
-        """Stages of a legal pipeline."""
-        ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
-        layer_depths = np.arange(1, ends[-1] + 1)
-        of_chunk = np.searchsorted(ends, layer_depths)
-        of_stage = of_chunk % pipeline  # stage of each layer
-        # What another chunk sent has a gradient, whether or not a parameter needs it.
-        sends_back = (of_chunk > 0) & (self.first_trained < len(self.sharded))
-        backward = (layer_depths >= self.first_trained) | sends_back
-        of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
-        sharded, replicated, sharded_trained, replicated_trained = (
-            np.bincount(of_depth, values, pipeline).astype(float)
-            for values in (self.sharded, self.replicated, self.sharded_trained, self.replicated_trained)
-        )
-        summed = np.zeros(pipeline)
-        for original, depths in self.copies.values():
-            first = of_depth[original.depth]
-            elsewhere = np.unique(of_depth[list(depths)])
-            elsewhere = elsewhere[elsewhere != first]
-            (sharded if any(original.axes) else replicated)[elsewhere] += original.size
-            if not original.trained:
-                continue
-            (sharded_trained if any(original.axes) else replicated_trained)[elsewhere] += original.size
-            holders = 1 + len(elsewhere)
-            summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
-        encoder = self.model.stacks[0]
-        parts = slice(None, encoder), slice(encoder, None)
-        layers = np.stack([np.bincount(of_stage[part], minlength=pipeline) for part in parts])
-        backward_layers = np.stack([np.bincount(of_stage[part], backward[part], pipeline) for part in parts])
-        groups = {
-            "count": np.ones(pipeline),
-            "layers": layers.astype(float),
-            "backward_layers": backward_layers.astype(float),
-            "sharded": sharded,
-            "replicated": replicated,
-            "sharded_trained": sharded_trained,
-            "replicated_trained": replicated_trained,
-            "embeds": np.eye(pipeline)[0],
-            "trains_embedding": np.eye(pipeline)[0] * (self.first_trained == 0),
-            "predicts": np.eye(pipeline)[-1],
-            "position": np.arange(pipeline, dtype=np.float64),
-            "summed": summed,
-        }
-        if self.model.is_encoder_decoder or pipeline <= 3:
-            return StageGroups(**groups)
-        first_middle_last = [0, 1, pipeline - 1]  # stages between the ends are alike
-        groups = {name: values[..., first_middle_last] for name, values in groups.items()}
-        return StageGroups(**groups | {"count": np.array([1.0, pipeline - 2.0, 1.0])})
 
 
 class WorkloadBuilder:
@@ -187,10 +85,10 @@ class WorkloadBuilder:
         rows = np.array([row_of[id(choice.layout)] for choice in choices])
         layouts = list(distinct.values())
         sizes = _layout_sizes(layouts)
-        stages, layers, backward_layers = self._stage_shapes(layouts)
+        stages, layers = self._stage_shapes(layouts)
         return StepWorkload(
             model=model_shapes(model, count, 2 if added_tables(self.config) else 1),
-            stacks=layer_stacks(model, layers[:, rows], backward_layers[:, rows], stages.predicts[rows]),
+            stacks=layer_stacks(model, {name: values[rows] for name, values in layers.items()}, stages.predicts[rows]),
             stages=stages.take(rows),
             layout=sizes.take(rows),
             step=self._step_settings(choices, layouts, rows, width),
@@ -206,17 +104,17 @@ class WorkloadBuilder:
             self._stages[key] = self._parameters.stages(pipeline, virtual)
         return self._stages[key]
 
-    def _stage_shapes(self, layouts: Sequence[Layout]) -> tuple[StageShapes, Array, Array]:
-        """Stages of each layout, [n, s], the layers of the encoder and of the decoder on them, and those of these with
-        a backward pass, [2, n, s]. Layouts with fewer stages than others end in empty ones."""
+    def _stage_shapes(self, layouts: Sequence[Layout]) -> tuple[StageShapes, dict[str, Array]]:
+        """Stages of each layout, [n, s], and the layers on them by their field of `StageGroups`, [n, 2, ..., s].
+        Layouts with fewer stages than others end in empty ones."""
         groups = [self.stages(layout.pipeline, layout.virtual) for layout in layouts]
         width = max(len(group.count) for group in groups)
 
-        def padded(name: str, row: int | None = None) -> Array:
-            out = np.zeros((len(groups), width))
-            for entry, group in zip(out, groups, strict=True):
-                values = getattr(group, name) if row is None else getattr(group, name)[row]
-                entry[: len(values)] = values
+        def padded(name: str) -> Array:
+            values = [getattr(group, name) for group in groups]
+            out = np.zeros((len(groups), *values[0].shape[:-1], width))
+            for entry, of_group in zip(out, values, strict=True):
+                entry[..., : of_group.shape[-1]] = of_group
             return out
 
         shapes = StageShapes(
@@ -228,13 +126,12 @@ class WorkloadBuilder:
             embeds=padded("embeds"),
             trains_embedding=padded("trains_embedding"),
             predicts=padded("predicts"),
+            head_input=padded("head_input"),
             position=padded("position"),
             summed_parameters=padded("summed"),
         )
-        layers, backward_layers = (
-            np.stack([padded(name, row) for row in range(2)]) for name in ("layers", "backward_layers")
-        )
-        return shapes, layers, backward_layers
+        names = ("layers", "backward_layers", "input_gradients", "weight_gradients")
+        return shapes, {name: padded(name) for name in names}
 
     def _step_settings(
         self, choices: Sequence[LayoutChoice], layouts: Sequence[Layout], rows: np.ndarray, width: float

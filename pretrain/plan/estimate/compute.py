@@ -1,143 +1,122 @@
 """Seconds that one device computes: matrix products, attention, and what only moves memory."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.workload import GENERATIONS, KERNELS, Array, LayerStack, StepWorkload
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.products import (
+    Product,
+    adapter_products,
+    convolution_gradients,
+    convolution_product,
+    cross_products,
+    decoder_gradients,
+    decoder_products,
+    head_product,
+    layer_products,
+    lora_products,
+    positions_of,
+)
+from pretrain.plan.estimate.shapes import KERNELS, LayerStack
+from pretrain.plan.estimate.step_settings import GENERATIONS
+from pretrain.plan.estimate.workload import StepWorkload
 
 _TILE = (128, 256)
-Product = tuple[Array, Array, Array]
-"""Rows, columns and depth of a matrix product: x[rows, depth] @ w[depth, columns]"""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Seconds of one micro-batch, [n]."""
+    """Seconds of one micro-batch in the layers of each stage, [n, s]."""
 
     forward: Array
     backward: Array
-    attention: Array
-    """part of `forward` that selective recomputation repeats"""
+    repeated: Array
+    """part of `forward` that is computed again in the backward pass"""
 
 
-def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
-    """Positions of a micro-batch that a rank computes in a layer of `stack`."""
-    return work.step.micro_sequences * stack.length / work.layout.context
-
-
-def layer_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
-    """Matrix products of a layer's forward pass on one rank, without attention and cross-attention."""
-    model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
-    products = [
-        _qkv_product(work, stack),
-        (positions, model.hidden, model.query_dim / tensor),
-        (positions, (1 + model.gated) * model.ffn / tensor, model.hidden),
-        (positions, model.hidden, model.ffn / tensor),
-    ]
-    if model.distance_linears.any():
-        products.append((model.distance_rows, model.distance_features / tensor, model.hidden))
-    return products
-
-
-def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
-    model = work.model
-    positions = positions_of(work, stack) * stack.key_length / stack.length  # queries of memory are left over
-    return positions, (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
-
-
-def decoder_products(work: StepWorkload) -> list[Product]:
-    """Matrix products before the head, beside those of layers, where the last layer reads the states of the layer
-    before it: keys and values of these, made with their queries in each of its uses."""
-    uses = work.model.decoder_uses
-    m, n, k = _qkv_product(work, work.stacks[-1])
-    return [(m * uses, n, k)] if uses.any() else []
-
-
-def convolution_product(work: StepWorkload) -> Product:
-    """Matrix product of a convolution over three positions, for models that have one."""
-    positions = positions_of(work, work.stacks[0]) / work.layout.sequence_slices
-    return positions, work.model.hidden, 3 * work.model.hidden
-
-
-def adapter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
-    """Matrix products of a layer's adapters, for models that have them."""
-    model, size = work.model, np.maximum(work.model.adapter_dim, 1)
-    positions = (2 + (stack.encoder_length > 0)) * positions_of(work, stack) / work.layout.sequence_slices
-    return [(positions, size, model.hidden), (positions, model.hidden, size)]
-
-
-def cross_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
-    """Matrix products of the projections of cross-attention, for layers that have it."""
-    model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
-    encoder_positions = work.step.micro_sequences * stack.encoder_length / work.layout.context
-    return [
-        (positions, model.query_dim / tensor, model.hidden),
-        (np.maximum(encoder_positions, 1), 2 * model.key_dim / tensor, model.hidden),
-        (positions, model.hidden, model.query_dim / tensor),
-    ]
-
-
-def head_product(work: StepWorkload) -> Product:
-    """Matrix product that makes the logits, or the answers of a task head."""
-    model, layout = work.model, work.layout
-    positions = work.step.micro_sequences * model.label_length / layout.context
-    is_task = model.answers > 0
-    columns = np.where(is_task, model.answers, model.vocabulary / layout.tensor)
-    return positions, columns, np.where(is_task, model.hidden, model.embedding_dim)
-
-
-def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
-    """Seconds of one layer of `stack`, on one rank."""
+def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
+    """Seconds of the layers of `stack` on one rank of each stage."""
     model, layout, step = work.model, work.layout, work.step
-    positions = positions_of(work, stack)
     crosses = stack.encoder_length > 0
-    forward, backward = _products(work, c, layer_products(work, stack), step.fp8)
+    products = {name: (product, np.ones_like(step.fp8)) for name, product in layer_products(work, stack).items()}
     if crosses.any():
-        cross_forward, cross_backward = _products(work, c, cross_products(work, stack), step.fp8)
-        forward, backward = forward + crosses * cross_forward, backward + crosses * cross_backward
-    adapted = model.adapter_dim > 0
-    if adapted.any():
-        down_up, down_up_back = _products(work, c, adapter_products(work, stack), np.zeros_like(step.fp8))
-        forward, backward = forward + adapted * down_up, backward + adapted * down_up_back
+        products |= {name: (product, 1.0 * crosses) for name, product in cross_products(work, stack).items()}
+    forward, backward = np.zeros_like(model.hidden), np.zeros_like(stack.layers)
+    for name, (product, share) in products.items():
+        seconds = _product(work, c, product, step.fp8)
+        forward = forward + share * seconds.forward
+        of_input, of_weight = stack.with_input_gradient(name), stack.with_weight_gradient(name)
+        backward = backward + share[:, None] * seconds.of_gradients(of_input, of_weight)
+    for beside, input_gradient in _updates(work, stack, {name: product for name, (product, _) in products.items()}):
+        seconds = _product(work, c, beside, np.zeros_like(step.fp8))
+        forward = forward + seconds.forward
+        backward = backward + seconds.of_gradients(input_gradient, stack.backward_layers)
     core, core_back = _attention(work, c, stack.length, stack.key_length, stack.keys)
+    backward = backward + stack.with_input_gradient("core") * core_back[:, None]
     if crosses.any():
         keys = np.maximum(stack.encoder_length, 1)
         cross_core, cross_core_back = _attention(work, c, stack.length, keys, stack.encoder_length)
-        core, core_back = core + crosses * cross_core, core_back + crosses * cross_core_back
+        core = core + crosses * cross_core
+        backward = backward + stack.with_input_gradient("cross_core") * (crosses * cross_core_back)[:, None]
     # Norms, residuals and dropout see full hidden states; biases, activations and rotations what tensor ranks share.
     norm_passes = np.where(work.kernels.fused_norms > 0, c.norm_passes, c.plain_norm_passes)
     inner = (1 + model.gated) * model.ffn + model.query_dim + 2 * model.key_dim
     moved = (
-        positions
+        positions_of(work, stack)
         * step.activation_bytes
         * (norm_passes * model.hidden / layout.sequence_slices + c.activation_passes * inner / layout.tensor)
     )
     plain = moved / (work.device.memory_bytes_per_s * c.memory_share) + c.operations * c.launch_s
-    return Passes(forward + core + plain, backward + core_back + 2 * plain, core)
+    forward = forward + core + plain
+    repeated = np.select([step.recompute == 2, step.recompute == 1], [forward, core], 0.0)
+    return Passes(
+        forward=stack.layers * forward[:, None],
+        backward=backward + stack.backward_layers * (2 * plain)[:, None],
+        repeated=stack.backward_layers * repeated[:, None],
+    )
+
+
+def _updates(work: StepWorkload, stack: LayerStack, products: Mapping[str, Product]) -> Iterator[tuple[Product, Array]]:
+    """Products of adapters and of LoRA in a layer, for models that have them, and the layers in which their input has a
+    gradient."""
+    if (work.model.adapter_dim > 0).any():
+        yield from ((product, stack.backward_layers) for product in adapter_products(work, stack))
+    for name, product in products.items():
+        if stack.lora_rank(name).any():
+            by_a, by_b = lora_products(work, stack, name, product)
+            yield by_a, stack.with_input_gradient(name)
+            yield by_b, stack.backward_layers
 
 
 def embedding(work: StepWorkload, c: Constants) -> Array:
-    """Seconds of the embedding lookup, which only moves memory, and of a convolution behind it, forward and
-    backward."""
-    step, layout = work.step, work.layout
+    """Seconds of the embedding lookup, which only moves memory, and of a convolution behind it, forward and backward,
+    [n, s]."""
+    step, layout, stages = work.step, work.layout, work.stages
     positions = 8 * step.micro_sequences * work.stacks[0].length / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
-    seconds: Array = moved / (work.device.memory_bytes_per_s * c.memory_share)
+    seconds = stages.embeds * (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
     if work.model.convolution.any():
-        forward, backward = _products(work, c, [convolution_product(work)], np.zeros_like(step.fp8))
-        seconds = seconds + work.model.convolution * (forward + backward)
+        found = _product(work, c, convolution_product(work), np.zeros_like(step.fp8))
+        of_all = found.forward[:, None] + found.of_gradients(*convolution_gradients(work))
+        seconds = seconds + stages.embeds * work.model.convolution[:, None] * of_all
     return seconds
 
 
 def head(work: StepWorkload, c: Constants) -> Array:
-    """Seconds forward and backward of logits and loss, which no precision computes in fp8."""
+    """Seconds forward and backward of logits and loss, [n, s], which no precision computes in fp8."""
     positions, columns, depth = head_product(work)
-    products = [(positions, columns, depth), *decoder_products(work)]
-    forward, backward = _products(work, c, products, np.zeros_like(columns))
+    in_half, stages = np.zeros_like(columns), work.stages
+    logits = _product(work, c, (positions, columns, depth), in_half)
+    trains_input = np.maximum(stages.head_input, (work.model.head_transform * work.model.trains_transform)[:, None])
+    found = logits.forward[:, None] + logits.of_gradients(trains_input, work.model.trains_output[:, None])
+    for product in decoder_products(work):
+        seconds = _product(work, c, product, in_half)
+        found = found + seconds.forward[:, None] + seconds.of_gradients(*decoder_gradients(work))
     moved = c.loss_passes * positions * columns * 4
-    return forward + backward + moved / (work.device.memory_bytes_per_s * c.memory_share)
+    return stages.predicts * (found + (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None])
 
 
 def update(work: StepWorkload, c: Constants) -> Array:
@@ -146,16 +125,29 @@ def update(work: StepWorkload, c: Constants) -> Array:
     return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None]
 
 
-def _products(work: StepWorkload, c: Constants, products: list[Product], fp8: Array) -> tuple[Array, Array]:
-    """Seconds forward and backward of x[m, k] @ w[k, n]; backward is two products of other shapes. `fp8`: 1 where
-    products are in fp8."""
-    forward, backward = np.zeros_like(work.model.hidden), np.zeros_like(work.model.hidden)
-    for m, n, k in products:
-        forward = forward + _product(work, c, (m, n, k), fp8)
-        backward = backward + _product(work, c, (m, k, n), fp8) + _product(work, c, (k, n, m), fp8)
-        rounding, rounding_back = _rounding(work, c, (m * k, k * n, m * n), fp8)
-        forward, backward = forward + rounding, backward + rounding_back
-    return forward, backward
+@dataclass(frozen=True)
+class _ProductSeconds:
+    """Seconds of x[m, k] @ w[k, n] and of the gradients of x and of w, products of other shapes, [n] each."""
+
+    forward: Array
+    of_input: Array
+    of_weight: Array
+
+    def of_gradients(self, inputs: Array, weights: Array) -> Array:
+        """Seconds of the gradients of so many `inputs` and `weights`, [n, s]."""
+        found: Array = inputs * self.of_input[:, None] + weights * self.of_weight[:, None]
+        return found
+
+
+def _product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> _ProductSeconds:
+    """`fp8`: 1 where the product is in fp8. Rounding for the backward pass counts half with each gradient."""
+    m, n, k = shape
+    rounding, rounding_back = _rounding(work, c, (m * k, k * n, m * n), fp8)
+    return _ProductSeconds(
+        forward=_one_product(work, c, (m, n, k), fp8) + rounding,
+        of_input=_one_product(work, c, (m, k, n), fp8) + rounding_back / 2,
+        of_weight=_one_product(work, c, (k, n, m), fp8) + rounding_back / 2,
+    )
 
 
 def _rounding(
@@ -169,7 +161,7 @@ def _rounding(
     return rounded * (x + weight) / speed, (rounded + transposed) * (x + weight + out) / speed
 
 
-def _product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> Array:
+def _one_product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> Array:
     """Seconds of one matrix product [m, k] @ [k, n] of `shape` (m, n, k). Tiles run in waves, of which the last may be
     short, and each tile adds some depth to begin and end."""
     m, n, k = shape

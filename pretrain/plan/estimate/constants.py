@@ -13,7 +13,8 @@ from pretrain.config.load import load, read
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.workload import GENERATIONS, Array
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.step_settings import GENERATIONS
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 STACKS = Path(__file__).with_name("stacks.yaml")

@@ -1,9 +1,14 @@
 """Floating-point operations that one rank computes in a step, as its kernels execute them."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from pretrain.plan.estimate import compute
-from pretrain.plan.estimate.workload import Array, LayerStack, StepWorkload
+from pretrain.plan.estimate import products
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.products import Product
+from pretrain.plan.estimate.shapes import LayerStack
+from pretrain.plan.estimate.workload import StepWorkload
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 4
 """products of attention for each pair of a query and a key: scores and outputs, and the gradients of both"""
@@ -17,48 +22,90 @@ def stage_flops(work: StepWorkload) -> Array:
 
 def _model_flops(work: StepWorkload) -> Array:
     total = np.zeros_like(work.stages.count)
-    recompute, trains = work.step.recompute, work.step.trains
     for stack in work.stacks:
-        products = compute.layer_products(work, stack)
-        crosses = stack.encoder_length > 0
-        if crosses.any():
-            products += [(m * crosses, n, k) for m, n, k in compute.cross_products(work, stack)]
-        forward = _operations(products)
-        core, core_backward = _attention(work, stack)
-        repeated = np.select([recompute == 2, recompute == 1], [forward + core, core], 0.0)
-        backward = trains * (2 * forward + core_backward)
-        total += stack.layers * (forward + core + backward + repeated)[:, None]
-    embeds, predicts = work.stages.embeds, work.stages.predicts
-    convolution = _operations([compute.convolution_product(work)])  # recomputed with its layer
-    total += embeds * (work.model.convolution * (1 + 2 * trains + (recompute == 2)) * convolution)[:, None]
-    total += (1 + 2 * trains)[:, None] * (embeds * _embedding(work)[:, None] + predicts * _head(work)[:, None])
-    if decoder := compute.decoder_products(work):  # recomputed with their layer
-        total += predicts * ((1 + 2 * trains + (recompute == 2)) * _operations(decoder))[:, None]
+        total += _layers(work, stack)
+    stages, trains_embedding = work.stages, work.stages.trains_embedding
+    projection = trains_embedding * (1 + work.model.trains_embedding_projection[:, None])
+    total += stages.embeds * (1 + projection) * _embedding(work)[:, None]
+    total += stages.predicts * _head(work)
+    if work.model.convolution.any():  # recomputed with its layer
+        of_input, of_weight = products.convolution_gradients(work)
+        passes = 1 + of_input + of_weight + (work.step.recompute == 2)[:, None]
+        of_one = work.model.convolution * _operations(products.convolution_product(work))
+        total += stages.embeds * passes * of_one[:, None]
+    of_input, of_weight = products.decoder_gradients(work)
+    for product in products.decoder_products(work):  # recomputed with their layer
+        again = (work.step.recompute == 2)[:, None]
+        total += stages.predicts * (1 + of_input + of_weight + again) * _operations(product)[:, None]
     return total * work.micro_batches[:, None]
+
+
+def _layers(work: StepWorkload, stack: LayerStack) -> Array:
+    """Operations of the layers of a stack, [n, s]."""
+    full, selective = (work.step.recompute == 2)[:, None], (work.step.recompute == 1)[:, None]
+    computed = stack.layers + full * stack.backward_layers  # times that a layer is computed forward
+
+    def with_input_gradient(product: str) -> Array:
+        found = stack.with_input_gradient(product)  # what is recomputed has the gradient of its layer's input
+        return found if product == "distances" else np.where(full, stack.backward_layers, found)
+
+    of_layer = products.layer_products(work, stack)
+    crosses = stack.encoder_length > 0
+    if crosses.any():
+        of_layer |= {name: (m * crosses, n, k) for name, (m, n, k) in products.cross_products(work, stack).items()}
+    total = np.zeros_like(stack.layers)
+    for name, product in of_layer.items():
+        passes = computed + with_input_gradient(name) + stack.with_weight_gradient(name)
+        total += passes * _operations(product)[:, None]
+        if stack.lora_rank(name).any():
+            by_a, by_b = products.lora_products(work, stack, name, product)
+            total += (computed + with_input_gradient(name) + stack.backward_layers) * _operations(by_a)[:, None]
+            total += (computed + 2 * stack.backward_layers) * _operations(by_b)[:, None]
+    if (work.model.adapter_dim > 0).any():
+        for product in products.adapter_products(work, stack):
+            total += (computed + 2 * stack.backward_layers) * _operations(product)[:, None]
+    core = _attention(work, stack)
+    of_core = with_input_gradient("core")
+    total += (computed + selective * of_core) * core.forward[:, None] + of_core * core.backward[:, None]
+    return total + stack.with_weight_gradient("distances") * core.of_distances[:, None]
 
 
 def _embedding(work: StepWorkload) -> Array:
     """Operations of a matrix between the embedding and the first layer, forward."""
     model = work.model
-    positions = compute.positions_of(work, work.stacks[0]) / work.layout.sequence_slices
-    return model.embedding_projection * _operations([(positions, model.hidden, model.embedding_dim)])
+    positions = products.positions_of(work, work.stacks[0]) / work.layout.sequence_slices
+    return model.embedding_projection * _operations((positions, model.hidden, model.embedding_dim))
 
 
 def _head(work: StepWorkload) -> Array:
-    """Operations of the logits, and of a matrix before them, forward."""
-    model = work.model
-    positions, columns, depth = compute.head_product(work)
-    transform = (model.head_transform * positions / work.layout.sequence_slices, depth, model.hidden)
-    return _operations([(positions, columns, depth), transform])
+    """Operations of the logits, and of a matrix before them, [n, s]."""
+    model, from_layers = work.model, work.stages.head_input
+    positions, columns, depth = products.head_product(work)
+    transform = _operations((model.head_transform * positions / work.layout.sequence_slices, depth, model.hidden))
+    trains_transform = (model.head_transform * model.trains_transform)[:, None]
+    of_logits = 1 + model.trains_output[:, None] + np.maximum(from_layers, trains_transform)
+    of_transform = 1 + trains_transform + from_layers
+    return of_logits * _operations((positions, columns, depth))[:, None] + of_transform * transform[:, None]
 
 
-def _operations(products: list[compute.Product]) -> Array:
-    return 2 * sum((m * n * k for m, n, k in products[1:]), np.multiply.reduce(products[0]))
+def _operations(product: Product) -> Array:
+    m, n, k = product
+    found: Array = 2 * m * n * k
+    return found
 
 
-def _attention(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
-    """Operations of a layer's attention, forward and backward. Kernels that write no scores compute them again; given
-    biases of scores, they compute all pairs."""
+@dataclass(frozen=True)
+class _AttentionFlops:
+    """Operations of one layer's attention, [n]."""
+
+    forward: Array
+    backward: Array
+    of_distances: Array
+    """those of the gradients of what is made of distances"""
+
+
+def _attention(work: StepWorkload, stack: LayerStack) -> _AttentionFlops:
+    """Kernels that write no scores compute them again; given biases of scores, they compute all pairs."""
     model, layout, attention = work.model, work.layout, work.attention
     heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
     written = attention.score_bytes > 0
@@ -72,4 +119,4 @@ def _attention(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
         backward += pair * seen * (_BACKWARD_PRODUCTS + ~in_memory)
     scores = pair * stack.distances  # of queries and distances: one product, and the gradients of both
     projection = 2 * stack.distances * model.hidden * model.query_dim / layout.tensor / layout.context
-    return forward + scores + projection, backward + 2 * scores + projection
+    return _AttentionFlops(forward + scores + projection, backward + scores, scores + projection)

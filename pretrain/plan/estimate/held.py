@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pretrain.model_spec.logits import NOISE_ENTRIES
-from pretrain.plan.estimate.compute import layer_products
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.workload import KERNELS, Array, LayerStack, StepWorkload
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.held_in_forward import forward_bytes
+from pretrain.plan.estimate.products import layer_products
+from pretrain.plan.estimate.shapes import KERNELS, LayerStack
+from pretrain.plan.estimate.workload import StepWorkload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,8 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     # A tied embedding's gradient waits for that of its lookup.
     in_layers = in_layers + (bucket_copies > 0) * step.activation_bytes[:, None] * work.tied_parameters
     in_layers = in_layers + _shared_gradients(work)[:, None]
-    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss]) - working, 0.0)
+    in_forward = forward_bytes(work, saved + first, messages)
+    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward]) - working, 0.0)
     frozen = step.weight_bytes[:, None] * (parameters - work.trained)
     builds = (parameters > 0) & (step.build_bytes[:, None] > 0)
     return _ModelBytes(
@@ -179,10 +183,14 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
     saved, recomputed, with_gradients, behind = (np.zeros_like(stages.count) for _ in range(4))
     for stack in reversed(work.stacks):
         last = stack is work.stacks[-1]
-        inputs, of_layer = (part[:, None] for part in (_hidden(work, stack.length), layer_bytes(work, stack)))
+        inputs = _hidden(work, stack.length)[:, None]
+        of_trained, of_frozen = (layer_bytes(work, stack, trained)[:, None] for trained in (True, False))
+        trained_layers = stack.trained_layers
+        of_layer = np.where(trained_layers > 0, of_trained, of_frozen)
         ends = stages.predicts if last else stages.embeds
         norm = inputs * (model.final_norm * _norm_tensors(work))[:, None] * ends
-        of_stack = stack.backward_layers / work.layout.virtual[:, None] * np.where(full, inputs, of_layer)
+        of_layers = trained_layers * of_trained + (stack.backward_layers - trained_layers) * of_frozen
+        of_stack = np.where(full, stack.backward_layers * inputs, of_layers) / work.layout.virtual[:, None]
         behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
         encoded = _hidden(work, stack.encoder_length)[:, None] * (1 + np.where(full, 0.0, stages.embeds))
@@ -190,7 +198,7 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         if not last:  # the last norm lies with the head
             of_stack = of_stack + np.where(full | (stack.backward_layers == 0), 0.0, norm)
         saved = saved + of_stack * work.in_flight
-        freed_before = _freed_before_core(work, stack)[:, None]
+        freed_before = _freed_before_core(work, stack)
         core = core_bytes(work, stack, work.attention.max_score_share)[:, None] - freed_before
         gradients, softmax = (part(work, stack)[:, None] for part in (_feed_forward_gradients, _score_gradients))
         again = np.where(full, of_layer - inputs + norm, 0.0)
@@ -198,7 +206,7 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         recomputed = np.maximum(recomputed, np.where(stack.backward_layers > 0, of_one, 0.0))
         in_attention = np.where(selective, core, again - freed_before) + softmax - freed
         in_backward = np.maximum.reduce([of_one, again + gradients - freed, in_attention])
-        with_gradients = np.maximum(with_gradients, np.where(stack.layers > 0, in_backward, 0.0))
+        with_gradients = np.maximum(with_gradients, np.where(stack.backward_layers > 0, in_backward, 0.0))
         saved = saved + _shared_score_masks(work, stack)
     return saved, recomputed, with_gradients
 
@@ -219,9 +227,14 @@ def _score_gradients(work: StepWorkload, stack: LayerStack) -> Array:
     return np.maximum(of_pair, 0.0) * pairs / (work.layout.tensor * work.layout.context)
 
 
-def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
+def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> Array:
     """Bytes that one layer keeps of a micro-batch, [n], where at most selective recomputation applies: the mean over
-    layers or, under full recomputation, the layer with the most scores."""
+    layers or, under full recomputation, the layer with the most scores. `trained`: whether its weights are; frozen ones
+    need no inputs, but LoRA does."""
+
+    def keeps(product: str) -> Array:
+        return np.where(trained | (stack.lora_rank(product) > 0), 1.0, 0.0)
+
     model, layout, kernels = work.model, work.layout, work.kernels
     width, recompute, slices = work.step.activation_bytes, work.step.recompute, layout.sequence_slices
     positions = work.step.micro_sequences * stack.length / layout.context
@@ -231,23 +244,23 @@ def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     crossing = np.where(stack.encoder_length > 0, 1.0, 0.0)
     norm_tensors, norms = kernels.norm_bytes / width, model.layer_norms
     outside = (2 + norms + 2 * crossing + (norms + crossing) * norm_tensors) * model.hidden / slices
-    unkept = 2 - model.keeps_qkv_input - model.keeps_fc1_input + crossing * (1 - model.keeps_cross_input)
+    unkept = 2 - keeps("qkv") - keeps("fc1") + crossing * (1 - keeps("cross_q"))
     outside = outside - unkept * model.hidden / slices
     # An adapter's input, its features, and what GELU makes of them.
     adapter = (model.adapter_dim > 0) * model.hidden + 2 * model.adapter_dim
     outside = outside + (2 + crossing) * adapter / slices
     # Flash attention keeps its output itself.
-    keeps_output = np.where(work.attention.score_bytes > 0, model.keeps_projection_input, 1.0)
+    keeps_output = np.where(work.attention.score_bytes > 0, keeps("projection"), 1.0)
     made = stack.key_length / stack.length  # keys of memory are made with queries, which are left over
     attention = made * (queries + 2 * keys + model.bias_copies) + keeps_output * queries
     # What is before a sequence is joined with it; a layer that is recomputed keeps its input, too.
     joined = stack.memory + np.where((stack.memory > 0) & (recompute == 2), stack.length, 0.0)
-    outside = outside + model.keeps_qkv_input * joined / stack.length * model.hidden
+    outside = outside + keeps("qkv") * joined / stack.length * model.hidden
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
     attention = attention + crossing * (2 * queries + 2 * keys * stack.encoder_length / stack.length)
-    feed_forward = kernels.ffn_tensors * model.ffn
+    feed_forward = (kernels.ffn_tensors - (1 - keeps("fc2")) * kernels.fc2_input_tensors) * model.ffn
     inputs = positions * width * (outside + (attention + feed_forward) / layout.tensor)
     masks = positions * kernels.dropout_bytes * (2 + crossing) * model.hidden / slices
     masks = masks + positions * kernels.ffn_dropout_bytes * model.ffn / layout.tensor
@@ -320,21 +333,25 @@ def _shared_gradients(work: StepWorkload) -> Array:
     term and the next sum; less what the first layer to make such a sum has freed by then."""
     most: Array = np.zeros_like(work.model.hidden)
     for stack in work.stacks:
-        sizes = [n * k for _, n, k in layer_products(work, stack)]
+        sizes = [n * k for _, n, k in layer_products(work, stack).values()]
         gradients = work.step.activation_bytes * (sum(sizes, np.zeros_like(most)) + 2 * np.maximum.reduce(sizes))
         most = np.maximum(most, gradients - layer_bytes(work, stack))
-    return work.model.shared_layers * most
+    trained: Array = most * (sum(stack.trained_layers.sum(axis=1) for stack in work.stacks) > 0)
+    return work.model.shared_layers * trained
 
 
 def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
-    """Bytes that a layer keeps, [n], and that are free when its attention is recomputed: those of its feed-forward
+    """Bytes that a layer keeps, [n, s], and that are free when its attention is recomputed: those of its feed-forward
     layer, and with that one's norm half of what lies outside."""
-    layout, step = work.layout, work.step
+    layout, step, kernels = work.layout, work.step, work.kernels
     positions = step.micro_sequences * stack.length / layout.context
-    norms = work.model.keeps_fc1_input + work.model.layer_norms / 2 * _norm_tensors(work)
-    outside = norms * work.model.hidden / layout.sequence_slices
-    feed_forward = work.kernels.ffn_tensors * work.model.ffn / layout.tensor
-    return positions * step.activation_bytes * (outside + feed_forward)
+    is_trained = stack.trained_layers > 0
+    keeps_fc1, keeps_fc2 = (is_trained | (stack.lora_rank(name)[:, None] > 0) for name in ("fc1", "fc2"))
+    norms = keeps_fc1 + (work.model.layer_norms / 2 * _norm_tensors(work))[:, None]
+    outside = norms * (work.model.hidden / layout.sequence_slices)[:, None]
+    tensors = kernels.ffn_tensors[:, None] - ~keeps_fc2 * kernels.fc2_input_tensors[:, None]
+    feed_forward = tensors * (work.model.ffn / layout.tensor)[:, None]
+    return (positions * step.activation_bytes)[:, None] * (outside + feed_forward)
 
 
 def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 by name: a new part is planned once it has parameter specs (`pretrain/model_spec/modules.py`), a pattern its mean keys
 (`pretrain/config/patterns/base.py`), and what else it computes or keeps is said here."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
 
@@ -14,9 +15,10 @@ from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.flops import mean_keys, num_distances
+from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.logits import positions_at_once
-from pretrain.model_spec.modules import parameter_specs
-from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, KernelShapes, LayerStack, ModelShapes
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.shapes import KERNELS, AttentionShapes, KernelShapes, LayerStack, ModelShapes
 
 
 def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelShapes:
@@ -24,6 +26,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
     detects = model.task_head is not None and model.task_head.kind == "detector"
     has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler or detects
     answers = 0 if model.task_head is None or model.has_vocabulary_logits else model.task_head.outputs
+    gradients = model_gradients(model)
     return ModelShapes.repeat(
         count,
         hidden=model.hidden,
@@ -44,8 +47,9 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         qk_norm=model.qk_norm,
         layer_norms=4 if model.norm == "sandwich" else 2,
         adapter_dim=0 if model.finetune.adapters is None else model.finetune.adapters.size,
-        **_kept_inputs(model),
-        trains_output=_trains_output(model),
+        trains_output=gradients.logits if model.has_vocabulary_logits else gradients.answers,
+        trains_transform=gradients.transform,
+        trains_embedding_projection=gradients.embedding_projection,
         embedding_norm=model.embedding_norm,
         final_norm=model.norm_first,
         head_tensors=4 if has_transform else 2,
@@ -77,33 +81,12 @@ def _distances(model: Model) -> dict[str, int]:
     }
 
 
-def _keeps_input(model: Model, target: str) -> bool:
-    """Whether the input of a linear layer is kept: for its own weight, or for LoRA's."""
-    finetune = model.finetune
-    if finetune.lora is not None:
-        return target in finetune.lora.targets
-    return finetune.adapters is None
-
-
-def _kept_inputs(model: Model) -> dict[str, bool]:
-    targets = {"qkv": "qkv", "projection": "projection", "cross": "cross_q", "fc1": "fc1"}
-    return {f"keeps_{name}_input": _keeps_input(model, target) for name, target in targets.items()}
-
-
-def _trains_output(model: Model) -> bool:
-    """Whether the last matrix is trained, as a layer of its own or as the embedding."""
-    of_head = ("head.classifier.weight", "head.detector.weight")
-    outputs = ("output_layer.weight",) if model.task_head is None else of_head
-    return next(spec.trained for spec in parameter_specs(model) if spec.name in outputs)
-
-
-def layer_stacks(model: Model, layers: Array, backward_layers: Array, predicts: Array) -> tuple[LayerStack, ...]:
-    """Stacks that `model` has, encoder first. `layers`: layers of the encoder and of the decoder on each stage of each
-    layout, [2, n, s]; `backward_layers`: those of them with a backward pass; `predicts` [n, s]: 1 on the last stage."""
-    stacks, count = [], layers.shape[1]
-    if model.has_mask_decoder:
-        again = (model.mask_decoder_layers - 1) * predicts
-        layers, backward_layers = (x + np.stack([again, np.zeros_like(again)]) for x in (layers, backward_layers))
+def layer_stacks(model: Model, layers: Mapping[str, Array], predicts: Array) -> tuple[LayerStack, ...]:
+    """Stacks that `model` has, encoder first. `layers`: layers by field of `LayerStack`, of the encoder and of the
+    decoder on each stage of each layout, [n, 2, ..., s]; `predicts` [n, s]: 1 on the last stage."""
+    stacks, count = [], len(predicts)
+    lora = model.finetune.lora
+    ranks = [lora.rank if lora is not None and product in lora.targets else 0.0 for product in PRODUCTS]
     for is_decoder, depth in enumerate(model.stacks):
         if depth:
             length = model.label_length if is_decoder else model.sequence_length
@@ -118,11 +101,20 @@ def layer_stacks(model: Model, layers: Array, backward_layers: Array, predicts: 
                 ).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
             }
+            on_stages = {name: values[:, is_decoder] for name, values in layers.items()}
+            if model.has_mask_decoder and not is_decoder:
+                again = (model.mask_decoder_layers - 1) * predicts
+                on_stages = {name: _with_last_layers(values, again) for name, values in on_stages.items()}
             repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
-            stacks.append(
-                LayerStack(layers=layers[is_decoder], backward_layers=backward_layers[is_decoder], **repeated)
-            )
+            stacks.append(LayerStack(**on_stages, lora_ranks=np.tile(ranks, (count, 1)), **repeated))
     return tuple(stacks)
+
+
+def _with_last_layers(values: Array, again: Array) -> Array:
+    """Layers [n, ..., s] with `again` [n, s] uses more of the last one, which is like those beside it."""
+    more = again if values.ndim == 2 else again[:, None]
+    added: Array = values + more * (values > 0)
+    return added
 
 
 def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:
@@ -139,6 +131,8 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         fused_norms=1,
         norm_bytes=0 if compiled else _norm_bytes(model, width, on_cpu),
         ffn_tensors=_ffn_tensors(model, width, compiled),
+        fc2_input_tensors=_fc2_input_tensors(model, compiled),
+        live_ffn_tensors=2 + model.gated if compiled else (2 + model.bias) * (1 + model.gated),
         keeps_products=0,
         # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
         # chunk, all three are there. A bias is added to a copy of the logits.
@@ -222,6 +216,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         shared_score_masks=_distinct_masks(model) if falls and not writes_scores else 0,
         masks_of_rows=model.has_encoder,  # whose rows have padding
         score_bytes=4 + capped + dropped if writes_scores else 0.0,
+        live_score_bytes=(width + 4 if width < 4 else 4.0) + 4 if writes_scores else 0.0,
         cross_score_bytes=4 + dropped if drops else 0.0,
         score_share=float(np.mean(shares)),
         max_score_share=max(shares),
@@ -289,11 +284,15 @@ def _ffn_tensors(model: Model, width: float, compiled: bool) -> float:
     """Number of tensors of the feed-forward width that are kept for the backward pass. A gated layer keeps the gate,
     its activation, the value and their product; compiled, it recomputes the activation, and ReLU keeps a byte of each
     input. `width`: bytes of an activation."""
-    unkept = 0 if _keeps_input(model, "fc2") else 1
     if model.gated:
-        return (3 if compiled else 4) - unkept
+        return 3 if compiled else 4
     if model.activation != "relu":
-        return 2 - unkept
+        return 2
     if compiled:
-        return 1 + 1 / width - unkept
-    return 1 + (model.ffn_dropout > 0) * (1 - unkept)  # ReLU keeps its output, which dropout copies
+        return 1 + 1 / width
+    return 1 + (model.ffn_dropout > 0)  # ReLU keeps its output, which dropout copies
+
+
+def _fc2_input_tensors(model: Model, compiled: bool) -> float:
+    """Number of them that the last product's weight alone needs: not ReLU's output."""
+    return float(model.gated or model.activation != "relu" or compiled or model.ffn_dropout > 0)

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from pretrain.plan.estimate import compute, traffic
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.workload import Array, StepWorkload
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.workload import StepWorkload
 
 _ALIKE = 0.01  # of a step: a fifth of the median error, so that no estimate tells these apart
 
@@ -57,22 +58,18 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
     Not counted: inputs gathered again under sequence parallelism, and the sums of embeddings, of the logits' gradient
     and of weights that several stages hold. A fit that counts them is no nearer to models and stacks that it has not
     seen (docs/plan.md)."""
-    at, stages, recompute, trains = traffic.links(work, c), work.stages, work.step.recompute, work.step.trains
+    at, stages = traffic.links(work, c), work.stages
     forward, backward, recomputed, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
     for stack in work.stacks:
-        passes = compute.layer(work, c, stack)
-        redone = np.select([recompute == 2, recompute == 1], [passes.forward, passes.attention], 0.0)
-        sums = traffic.tensor_bytes(work, stack)
+        passes = compute.layers(work, c, stack)
+        forward += passes.forward
+        backward += passes.backward
+        recomputed += passes.repeated
+        tensor += traffic.tensor_seconds(work, c, at, traffic.layer_bytes(work, stack, gathers_again=False))
         exchanged = traffic.context(work, c, at, stack)
-        repeats = recompute == 2
-        forward += stack.layers * passes.forward[:, None]
-        backward += stack.layers * (trains * passes.backward)[:, None]
-        recomputed += stack.layers * redone[:, None]
-        moved = sums.forward * (1 + repeats) + trains * (sums.backward - sums.repeated)
-        tensor += stack.layers * traffic.tensor_seconds(work, c, at, moved)[:, None]
-        context += stack.layers * (exchanged * traffic.context_passes(work))[:, None]
+        context += exchanged[:, None] * traffic.context_passes(work, stack)
     factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
-    ends = stages.embeds * compute.embedding(work, c)[:, None] + stages.predicts * compute.head(work, c)[:, None]
+    ends = compute.embedding(work, c) + compute.head(work, c)
     forward, backward, recomputed, ends = (factor * part for part in (forward, backward, recomputed, ends))
     sent = np.broadcast_to(traffic.pipeline(work, c, at)[:, None], stages.count.shape)
 

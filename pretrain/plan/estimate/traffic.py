@@ -8,7 +8,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.workload import Array, LayerStack, StepWorkload
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.shapes import LayerStack
+from pretrain.plan.estimate.workload import StepWorkload
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,16 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     )
 
 
+def layer_bytes(work: StepWorkload, stack: LayerStack, gathers_again: bool = True) -> Array:
+    """Bytes of the layers of each stage for a micro-batch, [n, s]. `gathers_again`: count the inputs that are gathered
+    again for the gradients of weights."""
+    one = tensor_bytes(work, stack)
+    repeats = (work.step.recompute == 2)[:, None]
+    forward = (stack.layers + repeats * stack.backward_layers) * one.forward[:, None]
+    backward = stack.backward_layers * (one.backward - one.repeated)[:, None]
+    return forward + backward + gathers_again * stack.trained_layers * one.repeated[:, None]
+
+
 def _distance_table_bytes(work: StepWorkload) -> TensorBytes:
     """Bytes of one layer's linear layers on the rows of a distance table: its gradient is summed for each. Under
     sequence parallelism, ranks take slices of the table, and gather its gradient."""
@@ -129,9 +141,11 @@ def head_bytes(work: StepWorkload) -> TensorBytes:
 
 
 def tensor_seconds(work: StepWorkload, c: Constants, at: Links, moved: Array) -> Array:
-    """Seconds to send `moved` bytes [n] to other tensor ranks, in messages as large as hidden states."""
-    messages = moved / np.maximum(_gathered(work, work.stacks[-1].length, work.model.hidden), 1.0)
-    return c.tensor_exposed * (moved / at.tensor + messages * c.message_s * (work.layout.tensor > 1))
+    """Seconds to send `moved` bytes [n, s] to other tensor ranks, in messages as large as hidden states."""
+    of_message = np.maximum(_gathered(work, work.stacks[-1].length, work.model.hidden), 1.0)
+    message_s = c.message_s * (work.layout.tensor > 1) / of_message
+    seconds: Array = c.tensor_exposed * moved * (1 / at.tensor + message_s)[:, None]
+    return seconds
 
 
 def context_bytes(work: StepWorkload, stack: LayerStack) -> Array:
@@ -143,10 +157,11 @@ def context_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     return positions * features * step.activation_bytes * (ranks - 1) / ranks
 
 
-def context_passes(work: StepWorkload) -> Array:
-    """Exchanges of a layer in a step's micro-batch, [n]: in the forward pass, in the backward pass, and once more where
-    attention or the layer is recomputed."""
-    return np.where(work.step.recompute > 0, 3.0, 1 + work.step.trains)
+def context_passes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Exchanges of the layers of each stage for a micro-batch, [n, s]: in the forward pass, in the backward pass, and
+    once more where attention or the layer is recomputed."""
+    backward = np.where((work.step.recompute == 2)[:, None], stack.backward_layers, stack.with_input_gradient("core"))
+    return stack.layers + backward * np.where(work.step.recompute > 0, 2.0, 1.0)[:, None]
 
 
 def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
@@ -205,16 +220,17 @@ def wire_bytes(work: StepWorkload) -> WireBytes:
 def _model_bytes(work: StepWorkload) -> WireBytes:
     stages, micro_batches = work.stages, work.micro_batches[:, None]
     repeats = (work.step.recompute == 2)[:, None]  # of the forward pass of layers
-    trains = work.step.trains[:, None]
     tensor, context_sent = (np.zeros_like(stages.count) for _ in range(2))
     for stack in work.stacks:
-        one = tensor_bytes(work, stack)
-        tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + trains * one.backward[:, None])
-        context_sent += stack.layers * (context_bytes(work, stack) * context_passes(work))[:, None]
-    of_decoder = decoder_bytes(work)  # recomputed with their layer
-    tensor += stages.predicts * (of_decoder.forward[:, None] * (1 + repeats) + trains * of_decoder.backward[:, None])
-    for ends, end in ((stages.embeds, embedding_bytes(work)), (stages.predicts, head_bytes(work))):
-        tensor += ends * (end.forward[:, None] + trains * end.backward[:, None])
+        tensor += layer_bytes(work, stack)
+        context_sent += context_bytes(work, stack)[:, None] * context_passes(work, stack)
+    of_decoder, last = decoder_bytes(work), work.stacks[-1].backward_layers > 0  # recomputed with their layer
+    tensor += stages.predicts * (of_decoder.forward[:, None] * (1 + repeats) + last * of_decoder.backward[:, None])
+    for ends, has_gradient, end in (
+        (stages.embeds, stages.trains_embedding, embedding_bytes(work)),
+        (stages.predicts, stages.head_input, head_bytes(work)),
+    ):
+        tensor += ends * (end.forward[:, None] + has_gradient * end.backward[:, None])
     per_step, per_micro = replica_bytes(work)
     return WireBytes(
         tensor=micro_batches * tensor,

@@ -19,7 +19,7 @@ from pretrain.layout.names import parse_layout
 from pretrain.model_spec.parameters import num_rank_parameters
 from pretrain.plan.device import device_names, find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
-from pretrain.plan.estimate.compute import head, layer
+from pretrain.plan.estimate.compute import head, layers
 from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
@@ -222,8 +222,8 @@ def test_products_in_8_bits_make_layers_faster_and_logits_as_fast() -> None:
     for precision, kernels in (("bf16", "plain"), ("fp8", "plain"), ("fp8", "compiled")):
         chosen = run.model_copy(update={"precision": precision, "run": run.run.model_copy(update={"kernels": kernels})})
         work = WorkloadBuilder(chosen, H100, 8).build(choices)
-        whole = layer(work, constants(), work.stacks[0])
-        found[precision, kernels] = whole.forward[0] + whole.backward[0], head(work, constants())[0]
+        whole = layers(work, constants(), work.stacks[0])
+        found[precision, kernels] = whole.forward[0, 0] + whole.backward[0, 0], head(work, constants())[0, 0]
     of_layer, of_head = zip(*found.values(), strict=True)
     assert 0.5 * of_layer[0] < of_layer[2] < of_layer[1] < 0.9 * of_layer[0]
     assert len(set(of_head)) == 1

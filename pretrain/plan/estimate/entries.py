@@ -1,0 +1,28 @@
+"""Dataclasses of arrays with one entry for each layout."""
+
+from dataclasses import fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Entries:
+    """Base of dataclasses whose fields are float64 arrays, or dataclasses of this kind, with one entry per layout."""
+
+    @classmethod
+    def repeat(cls, count: int, **values: Any) -> Self:
+        """`count` entries. Each value is a number, which all entries share, or has one for each of them."""
+        return cls(**{name: np.full(count, value, np.float64) for name, value in values.items()})
+
+    def take(self, chosen: Any) -> Self:
+        """Entries that an index or a mask chooses."""
+        return type(self)(**{f.name: _take(getattr(self, f.name), chosen) for f in fields(self)})  # type: ignore[arg-type]
+
+
+def _take(value: Any, chosen: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_take(one, chosen) for one in value)
+    return value.take(chosen) if isinstance(value, Entries) else value[chosen]

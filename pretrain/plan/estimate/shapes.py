@@ -1,0 +1,231 @@
+"""What a model's parts and the kernels that run them give to the workload of a step (`workload.py`)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.model_spec.gradients import PRODUCTS
+from pretrain.plan.estimate.entries import Array, Entries
+
+KERNELS = ("unfused", "unfused-fusedsoftmax", "flash1", "flash2", "cudnn")
+"""Attention kernels: scores in memory, by plain or by fused operations; FlashAttention 1 and 2; NVIDIA's cuDNN."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShapes(Entries):
+    """Widths and parts of a model, [n]."""
+
+    hidden: Array
+    ffn: Array
+    gated: Array
+    """1 if the feed-forward layer multiplies two projections"""
+    heads: Array
+    kv_heads: Array
+    head_dim: Array
+    embedding_dim: Array
+    """width of what is multiplied with the embedding of the vocabulary"""
+    vocabulary: Array
+    """rows of the embedding, padded"""
+    answers: Array
+    """numbers that a task head makes for each position, on every tensor rank; 0: the head makes logits"""
+    label_length: Array
+    """positions of a sequence that have a label"""
+    rotary: Array
+    distance_rows: Array
+    """rows of the distance tables that queries and probabilities, or queries and keys, are multiplied with"""
+    kept_distance_rows: Array
+    """rows of them whose products each query keeps"""
+    distance_linears: Array
+    """linear layers that each layer applies to the rows of a distance table; 0: none"""
+    distance_features: Array
+    """outputs of all of these for each row"""
+    bias_copies: Array
+    """width of what is copied of each position's queries, keys and values to add a bias"""
+    decoder_uses: Array
+    """uses of the last layer before tokens are predicted, which each read the states of the layer before it, too; 0:
+    the last layer is like others"""
+    biased_queries: Array
+    """sums of queries and a bias, in place of queries: for keys, for distances, for segments; 0: queries are as they
+    are"""
+    qk_norm: Array
+    """1 if queries and keys are normalized"""
+    layer_norms: Array
+    """norms of a layer, without the one of cross-attention"""
+    adapter_dim: Array
+    """width between the two matrices of each adapter; 0: none"""
+    trains_output: Array
+    """1 if the matrix that makes logits or answers is trained"""
+    trains_transform: Array
+    """1 if the matrix between the last layer and the logits is trained"""
+    trains_embedding_projection: Array
+    """1 if the matrix between the embedding and the first layer is trained"""
+    embedding_norm: Array
+    """1 if embeddings are normalized"""
+    final_norm: Array
+    """1 if each stack ends with a norm"""
+    head_tensors: Array
+    """number of tensors of the hidden width between the last layer and the logits"""
+    head_transform: Array
+    """1 if a matrix lies between the last layer and the logits"""
+    embedding_projection: Array
+    """1 if a matrix lies between the embedding and the first layer"""
+    convolution: Array
+    """1 if a convolution over three positions is beside the first layer"""
+    embedding_lookups: Array
+    """tables of the vocabulary that a token is looked up in, and whose rows are added"""
+    shared_layers: Array
+    """1 if the layers of a stack share their weights"""
+    ties_output: Array
+    """1 if the embedding of the vocabulary makes the logits, too"""
+
+    @property
+    def query_dim(self) -> Array:
+        """Width of all queries of a position."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_dim(self) -> Array:
+        """Width of all keys of a position, and of all values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def grouped(self) -> NDArray[np.bool_]:
+        """Whether several queries share a key."""
+        return self.kv_heads < self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerStack(Entries):
+    """Identical layers: those of an encoder, or of a decoder."""
+
+    layers: Array
+    """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
+    backward_layers: Array
+    """layers among them with a backward pass: the others lie below everything that is trained, [n, s]"""
+    input_gradients: Array
+    """layers among them in which the input of each product has a gradient, [n, PRODUCTS, s]"""
+    weight_gradients: Array
+    """layers among them in which each product's own weight has a gradient, [n, PRODUCTS, s]"""
+    lora_ranks: Array
+    """rank of the update beside each product's weight; 0: none, [n, PRODUCTS]"""
+    length: Array
+    """positions of a sequence, [n]"""
+    memory: Array
+    """positions before each sequence whose keys and values its layers make again, [n]"""
+    keys: Array
+    """keys that a query sees, averaged over positions and layers, [n]"""
+    distances: Array
+    """distances that scores have a term for; 0: they have none, [n]"""
+    computed_keys: Array
+    """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
+    encoder_length: Array
+    """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
+
+    @property
+    def key_length(self) -> Array:
+        """Positions that have keys: those of a sequence, and of the memory before it."""
+        return self.length + self.memory
+
+    @property
+    def trained_layers(self) -> Array:
+        """Layers whose matrices are trained, [n, s]."""
+        return self.with_weight_gradient("qkv")
+
+    def with_input_gradient(self, product: str) -> Array:
+        """Layers in which the input of `product` has a gradient, [n, s]."""
+        of_product: Array = self.input_gradients[:, PRODUCTS.index(product)]
+        return of_product
+
+    def with_weight_gradient(self, product: str) -> Array:
+        """Layers in which the weight of `product` has a gradient, [n, s]."""
+        of_product: Array = self.weight_gradients[:, PRODUCTS.index(product)]
+        return of_product
+
+    def lora_rank(self, product: str) -> Array:
+        """Rank of the update of `product`, [n]."""
+        rank: Array = self.lora_ranks[:, PRODUCTS.index(product)]
+        return rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShapes(Entries):
+    """What attention keeps for its backward pass besides queries, keys, values and its output, [n]."""
+
+    key_copies: Array
+    """copies of keys and values, averaged over layers"""
+    score_biases: Array
+    """1 where scores have distance biases, and are not written out: the kernel keeps a bias for every score"""
+    shared_score_masks: Array
+    """masks with these biases, of all heads and one row, that the layers of a rank share; 0: each layer keeps its own,
+    for every row"""
+    masks_of_rows: Array
+    """1 where each row of each micro-batch has shared masks of its own"""
+    score_bytes: Array
+    """bytes of each score of a head where scores are written out; 0: the kernel keeps none"""
+    live_score_bytes: Array
+    """bytes of each score of a head in the forward pass, where scores are written out; 0: the kernel has none"""
+    cross_score_bytes: Array
+    """bytes of each score of cross-attention, where scores are written out; 0: none"""
+    score_share: Array
+    """share of the keys whose scores are written out, averaged over layers"""
+    max_score_share: Array
+    """share of the keys whose scores are written out, in the layer with the most"""
+    row_pair_bytes: Array
+    """bytes of each pair of a query and a key, in each row of a micro-batch and for all heads"""
+    pair_bytes: Array
+    """bytes of each pair of query and key that has a score, for all heads and rows together"""
+    score_gradient_bytes: Array
+    """bytes of each score that the backward pass of a softmax takes, in models of a vocabulary small enough that the
+    loss takes less"""
+    freed_score_bytes: Array
+    """bytes of `score_bytes` that are free by then"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelShapes(Entries):
+    """What the kernels of a software stack keep in memory, [n]."""
+
+    attention: Array
+    """index into KERNELS"""
+    fused_norms: Array
+    """1 if a norm is one kernel, 0 if it is written in several operations"""
+    norm_bytes: Array
+    """bytes that a norm keeps for each element besides its input"""
+    ffn_tensors: Array
+    """number of tensors of the feed-forward width that are kept for the backward pass"""
+    fc2_input_tensors: Array
+    """number of them that are kept for the weight of the last product alone"""
+    live_ffn_tensors: Array
+    """number of tensors of that width that are there at once in the forward pass"""
+    keeps_products: Array
+    """1 where selective recomputation keeps only every second matrix product and attention's output"""
+    logit_bytes: Array
+    """peak bytes for each position and vocabulary entry, where all positions are one chunk"""
+    saved_logit_bytes: Array
+    """the part of them that is saved for the backward pass"""
+    chunk_logit_bytes: Array
+    """the same, for the positions of one chunk of several"""
+    sampled_share: Array
+    """share of positions at which a token is sampled"""
+    head_gradient_bytes: Array
+    """bytes of each value of the gradient of the head's weight, beside the gradient of all logits; 0: not counted"""
+    logits_sharded: Array
+    """1 if tensor ranks share the logits of a position"""
+    logit_positions: Array
+    """positions whose logits a rank holds at a time; if not all, it accumulates the gradient of the head in chunks"""
+    angle_bytes: Array
+    """bytes of a cosine or sine that is kept"""
+    dropout_bytes: Array
+    """bytes of the dropout mask for each element of the hidden states"""
+    ffn_dropout_bytes: Array
+    """bytes of the dropout mask for each feature between the matrices of a feed-forward layer"""
+    lora_dropout_bytes: Array
+    """bytes of the dropped inputs of low-rank updates and their masks, for each position: inputs that tensor ranks
+    replicate, or split by position"""
+    lora_split_dropout_bytes: Array
+    """the same, of inputs whose features tensor ranks split"""
+    lora_cross_dropout_bytes: Array
+    """the same, of inputs of attention to an encoder"""
+    rounding_bytes: Array
+    """bytes read and written to round each element to 8 bits; 0 where other work does it in passing"""

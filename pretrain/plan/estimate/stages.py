@@ -1,0 +1,137 @@
+"""Parameters, layers and gradients of a model by pipeline stage."""
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.gradients import PRODUCTS, model_gradients
+from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.model_spec.split import chunk_layers
+from pretrain.plan.estimate.entries import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageGroups:
+    """Stages of a pipeline, grouped by kind: [s]."""
+
+    count: Array
+    layers: Array
+    """layers of the encoder and of the decoder, [2, s]"""
+    backward_layers: Array
+    """layers among them with a backward pass, [2, s]"""
+    input_gradients: Array
+    """layers among them in which the input of each product has a gradient, [2, PRODUCTS, s]"""
+    weight_gradients: Array
+    """layers among them in which the weight of each product has a gradient, [2, PRODUCTS, s]"""
+    sharded: Array
+    """parameters that tensor ranks split"""
+    replicated: Array
+    """parameters that every tensor rank holds"""
+    sharded_trained: Array
+    """trained ones of `sharded`"""
+    replicated_trained: Array
+    """trained ones of `replicated`"""
+    embeds: Array
+    trains_embedding: Array
+    predicts: Array
+    head_input: Array
+    position: Array
+    """index of the stage, from 0"""
+    summed: Array
+    """`StageShapes.summed_parameters`"""
+
+
+class ParametersByDepth:
+    """Parameters of a model by depth, summed once."""
+
+    def __init__(self, config: RunConfig, left_out: Container[str] = (), frozen: bool = False) -> None:
+        """`left_out`: names of parameters that another model has, too. `frozen`: whether none is trained."""
+        self.model = config.model
+        depths = sum(self.model.stacks) + 2
+        self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
+        self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
+        """shared parameters by name: the parameter, and the depths of its uses after the first"""
+        specs = parameter_specs(self.model)
+        if frozen:
+            specs = [replace(spec, trained=False) for spec in specs]
+        by_name = {spec.name: spec for spec in specs}
+        self.trains_embedding = by_name[WORD_EMBEDDINGS].trained
+        self.first_trained = min((spec.depth for spec in specs if spec.trained), default=depths)
+        self.gradients = model_gradients(self.model, specs)
+        layers = self.gradients.layers
+        self._inputs, self._weights = (
+            np.array([[product in products for products in of_layers] for product in PRODUCTS], dtype=float)
+            for of_layers in ([layer.inputs for layer in layers], [layer.weights for layer in layers])
+        )
+        """1 for each product and layer that has a gradient of its input on one stage, and of its weight"""
+        # megatron-core's linear layers compute the former with the latter, whether or not anything reads it.
+        self._inputs = np.maximum(self._inputs, self._weights)
+        for spec in specs:
+            if spec.alias_of is not None:
+                self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
+            elif spec.name not in left_out:
+                (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
+                if spec.trained:
+                    (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
+
+    def stages(self, pipeline: int, virtual: int) -> StageGroups:
+        """Stages of a legal pipeline."""
+        ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
+        layer_depths = np.arange(1, ends[-1] + 1)
+        of_chunk = np.searchsorted(ends, layer_depths)
+        of_stage = of_chunk % pipeline  # stage of each layer
+        # What another chunk sent has a gradient, whether or not a parameter needs it.
+        is_trained = self.first_trained < len(self.sharded)
+        sends_back = (of_chunk > 0) & is_trained
+        backward = (layer_depths >= self.first_trained) | sends_back
+        inputs = np.maximum(self._inputs, sends_back)
+        of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
+        sharded, replicated, sharded_trained, replicated_trained = (
+            np.bincount(of_depth, values, pipeline).astype(float)
+            for values in (self.sharded, self.replicated, self.sharded_trained, self.replicated_trained)
+        )
+        summed = np.zeros(pipeline)
+        for original, depths in self.copies.values():
+            first = of_depth[original.depth]
+            elsewhere = np.unique(of_depth[list(depths)])
+            elsewhere = elsewhere[elsewhere != first]
+            (sharded if any(original.axes) else replicated)[elsewhere] += original.size
+            if not original.trained:
+                continue
+            (sharded_trained if any(original.axes) else replicated_trained)[elsewhere] += original.size
+            holders = 1 + len(elsewhere)
+            summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
+        encoder = self.model.stacks[0]
+        on_stage = np.eye(pipeline)[of_stage]
+
+        def by_stage(of_layers: Array) -> Array:
+            """Sums over layers, [..., layers], of each stack and stage: [2, ..., s]."""
+            parts = slice(None, encoder), slice(encoder, None)
+            return np.stack([of_layers[..., part] @ on_stage[part] for part in parts])
+
+        groups = {
+            "count": np.ones(pipeline),
+            "layers": by_stage(np.ones(len(of_stage))),
+            "backward_layers": by_stage(backward.astype(float)),
+            "input_gradients": by_stage(inputs),
+            "weight_gradients": by_stage(self._weights),
+            "sharded": sharded,
+            "replicated": replicated,
+            "sharded_trained": sharded_trained,
+            "replicated_trained": replicated_trained,
+            "embeds": np.eye(pipeline)[0],
+            "trains_embedding": np.eye(pipeline)[0] * (self.first_trained == 0),
+            "predicts": np.eye(pipeline)[-1],
+            "head_input": np.eye(pipeline)[-1] * (is_trained if of_chunk[-1] else self.gradients.head_input),
+            "position": np.arange(pipeline, dtype=np.float64),
+            "summed": summed,
+        }
+        differ = self.model.is_encoder_decoder or (self._weights != self._weights[:, :1]).any()
+        if differ or pipeline <= 3:
+            return StageGroups(**groups)
+        first_middle_last = [0, 1, pipeline - 1]  # stages between the ends are alike
+        groups = {name: values[..., first_middle_last] for name, values in groups.items()}
+        return StageGroups(**groups | {"count": np.array([1.0, pipeline - 2.0, 1.0])})

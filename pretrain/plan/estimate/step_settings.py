@@ -1,0 +1,129 @@
+"""Where and how a model trains, for the workload of a step (`workload.py`): pipeline stages, layout, batch, precision,
+devices."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.plan.estimate.entries import Array, Entries
+
+GENERATIONS = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageShapes(Entries):
+    """Pipeline stages by kind (first, middle, last), [n, s]."""
+
+    count: Array
+    """number of stages of each kind"""
+    sharded_parameters: Array
+    """parameters of one such stage that tensor ranks split"""
+    replicated_parameters: Array
+    """parameters of one such stage that every tensor rank holds"""
+    sharded_trained: Array
+    """trained ones of `sharded_parameters`"""
+    replicated_trained: Array
+    """trained ones of `replicated_parameters`"""
+    embeds: Array
+    """1 on stages with the embedding"""
+    trains_embedding: Array
+    """1 on stages with the embedding, or a norm of it, if it is trained"""
+    predicts: Array
+    """1 on stages with the head and the loss"""
+    head_input: Array
+    """1 on stages with the head, if its input has a gradient"""
+    position: Array
+    """index of the stage, from 0"""
+    summed_parameters: Array
+    """trained parameters that tensor ranks split and other stages hold too, such as a tied embedding; each counts
+    2 (m - 1) / m times where m stages hold it, as in an all-reduce"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutSizes(Entries):
+    """Numbers of ranks along each axis of a layout, and how they share a training state, [n]."""
+
+    tensor: Array
+    sequence: Array
+    """1 under sequence parallelism"""
+    context: Array
+    pipeline: Array
+    virtual: Array
+    data: Array
+    zero: Array
+    """ZeRO stage"""
+    deepspeed: Array
+    """1 if DeepSpeed shares the training state"""
+
+    @property
+    def world(self) -> Array:
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
+    def replicas(self) -> Array:
+        """Ranks that hold the same weights."""
+        return self.context * self.data
+
+    @property
+    def sequence_slices(self) -> Array:
+        """Slices of a sequence's hidden states outside of matrix products: sequence parallelism."""
+        return np.where(self.sequence > 0, self.tensor, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings(Entries):
+    """Batch, recomputation and precision of a step, [n]."""
+
+    sequences: Array
+    """sequences of the global batch"""
+    micro_sequences: Array
+    """sequences of a micro-batch"""
+    recompute: Array
+    """index into RECOMPUTE"""
+    trains: Array
+    """1 if the model has a backward pass, 0 if it is a frozen teacher"""
+    activation_bytes: Array
+    """bytes of each activation and weight that the model computes with"""
+    weight_bytes: Array
+    """bytes of weights that a rank holds for each parameter of its stage"""
+    gradient_bytes: Array
+    """bytes of gradients that a rank holds for each parameter of its stage"""
+    optimizer_bytes: Array
+    """bytes of optimizer states that a rank holds for each parameter of its stage"""
+    fp8: Array
+    """1 if the matrix products of layers are in fp8"""
+    exchanged_gradient_bytes: Array
+    """bytes of each gradient element that ranks with the same weights exchange"""
+    sums_everywhere: Array
+    """1 if ZeRO 1 or 2 sums gradients on all ranks (all-reduce), 0 if on the rank that owns each (reduce-scatter)"""
+    weight_gathers: Array
+    """times that ZeRO 3 gathers the weights of a layer for a micro-batch, and a tied embedding once more for logits"""
+    bucket_bytes: Array
+    """bytes of buckets of gradients that are always there"""
+    bucket_copy_bytes: Array
+    """bytes of other buckets, and of copies of one that is exchanged, in the backward pass of layers"""
+    table_copies: Array
+    """bytes, for each value of the embedding of the vocabulary, of what is held at the end of its backward pass; 0: not
+    counted"""
+    build_bytes: Array
+    """bytes that a rank holds for each parameter of its stage while the model is built; 0: no more than later"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpeeds(Entries):
+    """Speeds of one device and of its links, [n]."""
+
+    generation: Array
+    """index into GENERATIONS"""
+    peak_flops: Array
+    """peak of matrix products in 16 bits, or in fp32 if the model computes in fp32"""
+    memory_bytes_per_s: Array
+    processors: Array
+    """processors that work on tiles of a matrix product at the same time"""
+    link_bytes_per_s: Array
+    """speed of one device to others of its node, one way"""
+    network_bytes_per_s: Array
+    """speed of one device to other nodes, one way"""
+    per_node: Array
+    """devices of a node"""
