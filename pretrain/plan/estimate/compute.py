@@ -41,7 +41,8 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of the layers of `stack` on one rank of each stage."""
     model, layout, step = work.model, work.layout, work.step
     crosses = stack.encoder_length > 0
-    products = {name: (product, np.ones_like(step.fp8)) for name, product in layer_products(work, stack).items()}
+    always = np.ones(len(step.fp8))
+    products = {name: (product, always) for name, product in layer_products(work, stack).items()}
     if crosses.any():
         products |= {name: (product, 1.0 * crosses) for name, product in cross_products(work, stack).items()}
     forward, backward = np.zeros_like(model.hidden), np.zeros_like(stack.layers)

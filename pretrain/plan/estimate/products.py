@@ -46,8 +46,8 @@ def decoder_products(work: StepWorkload) -> list[Product]:
 def decoder_gradients(work: StepWorkload) -> tuple[Array, Array]:
     """1 on stages where these have a gradient of their input, and of their weight, [n, s]: as in the last layer."""
     last = work.stacks[-1]
-    inputs, weights = (found("qkv") > 0 for found in (last.with_input_gradient, last.with_weight_gradient))
-    return 1.0 * inputs, 1.0 * weights
+    inputs, weights = last.with_input_gradient("qkv"), last.with_weight_gradient("qkv")
+    return np.where(inputs > 0, 1.0, 0.0), np.where(weights > 0, 1.0, 0.0)
 
 
 def convolution_product(work: StepWorkload) -> Product:

@@ -91,7 +91,9 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, gathers_again: bool = Tru
     repeats = (work.step.recompute == 2)[:, None]
     forward = (stack.layers + repeats * stack.backward_layers) * one.forward[:, None]
     backward = stack.backward_layers * (one.backward - one.repeated)[:, None]
-    return forward + backward + gathers_again * stack.trained_layers * one.repeated[:, None]
+    again = gathers_again * stack.trained_layers * one.repeated[:, None]
+    total: Array = forward + backward + again
+    return total
 
 
 def _distance_table_bytes(work: StepWorkload) -> TensorBytes:
@@ -161,7 +163,8 @@ def context_passes(work: StepWorkload, stack: LayerStack) -> Array:
     """Exchanges of the layers of each stage for a micro-batch, [n, s]: in the forward pass, in the backward pass, and
     once more where attention or the layer is recomputed."""
     backward = np.where((work.step.recompute == 2)[:, None], stack.backward_layers, stack.with_input_gradient("core"))
-    return stack.layers + backward * np.where(work.step.recompute > 0, 2.0, 1.0)[:, None]
+    exchanges: Array = stack.layers + backward * np.where(work.step.recompute > 0, 2.0, 1.0)[:, None]
+    return exchanges
 
 
 def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
