@@ -11,10 +11,16 @@ from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.gradients import PRODUCTS
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.entries import Array
-from pretrain.plan.estimate.shapes import KERNELS, AttentionShapes, KernelShapes, LayerStack, ModelShapes
+from pretrain.plan.estimate.shapes import (
+    KERNELS,
+    AttentionShapes,
+    KernelShapes,
+    LayerStack,
+    ModelShapes,
+    of_every_product,
+)
 from pretrain.plan.estimate.step_settings import (
     GENERATIONS,
     RECOMPUTE,
@@ -90,7 +96,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
     hidden, heads, kv_heads, ffn = number("hidden"), number("heads"), number("kv_heads"), number("ffn")
     gated, vocabulary, length = number("gated"), number("vocab"), number("seq")
     stages, layers = _stages(number)
-    every_product = np.repeat(layers[:, None], len(PRODUCTS), axis=1)
+    every_product = of_every_product(layers)
     fused_norms = np.array([float(_fuses_norms(line)) for line in lines])
     logit_bytes = np.select([stack == name for name in _LOGIT_BYTES], list(_LOGIT_BYTES.values()), 12.0)
     states = np.array([_state(line) for line in lines])
@@ -137,7 +143,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 backward_layers=layers,
                 input_gradients=every_product,
                 weight_gradients=every_product,
-                lora_ranks=np.zeros((count, len(PRODUCTS))),
+                lora_ranks=np.zeros_like(every_product[:, :, 0]),
                 length=length,
                 keys=length / 2,
                 computed_keys=length / 2,

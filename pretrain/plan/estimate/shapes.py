@@ -148,6 +148,11 @@ class LayerStack(Entries):
         return rank
 
 
+def of_every_product(layers: Array) -> Array:
+    """Gradients of products where all have one: `layers` [n, s] for each, [n, PRODUCTS, s]."""
+    return np.repeat(layers[:, None], len(PRODUCTS), axis=1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionShapes(Entries):
     """What attention keeps for its backward pass besides queries, keys, values and its output, [n]."""
