@@ -59,14 +59,14 @@ class TrainingFlops:
         self._of_position = [0.0, 0.0]
         """multiply-adds of all passes for each position of the encoder and of the decoder (or of the only stack)"""
         self._of_encoder_position = 0.0
-        """those for each of the encoder's positions that decoder layers read"""
+        """multiply-adds for each of the encoder's positions that decoder layers read"""
         self._of_cross_pair = 0.0
         self._of_pair: list[dict[PatternSettings, float]] = [{}, {}]
-        """those for each pair of a query and a key, in all layers of a stack with one pattern"""
+        """multiply-adds for each pair of a query and a key, in all layers of a stack with one pattern"""
         self._of_distance = [0.0, 0.0]
-        """those for each pair of a query and a vector of distances, in all layers of a stack"""
+        """multiply-adds for each pair of a query and a vector of distances, in all layers of a stack"""
         self._of_memory = 0.0
-        """those of the keys and values of a row's memory"""
+        """multiply-adds of the keys and values of a row's memory"""
         scores, depth = 2 * model.heads * model.dim_per_head, 0
         for stack, layers in enumerate(model.stacks):
             for number in range(layers):

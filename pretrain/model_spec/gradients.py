@@ -47,7 +47,7 @@ class ModelGradients:
     """Gradients of a model on one pipeline stage. The input of a later stage has one if anything is trained."""
 
     layers: tuple[LayerGradients, ...]
-    """those of each layer, encoder layers first"""
+    """gradients of each layer, encoder layers first"""
     has_embedding: bool
     """whether the sum of embeddings has a gradient"""
     embedding_projection: bool

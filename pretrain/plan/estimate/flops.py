@@ -101,7 +101,7 @@ class _AttentionFlops:
     forward: Array
     backward: Array
     of_distances: Array
-    """those of the gradients of what is made of distances"""
+    """operations of the gradients of what is made of distances"""
 
 
 def _attention(work: StepWorkload, stack: LayerStack) -> _AttentionFlops:
