@@ -42,10 +42,10 @@ class TrainingFlops:
     model FLOPs, independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers
     of an encoder-decoder, and its output layer, count once per position that they process. Vectors of distances
     (Shaw's, DeBERTa's) count as additional keys; Transformer-XL's, which add nothing to values, as half of one each.
-    Shared layers count each time they are computed. Factorized embeddings count with their own width in place of
-    `hidden`, and so do their projections. The mask decoder counts as its uses of the last layer, whose keys and values
-    are those of one use, a convolution as three products of hidden * hidden. Keys and values of memory, made again in
-    each step, count too; memory has no gradient.
+    Shared layers count each time they are computed, and a source encoder's as the encoder's. Factorized embeddings
+    count with their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of
+    the last layer, whose keys and values are those of one use, a convolution as three products of hidden * hidden. Keys
+    and values of memory, made again in each step, count too; memory has no gradient.
 
     Where a part is trained (`finetune`), the product that gives a weight's gradient counts for trained weights alone,
     and the one that gives an input's gradient where something below is trained. LoRA's matrices and adapters count as
@@ -68,22 +68,24 @@ class TrainingFlops:
         self._of_memory = 0.0
         """multiply-adds of the keys and values of a row's memory"""
         scores, depth = 2 * model.heads * model.dim_per_head, 0
+        source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
+        every = [(0, number, gradients.source_layer) for number in range(source_layers)]
         for stack, layers in enumerate(model.stacks):
-            for number in range(layers):
-                gradient = gradients.layers[depth]
-                depth += 1
-                passes = 1 + 2 * ("core" in gradient.inputs)
-                pattern = model.attention.of_layer(number)
-                pairs = self._of_pair[stack]
-                pairs[pattern] = pairs.get(pattern, 0.0) + passes * scores
-                self._of_distance[stack] += passes * scores
-                keys = 2 * model.num_kv_heads * model.dim_per_head
-                self._of_memory += model.memory_length * model.hidden * keys * (1 + ("qkv" in gradient.weights))
-                crosses = bool(stack) and model.is_encoder_decoder
-                self._of_position[stack] += self._layer(gradient, crosses)
-                if crosses:
-                    self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
-                    self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
+            every += [(stack, number, gradients.layers[depth + number]) for number in range(layers)]
+            depth += layers
+        for stack, number, gradient in every:
+            passes = 1 + 2 * ("core" in gradient.inputs)
+            pattern = model.attention.of_layer(number)
+            pairs = self._of_pair[stack]
+            pairs[pattern] = pairs.get(pattern, 0.0) + passes * scores
+            self._of_distance[stack] += passes * scores
+            keys = 2 * model.num_kv_heads * model.dim_per_head
+            self._of_memory += model.memory_length * model.hidden * keys * (1 + ("qkv" in gradient.weights))
+            crosses = bool(stack) and model.is_encoder_decoder
+            self._of_position[stack] += self._layer(gradient, crosses)
+            if crosses:
+                self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
+                self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
         self._decoder = self._mask_decoder(gradients)
         self._head = self._of_head(gradients)
         self._embedding = 0.0

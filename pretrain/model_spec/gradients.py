@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pretrain.config.model import Model
-from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.modules import SOURCE_ENCODER, parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 
 _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
@@ -48,6 +48,8 @@ class ModelGradients:
 
     layers: tuple[LayerGradients, ...]
     """gradients of each layer, encoder layers first"""
+    source_layer: LayerGradients
+    """gradients of each layer of a source encoder"""
     has_embedding: bool
     """whether the sum of embeddings has a gradient"""
     embedding_projection: bool
@@ -82,8 +84,13 @@ def model_gradients(model: Model, specs: Sequence[ParameterSpec] | None = None) 
             layers.append(gradients)
         if count and not stack:
             encoder_flows = flows
+    source = [name for name in names if name.startswith(SOURCE_ENCODER)]
     return ModelGradients(
         layers=tuple(layers),
+        source_layer=LayerGradients(
+            inputs=frozenset(PRODUCTS if source else ()),
+            weights=frozenset(PRODUCTS if any("linear_qkv.weight" in name for name in source) else ()),
+        ),
         has_embedding=has_embedding,
         embedding_projection=any(".projection.weight" in name for name in trained.get(0, ())),
         head_input=flows,
