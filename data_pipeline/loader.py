@@ -73,8 +73,10 @@ class SampleStream:
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
         self.lanes = lanes
+        # Some samples are of more than one reading of a split, which lanes share (`PermutedSamples`).
+        self._readings = getattr(self.samples[0], "readings", 1)
         if lanes:
-            self.num_samples = [_in_lanes(self.num_samples, lanes)]
+            self.num_samples = [_in_lanes(self.num_samples, lanes, self._readings)]
         """Samples per epoch of each source."""
         identities = [dataset.identity for dataset in self.datasets]
         settings = self.recipe.settings
@@ -152,7 +154,9 @@ class SampleStream:
         epoch, offset = np.divmod(index, samples_of[source])
         if self.lanes:
             row, turn = offset % self.lanes, offset // self.lanes
-            return np.stack([source, epoch, row * (self.num_samples[0] // self.lanes) + turn], axis=1)
+            reading, lane = np.divmod(row, self.lanes // self._readings)
+            number = reading * self._of_reading + lane * (self.num_samples[0] // self.lanes) + turn
+            return np.stack([source, epoch, number], axis=1)
         number = np.empty_like(offset)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
         present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # np.unique is slow for a block
@@ -160,6 +164,11 @@ class SampleStream:
             rows = np.flatnonzero(turn == e * len(samples_of) + s)
             number[rows] = permute(offset[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
+
+    @property
+    def _of_reading(self) -> int:
+        """Samples of one reading of the only source."""
+        return self.samples[0].count // self._readings
 
     def token_spans(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens that the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream,
@@ -182,7 +191,8 @@ class SampleStream:
         if self.lanes:
             of_lane = self.num_samples[0] // self.lanes
             rows = self.samples[0].rows(self._seed, mine)
-            before = mine[:, 2] % of_lane * self.recipe.sequence_length
+            advance = getattr(self.recipe, "advance", self.recipe.sequence_length)
+            before = mine[:, 2] % self._of_reading % of_lane * advance
             return batch_of(replace(rows, before=before), ids, self.cursor(start + count))
         if len(self.samples) == 1:
             return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
@@ -294,17 +304,22 @@ def load(
     return _prefetched(lambda span: stream.batch(*span, data_rank, data_world), spans, workers, max(prefetch, workers))
 
 
-def _in_lanes(counts: Sequence[int], lanes: int) -> int:
-    """Samples of an epoch of the only source, of which each lane has as many."""
+def _in_lanes(counts: Sequence[int], lanes: int, readings: int) -> int:
+    """Samples of an epoch of the only source, of which each lane has as many, of one of its `readings`."""
     if len(counts) != 1:
         raise DataError(
             "Rows that continue each other are read from one dataset: choose one, or mix them in its build."
+        )
+    if lanes % readings:
+        raise DataError(
+            f"Text that is read from both ends needs an even number of rows that continue each other, and there are "
+            f"{lanes}: change batch.sequences, or turn objective.bi_data off."
         )
     if counts[0] < lanes:
         raise DataError(
             f"{counts[0]} samples are too few for {lanes} rows that continue each other: add text, or use fewer rows."
         )
-    return counts[0] // lanes * lanes
+    return counts[0] // readings // (lanes // readings) * lanes
 
 
 def _recipe_of(recipe: Recipe | int, dataset: DataSource) -> Recipe:

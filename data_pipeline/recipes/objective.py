@@ -128,6 +128,10 @@ class Objective(StrictSettings):
         its family (None: that of the shape), whether it distinguishes segments, and whether its rows may be packed."""
         return self
 
+    def advance(self, sequence_length: int) -> int:
+        """Positions of a row that lie before the row that continues it."""
+        return sequence_length
+
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """Tokens of text in a sample: as many as fit into `sequence_length` positions with the input's special tokens,
         or, with `decoder_only`, with the target too. Raises DataError for a length that is too short for text."""

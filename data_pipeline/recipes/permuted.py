@@ -67,6 +67,10 @@ class Permuted(Objective):
         self._enough(text // 2 - _AROUND, sequence_length)
         return text
 
+    def advance(self, sequence_length: int) -> int:
+        """See `Objective`: the first half of the text."""
+        return self.text_tokens(sequence_length) // 2
+
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> PermutedRecipe:
@@ -81,6 +85,11 @@ class PermutedRecipe(EncoderRecipe):
 
     objective: Permuted
     half: int
+
+    @property
+    def advance(self) -> int:
+        """See `Permuted.advance`."""
+        return self.half
 
     def samples(self, dataset: Dataset, split: SplitName) -> PermutedSamples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
@@ -102,6 +111,11 @@ class PermutedSamples:
     count: int
     num_skipped: int = 0
 
+    @property
+    def readings(self) -> int:
+        """How many times the split is read, each time as many samples."""
+        return 2 if self.recipe.objective.bi_data else 1
+
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The text of each, and its queries."""
         made = [self._row(sample, generator(seed, sample)) for sample in ids]
@@ -120,7 +134,7 @@ class PermutedSamples:
 
     def _start(self, sample: Ids) -> tuple[int, bool]:
         """Where a sample's window begins, and whether the split is read backwards."""
-        forward = self.count // 2 if self.recipe.objective.bi_data else self.count
+        forward = self.count // self.readings
         number, backward = int(sample[2]) % forward, int(sample[2]) >= forward
         return number * self.recipe.half, backward
 

@@ -161,7 +161,8 @@ class AttentionCase:
     def distances(self) -> Tensor:
         """Distances of keys from their queries: [Q, K], or [B, 1, Q, K] where they depend on the row."""
         if self.places is not None and self.places.positions_BK is not None:
-            return (self.places.positions_BK[:, None, :] - self.places.positions_BK[:, :, None])[:, None]
+            positions_BK = self.places.positions_BK
+            return (positions_BK[:, None, :] - positions_BK[:, -self.queries :, None])[:, None]
         key_K = torch.arange(self.keys, device=self.device)
         if self.positions_BQ is not None:
             return (key_K - self.positions_BQ[:, :, None])[:, None]
@@ -190,7 +191,10 @@ class AttentionCase:
             attends = self.heads.mask(self.queries, self.keys, self.device)
         order_BK = None if self.places is None else self.places.order_BK
         if order_BK is not None:
-            before = (order_BK[:, None, :] <= order_BK[:, :, None]) & (order_BK % 2 == 0)[:, None, :]
+            before = (order_BK[:, None, :] <= order_BK[:, -self.queries :, None]) & (order_BK % 2 == 0)[:, None, :]
+            if self.places is not None and self.places.first_B is not None:
+                exists_BK = torch.arange(self.keys, device=self.device) >= self.places.first_B[:, None]
+                before = before & exists_BK[:, None, :]
             attends = before[:, None] if attends is None else before[:, None] & attends
         shown = None if self.key_mask_BK is None else self.key_mask_BK[:, None, None, :]
         if shown is None or attends is None:

@@ -96,7 +96,7 @@ class CoreAttention(MegatronModule):
         self.heads = HeadRules(pattern=pattern, layer=layer_number - 1, heads=heads, causal=kind == "decoder")
         self.at_once = self.heads
         """rules of rows without memory, which may be as long as several segments"""
-        if model.memory_length:
+        if model.memory_length and kind == "decoder":
             segments = SegmentLengths(length=model.sequence_length, memory=model.memory_length)
             self.at_once = replace(self.heads, segments=segments)
         falls = model.positions.name == "alibi" and kind != "cross"

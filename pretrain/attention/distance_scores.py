@@ -55,7 +55,8 @@ class DistanceScores(nn.Module):
         segments_BK: Tensor | None = None,
     ) -> Tensor:
         """[B, H, Q, D], over full sequences. `mask`: bool, broadcast to [B, H, Q, K]; `distances` of keys from their
-        queries, [Q, K] or [B, 1, Q, K]; `segments_BK` of the keys, whose positions are the queries', too."""
+        queries, [Q, K] or [B, 1, Q, K]; `segments_BK` of the keys, of which the last ones' positions are
+        the queries', too."""
         scores = self._biased(q, self.key_bias, scale) @ k.mT
         furthest = k.shape[2] - 1
         after = 0 if self.causal else furthest
@@ -64,7 +65,9 @@ class DistanceScores(nn.Module):
         rows = ((-distances).clamp(-after, furthest) + after).expand(scores.shape)
         scores = scores + pick(self._biased(q, self.distance_bias, scale) @ keys_HRD.mT, rows)
         if self.segments is not None and self.segment_bias is not None and segments_BK is not None:
-            other = (segments_BK[:, None, :, None] != segments_BK[:, None, None, :]).long().expand(scores.shape)
+            other = (
+                (segments_BK[:, None, -q.shape[2] :, None] != segments_BK[:, None, None, :]).long().expand(scores.shape)
+            )
             of_segment = self._biased(q, self.segment_bias, scale) @ self._local_heads(self.segments).to(q.dtype).mT
             scores = scores + pick(of_segment, other)
         if mask is not None:

@@ -188,6 +188,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=2,
         query_stream=True,
+        memory=True,
         input_format="xlnet",
         pooler="tanh",
         positions=("transformer_xl",),

@@ -524,8 +524,9 @@ class Model(Section):
 
     @property
     def context_length(self) -> int:
-        """Most positions of a text that is scored or continued: those of a row, and of the memory before it."""
-        return self.sequence_length + self.memory_length
+        """Most positions of a text that is scored or continued: those of a row, and in a decoder of the memory before
+        it."""
+        return self.sequence_length + (self.memory_length if self.is_causal else 0)
 
     @property
     def label_length(self) -> int:

@@ -75,7 +75,7 @@ class RunConfig(Section):
     @property
     def heldout_lanes(self) -> int:
         """Lanes of held-out text; 0: its rows are scored each by itself."""
-        return self.evaluate.lanes if self.model.memory_length else 0
+        return self.evaluate.lanes if self.model.memory_length and self.objective.predicts_next else 0
 
     def of_teacher(self) -> "RunConfig":
         """This config with the teacher in place of its model, and no teacher."""
@@ -352,10 +352,11 @@ class RunConfig(Section):
                     f"model.memory_length keeps states of each row for the row that continues it, and {key} is not "
                     f"supported with that: set it to {instead}, or model.memory_length=0"
                 )
-        if self.objective.name != "causal" or "documents" in self.objective.columns:
+        objective = self.objective
+        if not (objective.name == "causal" or "order" in objective.columns) or "documents" in objective.columns:
             raise ValueError(
                 "model.memory_length is for rows that continue each other: use objective.name=causal without packing "
-                "and document_mask"
+                "and document_mask, or permuted"
             )
         for skip in self.run.skipped:
             if skip.sample % self.batch.sequences or skip.samples % self.batch.sequences:

@@ -32,7 +32,7 @@ class SyntheticStream:
         head = self._model.task_head
         rows = self._rows(randoms) if head is None or head.kind == "detector" else self._labelled(randoms, head)
         if self._model.memory_length:  # of lanes that have all been read as often
-            rows = replace(rows, before=np.full(share, start // count * self._length))
+            rows = replace(rows, before=np.full(share, start // count * self._objective.advance(self._length)))
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
         return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "synthetic"))
 

@@ -12,16 +12,17 @@ def num_distances(model: Model, length: int) -> int:
     such a term."""
     if not model.adds_distance_scores:
         return 0
-    return 2 * length - 1 if model.has_encoder else length + model.memory_length
+    length += model.memory_length
+    return 2 * length - 1 if model.has_encoder else length
 
 
 def mean_keys(model: Model, pattern: PatternSettings, length: int, causal: bool) -> float:
     """Keys that a query of a row of `length` positions attends to by `pattern`, those of memory included, averaged over
     the row."""
     memory = model.memory_length
-    if not memory:
-        return pattern.mean_keys(length, causal)
     reach = length + memory  # the row's positions are the last of so many
+    if not memory or not causal:
+        return pattern.mean_keys(reach, causal)
     return (reach * pattern.mean_keys(reach, causal) - memory * pattern.mean_keys(memory, causal)) / length
 
 

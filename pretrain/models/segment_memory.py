@@ -21,11 +21,13 @@ from pretrain.models.network import Network
 
 class SegmentMemory:
     """The memory of the layers of `chunks`, of `rows` rows and `length` positions. It is kept in fp32, which holds
-    values of half precision as they are."""
+    values of half precision as they are. `advance`: positions of a row that lie before the row that continues it."""
 
-    def __init__(self, chunks: Iterable[Network], rows: int, length: int, hidden: int, device: torch.device) -> None:
+    def __init__(
+        self, chunks: Iterable[Network], *, rows: int, length: int, hidden: int, advance: int, device: torch.device
+    ) -> None:
         names = [str(layer.global_name) for chunk in chunks for layer in chunk.decoder.layers]
-        self.length = length
+        self.length, self.kept = length, advance
         self.current = {name: torch.zeros(rows, length, hidden, device=device) for name in names}
         """[rows, M, H] of each layer, by its name in the model: live"""
         self._following = {name: torch.zeros_like(value) for name, value in self.current.items()}
@@ -38,7 +40,7 @@ class SegmentMemory:
             assert batch.before_B is not None, "rows in lanes say how far they are"
             first_B = (self.length - batch.before_B).clamp(min=0)
             memory = RowsMemory(self, slice(start, start + rows), first_B)
-            found.append(replace(batch, memory=memory, places=KeyPlaces(first_B=first_B)))
+            found.append(replace(batch, memory=memory, places=_with_memory(batch.places, first_B, self.length)))
             start += rows
         return found
 
@@ -62,6 +64,24 @@ class RowsMemory:
         exists_BM = torch.arange(held_BMH.shape[1], device=held_BMH.device) >= self.first_B[:, None]
         read_MBH = torch.where(exists_BM[..., None], held_BMH, 0.0).transpose(0, 1)
         with torch.no_grad():
-            following = torch.cat((read_MBH, x_SBH.detach()))[-self.memory.length :]
+            following = torch.cat((read_MBH, x_SBH[: self.memory.kept].detach()))[-self.memory.length :]
             self.memory._following[layer][self.rows] = following.transpose(0, 1).float()
         return read_MBH
+
+
+def _with_memory(places: KeyPlaces | None, first_B: Tensor, length: int) -> KeyPlaces:
+    """`places` with `length` keys of memory before those of the row: all positions see them, they are of the first
+    segment, and they lie before its first position, which may count down."""
+    if places is None:
+        return KeyPlaces(first_B=first_B)
+    columns: dict[str, Tensor | None] = {"first_B": first_B}
+    for name in ("positions_BK", "segments_BK", "order_BK"):
+        values = getattr(places, name)
+        if values is None:
+            continue
+        before = values.new_zeros(len(values), length)
+        if name == "positions_BK":
+            step_B1 = values[:, 1:2] - values[:, :1]
+            before = values[:, :1] + step_B1 * torch.arange(-length, 0, device=values.device)
+        columns[name] = torch.cat((before, values), dim=1)
+    return replace(places, **columns)

@@ -252,7 +252,14 @@ class MegatronEngine:
 
     def _empty_memory(self, rows: int) -> SegmentMemory:
         model = self.config.model
-        return SegmentMemory(self.bare, rows, model.memory_length, model.hidden, self.device)
+        return SegmentMemory(
+            self.bare,
+            rows=rows,
+            length=model.memory_length,
+            hidden=model.hidden,
+            advance=self.config.objective.advance(self.config.sequence_length),
+            device=self.device,
+        )
 
     def _memory_before(self, batch: Rows) -> SegmentMemory | None:
         """The memory of rows that are scored one after the other, apart from that of training; None: these are read

@@ -105,7 +105,7 @@ def test_what_memory_across_rows_cannot_hold_is_refused(override: str, message: 
 
 
 def test_memory_is_for_a_family_whose_positions_are_distances() -> None:
-    with pytest.raises(ConfigError, match=r"model\.memory_length=8 is for the transformer_xl family"):
+    with pytest.raises(ConfigError, match=r"model\.memory_length=8 is for the transformer_xl or xlnet family"):
         _load("gpt", "model.memory_length=8")
 
 
