@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
@@ -113,7 +114,7 @@ class GapSentencesRecipe(TargetRecipe):
         ends = np.flatnonzero(self.known.ends_sentence[text[:-1]]) + 1
         return np.split(text, ends if ends.size else [len(text) // 2])
 
-    def chosen(self, sentences: list[Ids], random: np.random.Generator) -> Ids:
+    def chosen(self, sentences: list[Ids], random: np.random.Generator) -> NDArray[np.bool_]:
         """[sentences] which of them are left out: some, and never all."""
         objective, total = self.objective, len(sentences)
         count = min(total - 1, max(1, round(objective.gap_fraction * total)))
@@ -124,10 +125,11 @@ class GapSentencesRecipe(TargetRecipe):
             scores = rouge_of_rest(sentences)
             scores *= 1 + objective.score_noise * random.uniform(-1, 1, total)
             order = np.argsort(-scores, kind="stable")
-        return np.isin(np.arange(total), order[:count])
+        found: NDArray[np.bool_] = np.isin(np.arange(total), order[:count])
+        return found
 
 
-def rouge_of_rest(sentences: list[Ids]) -> np.ndarray:
+def rouge_of_rest(sentences: list[Ids]) -> NDArray[np.float64]:
     """[sentences] ROUGE-1 F1 of each against all others together, each token as often as it occurs."""
     own = [Counter(sentence.tolist()) for sentence in sentences]
     whole = sum(own, Counter[int]())

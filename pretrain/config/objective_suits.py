@@ -20,15 +20,15 @@ def check_suits(model: Model, objective: Objective) -> None:
             f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
         )
     if model.source_encoder is not None and not objective.reads_source_vocabulary:
-        having = [name for name, kind in OBJECTIVES.items() if kind.reads_source_vocabulary]
+        reading = " or ".join(name for name, kind in OBJECTIVES.items() if kind.reads_source_vocabulary)
         raise ValueError(
             f"model.source_encoder reads inputs in another vocabulary than targets, which objective.name="
-            f"{objective.name} does not make: use {' or '.join(having)}"
+            f"{objective.name} does not make: use {reading}"
         )
-    packs = "documents" in objective.columns and not objective.labelled  # labelled rows have texts side by side
-    if packs and not model.capabilities.packing:
+    masks = getattr(objective, "document_mask", False)
+    if (masks or getattr(objective, "packing", None) == "best_fit") and not model.capabilities.packing:
         having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
-        key = "document_mask=true" if getattr(objective, "document_mask", False) else "packing=best_fit"
+        key = "document_mask=true" if masks else "packing=best_fit"
         raise ValueError(f"objective.{key} is for the {having} family: leave it out for {model.family}")
     if "next_sentence" in objective.columns and not (model.segments > 1 and model.binary_head):
         raise ValueError(

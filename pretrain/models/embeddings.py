@@ -32,9 +32,10 @@ class Embedding(nn.Module):
         self.word_embeddings = megatron.kernels.embedding(
             model.padded_vocab_size, model.embedding_dim, init_method=lambda weight: weight, config=megatron
         )
-        self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
-        if self.encoder is not None and model.source_encoder is not None:
-            self.encoder.scale = 1.0  # its output takes the place of embeddings that are scaled
+        read = model
+        if model.source_encoder is not None:  # its output takes the place of embeddings that are scaled
+            read = model.model_copy(update={"embedding_scale": False})
+        self.encoder = part(read, megatron, model.sequence_length) if model.has_encoder else None
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
         self.relative = DistanceTables(model) if model.positions.name == "relative" else None
         has_queries = model.capabilities.query_stream

@@ -34,8 +34,11 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
 
 def check_both(model: Model, name: str, **required: Any) -> None:
     """Raises ConfigError for a model that BART and its kin cannot express."""
-    usual = {"norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0}
-    required = usual | {"norm_eps": 1e-5} | required  # the epsilon is fixed in transformers
+    usual: dict[str, Any] = {
+        "norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0,
+        "norm_eps": 1e-5,  # fixed in transformers
+    }  # fmt: skip
+    required = usual | required
     check(model, name, ACTIVATIONS, **required)
     check_heads(model, name)
 

@@ -33,10 +33,11 @@ _UNKNOWN_LENGTH = 512  # of imported models, whose config has none
 def hf_config(model: Model, specials: Specials) -> XLNetConfig:
     """Every field stated, but for dropout inside of layers: transformers has one rate for all. Raises ConfigError for a
     model that XLNet cannot express."""
+    without: dict[str, Any] = {"positions.shared_biases": False}
     check(
         model, "XLNet", _ACTIVATIONS, norm="post", norm_type="layer", bias=True, has_qkv_bias=False,
         projection_bias=False, embedding_norm=False, embedding_scale=False, tie_word_embeddings=True,
-        **{"positions.shared_biases": False},
+        **without,
     )  # fmt: skip
     check_heads(model, "XLNet")
     if not model.is_causal and model.segments != _SEGMENTS:
