@@ -27,10 +27,11 @@ JudgeLayers = Callable[[LayerStates], tuple[Tensor, ...]]
 
 
 class LayerWatch:
-    """Keeps what modules compute while `watch_layers` is entered."""
+    """Keeps what modules compute while `watch_layers` is entered. Without gradients it copies queries and keys, which
+    would keep the values that lie beside them."""
 
     def __init__(self, shares_sequence: bool) -> None:
-        self._shares_sequence = shares_sequence
+        self._shares_sequence, self._copies = shares_sequence, not torch.is_grad_enabled()
         self._hidden: list[Tensor] = []
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []
@@ -41,17 +42,16 @@ class LayerWatch:
 
     def keep_queries(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """A hook before the forward pass of attention."""
-        self._queries.append(inputs[0])
-        self._keys.append(inputs[1])
+        query, key, *_ = inputs
+        self._queries.append(query.clone() if self._copies else query)
+        self._keys.append(key.clone() if self._copies else key)
 
     def states(self, project: Callable[[Tensor], Tensor] | None = None) -> LayerStates:
         """What was kept, of all positions on every tensor rank, which then compute the same of hidden states."""
-        hidden_KSBH = torch.stack(self._hidden)
+        hidden = self._hidden
         if self._shares_sequence:
-            # Positions come first where tensor ranks gather them.
-            together = hidden_KSBH.transpose(0, 1).contiguous()
-            gathered = gather_from_sequence_parallel_region(together, tensor_parallel_output_grad=False)
-            hidden_KSBH = gathered.transpose(0, 1)
+            hidden = [gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=False) for x in hidden]
+        hidden_KSBH = torch.stack(hidden)
         return LayerStates(
             hidden_KSBH if project is None else project(hidden_KSBH), tuple(self._queries), tuple(self._keys)
         )

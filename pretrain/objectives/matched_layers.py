@@ -69,8 +69,14 @@ class LayerDistances:
 def _hidden_distance(ours: LayerStates, teacher: LayerStates, compared_SB: Tensor) -> Tensor:
     """The mean square difference of hidden states at each position that is compared, of the embeddings and of each
     layer, summed over all."""
-    off_KSBH = ours.hidden_KSBH.float() - teacher.hidden_KSBH.float()
-    return (off_KSBH.square().mean(dim=-1) * compared_SB).sum()
+    total = torch.zeros((), device=compared_SB.device)
+
+    def distance(own_SBH: Tensor, teacher_SBH: Tensor) -> Tensor:
+        return ((own_SBH.float() - teacher_SBH.float()).square().mean(dim=-1) * compared_SB).sum()
+
+    for of_layer in zip(ours.hidden_KSBH, teacher.hidden_KSBH, strict=True):
+        total = total + checkpoint(distance, *of_layer, use_reentrant=False, preserve_rng_state=False)
+    return total
 
 
 def _score_distance(

@@ -110,14 +110,8 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def check_is_counted(config: RunConfig) -> None:
-    """Raises ConfigError for a comparison of layers with a teacher's and for a source encoder, which estimates do not
-    count."""
+    """Raises ConfigError for a source encoder, which estimates do not count."""
     _check_stacks(config)
-    if config.distillation.compares_layers:
-        raise ConfigError(
-            "distillation.hidden_weight and distillation.attention_weight: estimates do not count the comparison of "
-            "layers: set both to 0, and distillation.kl_weight=1, to estimate the run without it"
-        )
 
 
 def _check_stacks(config: RunConfig) -> None:

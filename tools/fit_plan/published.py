@@ -16,6 +16,7 @@ from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import (
     KERNELS,
     AttentionShapes,
+    ComparisonShapes,
     KernelShapes,
     LayerStack,
     ModelShapes,
@@ -183,6 +184,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             table_copies=0,
             build_bytes=0,
         ),
+        comparison=ComparisonShapes.repeat(count, layers=0, projects=0, scores=0),
         attention=AttentionShapes.repeat(
             count,
             key_copies=0,

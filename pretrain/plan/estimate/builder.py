@@ -13,7 +13,13 @@ from pretrain.model_spec.generator import added_tables, shared_tables
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.entries import Array
-from pretrain.plan.estimate.model_shapes import attention_shapes, kernel_shapes, layer_stacks, model_shapes
+from pretrain.plan.estimate.model_shapes import (
+    attention_shapes,
+    comparison_shapes,
+    kernel_shapes,
+    layer_stacks,
+    model_shapes,
+)
 from pretrain.plan.estimate.stages import ParametersByDepth, StageGroups
 from pretrain.plan.estimate.step_settings import (
     GENERATIONS,
@@ -70,7 +76,12 @@ class WorkloadBuilder:
     def build(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         """One entry for each choice. Raises ConfigError if the device has no such precision."""
         work, second = self._of_model(choices), self._second
-        return work if second is None else replace(work, others=(second.build(choices),))
+        if second is None:
+            return work
+        other, settings = second.build(choices), self._as_built.distillation
+        if settings.model is not None and not settings.kl_weight:
+            other = replace(other, model=replace(other.model, vocabulary=np.zeros_like(other.model.vocabulary)))
+        return replace(work, others=(other,))
 
     def _of_model(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         if self._frozen:  # every data rank holds it in full
@@ -93,6 +104,7 @@ class WorkloadBuilder:
             layout=sizes.take(rows),
             step=self._step_settings(choices, layouts, rows, width),
             attention=attention_shapes(self.config, count, width, on_cpu),
+            comparison=comparison_shapes(self.config, count),
             kernels=kernel_shapes(self.config, sizes.tensor, width, on_cpu).take(rows),
             device=device,
         )

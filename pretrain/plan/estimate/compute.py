@@ -120,6 +120,21 @@ def head(work: StepWorkload, c: Constants) -> Array:
     return stages.predicts * (found + (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None])
 
 
+def comparison(work: StepWorkload, c: Constants) -> Array:
+    """Seconds forward and backward of the comparison of layers with a teacher's, [n, s]: of the projection of hidden
+    states, and of scores, which are taken to pass through memory as often as logits do."""
+    compared, model, seconds = work.comparison, work.model, np.zeros_like(work.step.sequences)
+    positions, always = work.step.micro_sequences * model.label_length, np.ones_like(work.stages.predicts)
+    for other in work.others:
+        product = positions * compared.states, other.model.hidden, model.hidden
+        of_one = _product(work, c, product, np.zeros_like(positions))
+        seconds = seconds + compared.projects * (of_one.forward + of_one.of_gradients(always, always)[:, 0])
+    scores = compared.layers * positions * model.label_length * model.heads / work.layout.tensor
+    moved = c.loss_passes * compared.scores * scores * 4
+    found: Array = seconds + moved / (work.device.memory_bytes_per_s * c.memory_share)
+    return work.stages.predicts * found[:, None]
+
+
 def update(work: StepWorkload, c: Constants) -> Array:
     """Seconds of the optimizer, [n, s]: gradients, moments and weights are read and written once."""
     updated = work.trained / np.where(work.layout.zero > 0, work.layout.replicas, 1.0)[:, None]

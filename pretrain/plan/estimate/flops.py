@@ -27,7 +27,7 @@ def _model_flops(work: StepWorkload) -> Array:
     stages, trains_embedding = work.stages, work.stages.trains_embedding
     projection = trains_embedding * (1 + work.model.trains_embedding_projection[:, None])
     total += stages.embeds * (1 + projection) * _embedding(work)[:, None]
-    total += stages.predicts * _head(work)
+    total += stages.predicts * (_head(work) + _comparison(work)[:, None])
     if work.model.convolution.any():  # recomputed with its layer
         of_input, of_weight = products.convolution_gradients(work)
         passes = 1 + of_input + of_weight + (work.step.recompute == 2)[:, None]
@@ -86,6 +86,19 @@ def _head(work: StepWorkload) -> Array:
     of_logits = 1 + model.trains_output[:, None] + np.maximum(from_layers, trains_transform)
     of_transform = 1 + trains_transform + from_layers
     return of_logits * _operations((positions, columns, depth))[:, None] + of_transform * transform[:, None]
+
+
+def _comparison(work: StepWorkload) -> Array:
+    """Operations of the comparison of layers with a teacher's, [n]: of the projection of hidden states, forward and
+    backward; of scores, both models' in the forward pass and again in the backward pass, and two gradients."""
+    compared, model, found = work.comparison, work.model, np.zeros_like(work.step.sequences)
+    positions = work.step.micro_sequences * model.label_length
+    for other in work.others:
+        states = positions * compared.states
+        found = found + compared.projects * 3 * _operations((states, other.model.hidden, model.hidden))
+    heads = positions * model.query_dim / work.layout.tensor
+    of_scores = _operations((heads, model.label_length, np.ones_like(heads)))
+    return found + compared.scores * compared.layers * 6 * of_scores
 
 
 def _operations(product: Product) -> Array:

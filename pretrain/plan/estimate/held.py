@@ -109,7 +109,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     replicas, shards_weights = layout.replicas[:, None], (layout.zero == 3)[:, None]
     resident = np.where(shards_weights, parameters / replicas, parameters)
     saved, recomputed, with_gradients = _saved_by_layers(work)
-    saved_loss, loss = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
+    saved_loss, loss, left = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
     working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
     embedded = _hidden(work, work.stacks[0].length) * (masks + work.model.embedding_norm * _norm_tensors(work))
@@ -134,7 +134,9 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     in_layers = in_layers + (bucket_copies > 0) * step.activation_bytes[:, None] * work.tied_parameters
     in_layers = in_layers + _shared_gradients(work)[:, None]
     in_forward = forward_bytes(work, saved + first, messages)
-    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward]) - working, 0.0)
+    compared = work.stages.predicts * _compared_bytes(work)[:, None]
+    compared = compared + (compared > 0) * left
+    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward, compared]) - working, 0.0)
     frozen = step.weight_bytes[:, None] * (parameters - work.trained)
     builds = (parameters > 0) & (step.build_bytes[:, None] > 0)
     return _ModelBytes(
@@ -169,9 +171,28 @@ def _kept_states(work: StepWorkload) -> Array:
         # What the output projection multiplies is another tensor where a norm or a matrix lies before it, or tensor
         # ranks gather it.
         projected = ((model.head_tensors > 2) | (layout.sequence > 0)) * model.embedding_dim
-        of_states = positions * other.step.activation_bytes * (model.hidden + projected)
+        # Of layers that are compared, all positions' states, and queries and keys of a tensor rank's heads.
+        compared = work.comparison.states * model.hidden
+        compared = compared + 2 * work.comparison.layers * model.query_dim / layout.tensor
+        of_states = positions * other.step.activation_bytes * (model.hidden + projected + compared)
         kept = kept + work.stages.predicts * of_states[:, None]
     return kept
+
+
+def _compared_bytes(work: StepWorkload) -> Array:
+    """Bytes while the loss of a micro-batch compares layers, [n]: hidden states side by side, and their projections;
+    and of one layer at a time five tensors in fp32, of hidden states or of scores, beside these pairs of positions, and
+    five copies of queries or keys."""
+    compared, layout, micro = work.comparison, work.layout, work.step.micro_sequences
+    length, width = work.model.label_length, work.step.activation_bytes
+    kept, of_states = compared.states * micro * length * work.model.hidden * width, np.zeros_like(micro)
+    for other in work.others:
+        of_one = compared.projects * micro * length * other.model.hidden
+        kept, of_states = kept + compared.states * of_one * width, of_states + 20 * of_one
+    pairs = micro * np.square(length)
+    scores = 20 * pairs * work.model.heads / layout.tensor + 4 * pairs
+    copies = 20 * micro * length * work.model.query_dim / layout.tensor
+    return kept + np.maximum(of_states, compared.scores * (scores + copies))
 
 
 def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
@@ -354,11 +375,11 @@ def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
     return (positions * step.activation_bytes)[:, None] * (outside + feed_forward)
 
 
-def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
-    """Bytes of one micro-batch's loss, [n]: those saved for the backward pass, and the most that live at a time. They
-    are what lies between the last layer and logits, and the logits with what is made of them; or their gradient and
-    that of their weight. Where logits are made in chunks of positions, the gradient of their weight, in fp32, and that
-    of all hidden states are there throughout."""
+def loss_bytes(work: StepWorkload) -> tuple[Array, Array, Array]:
+    """Bytes of one micro-batch's loss, [n]: those saved for the backward pass with what makes them, the most that live
+    at a time, and those left when logits have been judged. They are what lies between the last layer and logits, and
+    the logits with what is made of them; or their gradient and that of their weight. Where logits are made in chunks of
+    positions, the gradient of their weight, in fp32, and that of all hidden states are there throughout."""
     model, kernels, width, columns = work.model, work.kernels, work.step.activation_bytes, work.logit_columns
     positions = work.step.micro_sequences * model.label_length / work.layout.context
     sampling = _sampling_bytes(work, np.minimum(positions, kernels.logit_positions) * columns)
@@ -372,7 +393,11 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array]:
     norm = positions * model.hidden * head_bytes / work.layout.sequence_slices
     in_chunks = positions > kernels.logit_positions
     saved = kernels.saved_logit_bytes * positions * columns
-    return norm + np.where(in_chunks, of_chunk + sums, saved), norm + np.where(in_chunks, of_chunk + sums, at_once)
+    return (
+        norm + np.where(in_chunks, of_chunk + sums, saved),
+        norm + np.where(in_chunks, of_chunk + sums, at_once),
+        norm + np.where(in_chunks, sums, saved),
+    )
 
 
 def _sampling_bytes(work: StepWorkload, entries: Array) -> Array:

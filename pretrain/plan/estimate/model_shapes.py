@@ -18,7 +18,14 @@ from pretrain.model_spec.flops import mean_keys, num_distances
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.plan.estimate.entries import Array
-from pretrain.plan.estimate.shapes import KERNELS, AttentionShapes, KernelShapes, LayerStack, ModelShapes
+from pretrain.plan.estimate.shapes import (
+    KERNELS,
+    AttentionShapes,
+    ComparisonShapes,
+    KernelShapes,
+    LayerStack,
+    ModelShapes,
+)
 
 
 def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelShapes:
@@ -180,6 +187,17 @@ def _sampled_share(config: RunConfig) -> float:
 def _compares_predictions(config: RunConfig) -> bool:
     settings = config.distillation
     return settings.teacher is not None and settings.kl_weight > 0 and config.model.task_head is None
+
+
+def comparison_shapes(config: RunConfig, count: int) -> ComparisonShapes:
+    """What the loss compares of layers, `count` times."""
+    settings = config.distillation
+    return ComparisonShapes.repeat(
+        count,
+        layers=config.model.layers if settings.compares_layers else 0,
+        projects=settings.hidden_weight > 0,
+        scores=settings.attention_weight > 0,
+    )
 
 
 def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) -> AttentionShapes:

@@ -69,7 +69,7 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
         exchanged = traffic.context(work, c, at, stack)
         context += exchanged[:, None] * traffic.context_passes(work, stack)
     factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
-    ends = compute.embedding(work, c) + compute.head(work, c)
+    ends = compute.embedding(work, c) + compute.head(work, c) + compute.comparison(work, c)
     forward, backward, recomputed, ends = (factor * part for part in (forward, backward, recomputed, ends))
     sent = np.broadcast_to(traffic.pipeline(work, c, at)[:, None], stages.count.shape)
 

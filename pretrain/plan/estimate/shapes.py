@@ -154,6 +154,23 @@ def of_every_product(layers: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComparisonShapes(Entries):
+    """What a loss compares of a model's layers and its teacher's, [n]; all 0: nothing."""
+
+    layers: Array
+    """layers of each that are compared; with them hidden states are kept of the embedding, too"""
+    projects: Array
+    """1 if hidden states are compared, through a projection to the teacher's width"""
+    scores: Array
+    """1 if attention scores are compared"""
+
+    @property
+    def states(self) -> Array:
+        """Hidden states of each model: of the embedding, and of each layer."""
+        return self.layers + (self.layers > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionShapes(Entries):
     """What attention keeps for its backward pass besides queries, keys, values and its output, [n]."""
 

@@ -142,6 +142,14 @@ def head_bytes(work: StepWorkload) -> TensorBytes:
     return TensorBytes(forward=np.where(shared, sent, 0.0), backward=backward, repeated=repeated)
 
 
+def comparison_bytes(work: StepWorkload) -> Array:
+    """Bytes of the comparison of layers with a teacher's: under sequence parallelism the hidden states of both are
+    gathered, and each rank keeps its slice of the gradient."""
+    widths = sum((other.model.hidden for other in work.others), work.model.hidden)
+    sent = work.comparison.states * _gathered(work, work.model.label_length, widths)
+    return np.where(work.layout.sequence > 0, sent, 0.0)
+
+
 def tensor_seconds(work: StepWorkload, c: Constants, at: Links, moved: Array) -> Array:
     """Seconds to send `moved` bytes [n, s] to other tensor ranks, in messages as large as hidden states."""
     of_message = np.maximum(_gathered(work, work.stacks[-1].length, work.model.hidden), 1.0)
@@ -234,6 +242,7 @@ def _model_bytes(work: StepWorkload) -> WireBytes:
         (stages.predicts, stages.head_input, head_bytes(work)),
     ):
         tensor += ends * (end.forward[:, None] + has_gradient * end.backward[:, None])
+    tensor += stages.predicts * comparison_bytes(work)[:, None]
     per_step, per_micro = replica_bytes(work)
     return WireBytes(
         tensor=micro_batches * tensor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pretrain.plan.estimate.entries import Array, Entries
-from pretrain.plan.estimate.shapes import AttentionShapes, KernelShapes, LayerStack, ModelShapes
+from pretrain.plan.estimate.shapes import AttentionShapes, ComparisonShapes, KernelShapes, LayerStack, ModelShapes
 from pretrain.plan.estimate.step_settings import DeviceSpeeds, LayoutSizes, StageShapes, StepSettings
 
 
@@ -21,10 +21,12 @@ class StepWorkload(Entries):
     layout: LayoutSizes
     step: StepSettings
     attention: AttentionShapes
+    comparison: ComparisonShapes
     kernels: KernelShapes
     device: DeviceSpeeds
     others: tuple["StepWorkload", ...] = ()
-    """a second model, which reads the micro-batches of a step before this one does: a generator or a frozen teacher"""
+    """a second model, which reads the micro-batches of a step before this one does: a generator or a frozen teacher,
+    whose `model.vocabulary` is 0 where nobody reads its predictions, so that it makes no logits"""
 
     @property
     def models(self) -> tuple["StepWorkload", ...]:

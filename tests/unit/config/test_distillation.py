@@ -15,7 +15,7 @@ from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.start_layers import teacher_names
 from pretrain.plan.memory_bound import least_bytes
-from pretrain.plan.planner import check_one_model, with_vocabulary
+from pretrain.plan.planner import check_one_model
 from tests.helpers.families import family_config
 from tests.helpers.tiny import tiny_config
 
@@ -126,11 +126,9 @@ def test_a_task_is_learned_from_a_teacher_of_the_same_head() -> None:
         _with_teacher(RunConfig.model_validate(tree | {"objective": {"name": "regression"}}))
 
 
-def test_layers_of_decoders_are_not_compared_and_plans_do_not_count_it() -> None:
+def test_layers_of_decoders_are_not_compared() -> None:
     with pytest.raises(ValidationError, match="are for encoders"):
         _with_teacher(tiny_config(), hidden_weight=1.0)
-    with pytest.raises(ConfigError, match="estimates do not count the comparison of layers"):
-        with_vocabulary(_comparing())
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ def _names(folder: str) -> list[str]:
     return sorted(f"{path.parent.name}/{path.stem}" for path in paths if path.stem != "common")
 
 
-COMPARING_LAYERS = ("tinybert",)  # refused: a comparison of layers is not planned
-DEBUG = [name for name in _names("debug") if not name.endswith(COMPARING_LAYERS)]
+DEBUG = _names("debug")
 QUICK = [
     name for name in DEBUG if name.partition("/")[2] not in ("arithmetic", "demo", "ladder", "topics")
 ]  # GPTs, too
@@ -49,7 +48,7 @@ MEMORY_SETTINGS = [
     "model.attention.pattern=[banded] model.attention.window=100",
 ]  # fmt: skip
 NO_RUNS = ("debug", "data", "cluster", "finetune")
-PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in (*NO_RUNS, *COMPARING_LAYERS)]
+PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in NO_RUNS]
 
 
 def _with_teacher(config: RunConfig) -> RunConfig:
@@ -57,7 +56,9 @@ def _with_teacher(config: RunConfig) -> RunConfig:
     if config.distillation.teacher is None:
         return config
     teacher = config.model.model_dump(mode="json") | {"layers": 2 * config.model.layers}
-    return config.model_copy(update={"distillation": config.distillation.model_copy(update={"teacher_model": teacher})})
+    known = {"teacher_model": teacher, "match_layers": None}
+    with_teacher = config.model_copy(update={"distillation": config.distillation.model_copy(update=known)})
+    return with_teacher.model_copy(update={"model": with_teacher.projecting_model})
 
 
 def _most_gpus(config: RunConfig, most: int) -> int:
@@ -72,7 +73,7 @@ def _most_gpus(config: RunConfig, most: int) -> int:
 
 
 def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...], *settings: str) -> None:
-    config = with_vocabulary(_with_teacher(load(RunConfig, name, ["run.dir=unused", *settings])))
+    config = _with_teacher(with_vocabulary(load(RunConfig, name, ["run.dir=unused", *settings])))
     gpus = _most_gpus(config, most_gpus)
     if plan_layout(config, gpus).pipeline == 1:
         ranks = ("last",)  # others differ in what they read alone
