@@ -97,8 +97,12 @@ class WorkloadBuilder:
         layouts = list(distinct.values())
         sizes = _layout_sizes(layouts)
         stages, layers = self._stage_shapes(layouts)
+        shapes = model_shapes(model, count, 2 if added_tables(self.config) else 1)
+        if self._frozen:  # as its config does not say
+            untrained = ("trains_output", "trains_transform", "trains_embedding_projection")
+            shapes = replace(shapes, **dict.fromkeys(untrained, np.zeros(count)))
         return StepWorkload(
-            model=model_shapes(model, count, 2 if added_tables(self.config) else 1),
+            model=shapes,
             stacks=layer_stacks(model, {name: values[rows] for name, values in layers.items()}, stages.predicts[rows]),
             stages=stages.take(rows),
             layout=sizes.take(rows),
