@@ -27,8 +27,9 @@ def check_memory(
     largest part, and what would fit. `host`: whether this is the memory of a host, which also holds batches and
     modules, and where activations are not counted."""
     check_bound(config, layout, available_bytes, host=host, trains=trains)
-    exact = config.finetune.train == "all" or layout.pipeline == 1  # later stages keep less of frozen layers
-    if trains and not host and exact and config.model.source_encoder is None:
+    train = config.finetune.train  # later stages, and layers behind a source encoder, keep less where they are frozen
+    exact = train == "all" or (layout.pipeline == 1 and train != "source_encoder")
+    if trains and not host and exact:
         _check_held(config, layout, available_bytes)
 
 

@@ -99,8 +99,8 @@ def check_layers(model: Model) -> None:
 
 def with_vocabulary(config: RunConfig) -> RunConfig:
     """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so that of its
-    teacher or GPT-2's is assumed. Raises ConfigError for what estimates do not count."""
-    check_is_counted(config)
+    teacher or GPT-2's is assumed."""
+    config = _with_source_vocabulary(config)
     if config.model.vocabulary is not None:
         return config
     teacher = config.distillation.model
@@ -109,24 +109,22 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"model": known})
 
 
-def check_is_counted(config: RunConfig) -> None:
-    """Raises ConfigError for a source encoder, which estimates do not count."""
-    _check_stacks(config)
-
-
-def _check_stacks(config: RunConfig) -> None:
-    """Raises ConfigError for a model with a source encoder."""
-    if config.model.source_encoder is not None:
-        raise ConfigError(
-            "model.source_encoder: estimates count an encoder and a decoder, and this model has one more encoder in "
-            "front of them: set model.source_encoder=null and finetune.train=all to estimate the model without it"
-        )
+def _with_source_vocabulary(config: RunConfig) -> RunConfig:
+    source = config.model.source_encoder
+    if source is None or source.vocabulary is not None:
+        return config
+    known = source.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
+    return config.model_copy(update={"model": config.model.model_copy(update={"source_encoder": known})})
 
 
 def check_one_model(config: RunConfig) -> None:
     """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model, or with
-    a source encoder, which it would not count."""
-    _check_stacks(config)
+    a source encoder, which would not scale with the model."""
+    if config.model.source_encoder is not None:
+        raise ConfigError(
+            "model.source_encoder: a scaling law is of models that grow as a whole, and this one has an encoder of its "
+            "own beside what is pretrained: leave it out"
+        )
     if config.distillation.teacher is not None or config.generator is not None:
         name = "generator" if config.generator is not None else "distillation.teacher"
         raise ConfigError(

@@ -160,7 +160,6 @@ def test_what_such_a_model_cannot_do_is_said(languages: Path, stages: tuple[Path
         (["eval", tuned, "--tasks", "arithmetic_2da", "--out", tmp_path / "no"], "score it with `pretrain eval"),
         (["features", tuned, languages / "lines.jsonl", "--text", "source"], "score it with `pretrain eval"),
         (["export", tuned, "--to", "hf", tmp_path / "no"], "which no class of transformers has"),
-        (["plan", config, f"run.start_from={new}", "--gpus", "2", "--hardware", "h100"], "one more encoder in front"),
         (["finetune", new, config, "model.source_encoder.layers=3", other], "does not fit the weights of"),
         (
             ["finetune", new, config, f"data.source_tokenizer={languages / 'target.json'}", other],

@@ -151,6 +151,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 memory=np.zeros(count),
                 distances=np.zeros(count),
                 encoder_length=np.zeros(count),
+                travels=np.ones(count),
             ),
         ),
         stages=stages,

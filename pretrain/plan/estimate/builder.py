@@ -103,7 +103,12 @@ class WorkloadBuilder:
             shapes = replace(shapes, **dict.fromkeys(untrained, np.zeros(count)))
         return StepWorkload(
             model=shapes,
-            stacks=layer_stacks(model, {name: values[rows] for name, values in layers.items()}, stages.predicts[rows]),
+            stacks=layer_stacks(
+                model,
+                {name: values[rows] for name, values in layers.items()},
+                stages.embeds[rows],
+                stages.predicts[rows],
+            ),
             stages=stages.take(rows),
             layout=sizes.take(rows),
             step=self._step_settings(choices, layouts, rows, width),
@@ -204,12 +209,17 @@ class WorkloadBuilder:
 
     def _table_bytes(self, layout: Layout, width: float) -> float:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
-        and of what its other uses have added up. Of two lookups in fp32, the new sum is there too."""
-        model = self.config.model
+        and of what its other uses have added up. Of two lookups in fp32, the new sum is there too. A source encoder's
+        table has a turn of its own."""
+        model, of_one = self.config.model, 4 + (width if width < 4 else 0)
+        of_source = 0.0
+        if model.source_encoder is not None and not self._frozen:
+            of_source = of_one * model.source_model.padded_vocab_size / model.padded_vocab_size
         if not self._parameters.trains_embedding:
-            return 0.0
-        others = model.is_encoder_decoder or (layout.pipeline == 1 and model.ties_output)
-        return 4 + (width if width < 4 else 0) + width * others + (4 if width == 4 and model.is_encoder_decoder else 0)
+            return of_source
+        two_lookups = model.is_encoder_decoder and model.source_encoder is None
+        others = two_lookups or (layout.pipeline == 1 and model.ties_output)
+        return max(of_source, of_one + width * others + (4 if width == 4 and two_lookups else 0))
 
     def _overlaps(self, layout: Layout) -> bool:
         """Whether gradients are exchanged during the backward pass, as `engine/zero/base.py` decides."""

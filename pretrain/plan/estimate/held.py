@@ -118,6 +118,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     embedded = embedded + of_three * _hidden(work, work.stacks[0].length) * (
         5 + masks + work.kernels.norm_bytes / step.activation_bytes
     )
+    embedded = embedded * (1 + (work.source_length > 0))  # a source encoder has an embedding of its own
     first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.

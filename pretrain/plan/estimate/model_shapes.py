@@ -3,6 +3,7 @@ by name: a new part is planned once it has parameter specs (`pretrain/model_spec
 (`pretrain/config/patterns/base.py`), and what else it computes or keeps is said here."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -88,9 +89,20 @@ def _distances(model: Model) -> dict[str, int]:
     }
 
 
-def layer_stacks(model: Model, layers: Mapping[str, Array], predicts: Array) -> tuple[LayerStack, ...]:
-    """Stacks that `model` has, encoder first. `layers`: layers by field of `LayerStack`, of the encoder and of the
-    decoder on each stage of each layout, [n, 2, ..., s]; `predicts` [n, s]: 1 on the last stage."""
+def layer_stacks(
+    model: Model, layers: Mapping[str, Array], embeds: Array, predicts: Array
+) -> tuple[LayerStack, ...]:  # fmt: skip
+    """Stacks that `model` has, a source encoder first, then the encoder. `layers`: layers by field of `LayerStack`, of
+    the encoder and of the decoder on each stage of each layout, [n, 2, ..., s]; `embeds` and `predicts` [n, s]: 1 on
+    the first and on the last stage."""
+    if model.source_encoder is not None:
+        of_source = {name: np.zeros_like(values) for name, values in layers.items()}
+        for values in of_source.values():  # all of it is trained
+            of_stage = values[:, 0].swapaxes(0, -2) if values.ndim > 3 else values[:, 0]
+            of_stage[...] = model.source_encoder.layers * embeds
+        (source,) = layer_stacks(model.source_model, of_source, embeds, np.zeros_like(predicts))
+        rest = layer_stacks(model.model_copy(update={"source_encoder": None}), layers, embeds, predicts)
+        return replace(source, travels=np.zeros_like(source.travels)), *rest
     stacks, count = [], len(predicts)
     lora = model.finetune.lora
     ranks = [lora.rank if lora is not None and product in lora.targets else 0.0 for product in PRODUCTS]
@@ -107,6 +119,7 @@ def layer_stacks(model: Model, layers: Mapping[str, Array], predicts: Array) -> 
                     [pattern.computed_keys(length, bool(is_decoder)) for pattern in patterns]
                 ).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
+                "travels": 1,
             }
             on_stages = {name: values[:, is_decoder] for name, values in layers.items()}
             if model.has_mask_decoder and not is_decoder:

@@ -97,7 +97,7 @@ class ModelShapes(Entries):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStack(Entries):
-    """Identical layers: those of an encoder, or of a decoder."""
+    """Identical layers: those of an encoder, of a decoder, or of a source encoder."""
 
     layers: Array
     """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
@@ -121,6 +121,8 @@ class LayerStack(Entries):
     """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
     encoder_length: Array
     """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
+    travels: Array
+    """1: stages send its states on; 0: of a source encoder, which is on the first stage, [n]"""
 
     @property
     def key_length(self) -> Array:

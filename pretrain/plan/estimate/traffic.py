@@ -123,10 +123,12 @@ def decoder_bytes(work: StepWorkload) -> TensorBytes:
 
 def embedding_bytes(work: StepWorkload) -> TensorBytes:
     """Bytes of the embedding of each stack: tensor ranks sum the rows that each looked up. Under sequence parallelism
-    each keeps a slice, and gathers the gradient."""
+    each keeps a slice, and gathers the gradient; what a source encoder makes is gathered, and its embedding has such
+    a gradient, too."""
     sent = _gathered(work, work.length, work.model.embedding_dim)
-    backward = np.where(work.layout.sequence > 0, sent, 0.0)
-    forward = 2 * sent * work.model.embedding_lookups
+    of_source = np.where(work.layout.sequence > 0, _gathered(work, work.source_length, work.model.hidden), 0.0)
+    backward = np.where(work.layout.sequence > 0, sent, 0.0) + of_source
+    forward = 2 * sent * work.model.embedding_lookups + of_source
     return TensorBytes(forward=forward, backward=backward, repeated=np.zeros_like(sent))
 
 

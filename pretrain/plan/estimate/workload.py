@@ -41,7 +41,12 @@ class StepWorkload(Entries):
     @property
     def length(self) -> Array:
         """Positions of a sequence, of both stacks together: what travels between stages."""
-        return sum((stack.length for stack in self.stacks), np.zeros_like(self.model.hidden))
+        return sum((stack.length * stack.travels for stack in self.stacks), np.zeros_like(self.model.hidden))
+
+    @property
+    def source_length(self) -> Array:
+        """Positions of a sequence that a source encoder reads; 0: there is none."""
+        return self.stacks[0].length * (1 - self.stacks[0].travels)
 
     @property
     def parameters(self) -> Array:

@@ -13,7 +13,7 @@ from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.model_spec.split import split_layers
 from pretrain.plan.memory_bound import count_parameters
-from pretrain.plan.planner import with_vocabulary
+from pretrain.plan.planner import check_one_model
 from tests.helpers.families import family_config
 
 SOURCE = {"layers": 2, "vocabulary": 150}
@@ -103,8 +103,8 @@ def test_models_that_it_does_not_fit(setting: dict[str, Any], sentence: str) -> 
         RunConfig.model_validate(tree)
 
 
-def test_plans_and_exports_say_that_they_do_not_know_it() -> None:
-    with pytest.raises(ConfigError, match=r"model\.source_encoder: estimates count an encoder and a decoder"):
-        with_vocabulary(_config())
+def test_scaling_laws_and_exports_say_that_they_do_not_know_it() -> None:
+    with pytest.raises(ConfigError, match=r"model\.source_encoder: a scaling law is of models that grow as a whole"):
+        check_one_model(_config())
     with pytest.raises(ConfigError, match="no class of transformers has: the checkpoint cannot be exported"):
         hf_family_of(_config().model)
