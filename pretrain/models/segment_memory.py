@@ -27,7 +27,7 @@ class SegmentMemory:
         self, chunks: Iterable[Network], *, rows: int, length: int, hidden: int, advance: int, device: torch.device
     ) -> None:
         names = [str(layer.global_name) for chunk in chunks for layer in chunk.decoder.layers]
-        self.length, self.kept = length, advance
+        self.rows, self.length, self.kept = rows, length, advance
         self.current = {name: torch.zeros(rows, length, hidden, device=device) for name in names}
         """[rows, M, H] of each layer, by its name in the model: live"""
         self._following = {name: torch.zeros_like(value) for name, value in self.current.items()}

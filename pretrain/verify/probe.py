@@ -170,6 +170,7 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
     """Scores a small batch. The reference scores row by row, which shows scores that depend on the position of their
     row, as they do when dropout is left on."""
     batch = trial.source.batch(start, trial.sequences(2), engine.data_rank, engine.data_world)
+    batch = replace(batch, before=None)  # of other rows than training's
     count = len(batch.tokens)
     rows_at_once = count if trial.checkpoints is not None else 1
     first = engine.data_rank * count

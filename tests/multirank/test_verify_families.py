@@ -33,3 +33,10 @@ def test_a_model_with_these_parts_is_the_same_run(family: str, tmp_path: Path) -
     rows = table(config, tmp_path, [text for text in LAYOUTS if not (needs_one_chunk(family) and "vp" in text)])
     check_sound(rows)
     assert {row.job.config.precision for row in rows} == {"fp32", "bf16"}
+
+
+@pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
+def test_rows_that_continue_each_other_are_the_same_run(family: str, tmp_path: Path) -> None:
+    """Rows are scored each by itself, whatever lies before them in training."""
+    config = family_config(family, model={"memory_length": 20})
+    check_sound(table(config, tmp_path, ["tp2pp2", "dp2+zero2"]))

@@ -266,8 +266,10 @@ class MegatronEngine:
         each by itself."""
         if batch.before is None:
             self._scoring_memory = None
-        elif self._scoring_memory is None or not batch.before.any():
+        elif not batch.before.any():
             self._scoring_memory = self._empty_memory(len(batch.tokens))
+        elif self._scoring_memory is None or self._scoring_memory.rows != len(batch.tokens):
+            raise ValueError("rows that continue others are scored after these, and as many at a time")
         return self._scoring_memory
 
     def replay_samples(self, tokens: np.ndarray | None) -> None:
