@@ -96,9 +96,11 @@ def _detector_weighted_by_ranks(patch: pytest.MonkeyPatch) -> None:
 
 def _noise_of_first_rows(patch: pytest.MonkeyPatch) -> None:
     """Each micro-batch draws the noise of the same rows."""
-    patch.setattr(
-        replaced_tokens, "sample", lambda logits, rows, *more: sample(logits, rows % 1 if len(rows) else rows, *more)
-    )
+
+    def drawn(logits: torch.Tensor, rows: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+        return sample(logits, torch.zeros_like(rows), *more, **named)
+
+    patch.setattr(replaced_tokens, "sample", drawn)
 
 
 def _samples_stay_on_the_last_stage(patch: pytest.MonkeyPatch) -> None:
