@@ -71,7 +71,7 @@ def main() -> None:
         _train(options, name)
     for name in (*options.models, *([RANDOM] if "bert" in options.models else [])):
         for task in options.tasks:
-            choose_rows(options.data / task, options.out / name / task / "data", TASKS[task].rows)
+            choose_rows(options.data / task, options.out / name / task / "data", TASKS[task])
             for seed in options.seeds:
                 _tune(options, name, task, seed)
     _print_table(options)

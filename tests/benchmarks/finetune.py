@@ -4,11 +4,12 @@
     python -m tests.benchmarks.finetune MODEL DATA OUT [--tasks cola sst2] [--seeds 1 2 3 4 5]
 
 MODEL is a directory that save_pretrained wrote; DATA has a directory for each task, as `pretrain finetune fetch` writes
-it. Each run is a command of its own, which trains, answers all validation rows and saves the model; ours and theirs
+it. Each run is a command of its own, which trains, answers the validation rows and saves the model; ours and theirs
 alternate. Theirs is what the example scripts run_glue.py and run_ner.py do: Trainer with its defaults (AdamW without
 decay, gradients clipped to 1, a linear schedule without warm-up), and batches padded to their longest row. Both have
 the same rows, batches of 16, learning rate at each step, epochs and scores; seeds and the orders of the rows are their
-own. Ours cuts batches into micro-batches of 8 rows. Runs are recorded in OUT/runs.jsonl, and are not repeated.
+own. Ours cuts batches into micro-batches of 8 rows. Runs are recorded in OUT/runs.jsonl, with the settings of their
+task, and are not repeated.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from typing import Any, Literal
 
 from pretrain.finetune.sets.registry import published_set
 from pretrain.run_dir.paths import RunDir
-from tests.benchmarks.finetune_tasks import BATCH, LENGTH, TASKS, Task
+from tests.benchmarks.finetune_tasks import BATCH, TASKS, Task
 
 MICRO = 8
 _SIDES = ("theirs", "ours")
@@ -42,32 +43,35 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--sides", nargs="+", choices=_SIDES, default=list(_SIDES))
     options = parser.parse_args()
-    start = options.out / "start"
-    if not start.exists():
-        pretrain(["import", "hf", str(options.model), "--out", str(start)], options.out / "import.log")
+    import_start(options.model, options.out)
     for name in options.tasks:
-        choose_rows(options.data / name, options.out / name / "data", TASKS[name].rows)
+        choose_rows(options.data / name, options.out / name / "data", TASKS[name])
         for seed in options.seeds:
             for side in options.sides:
                 _measure(options, name, seed, side)
     _print_table(options)
 
 
-def choose_rows(source: Path, target: Path, rows: int) -> None:
-    """Writes the training rows of a task, in their order, and all validation rows."""
-    if target.exists():
-        return
-    target.mkdir(parents=True)
-    lines = (source / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    chosen = sorted(random.Random(_ROWS_SEED).sample(range(len(lines)), min(rows, len(lines))))
-    (target / "train.jsonl").write_text("".join(lines[number] for number in chosen), encoding="utf-8")
-    shutil.copy(source / "validation.jsonl", target / "validation.jsonl")
+def import_start(model: Path, out: Path) -> None:
+    """Writes the checkpoint that our runs start from, `OUT/start`, unless it is there."""
+    if not (out / "start").exists():
+        pretrain(["import", "hf", str(model), "--out", str(out / "start")], out / "import.log")
+
+
+def choose_rows(source: Path, target: Path, task: Task) -> None:
+    """Writes the training and validation rows of a task, in their order."""
+    target.mkdir(parents=True, exist_ok=True)
+    for split, rows in {"train": task.rows, "validation": task.validation_rows}.items():
+        lines = (source / f"{split}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        count = len(lines) if rows is None else min(rows, len(lines))
+        chosen = sorted(random.Random(_ROWS_SEED).sample(range(len(lines)), count))
+        (target / f"{split}.jsonl").write_text("".join(lines[number] for number in chosen), encoding="utf-8")
 
 
 def _measure(options: argparse.Namespace, name: str, seed: int, side: Side) -> None:
     """Makes and records a run that is not recorded."""
     record = options.out / "runs.jsonl"
-    if any((one["task"], one["seed"], one["side"]) == (name, seed, side) for one in records(record)):
+    if any((one["seed"], one["side"]) == (seed, side) for one in _runs(record, name)):
         return
     directory = options.out / name / f"{side}-{seed}"
     shutil.rmtree(directory, ignore_errors=True)
@@ -83,7 +87,8 @@ def _measure(options: argparse.Namespace, name: str, seed: int, side: Side) -> N
         figures = json.loads((directory / "figures.json").read_text(encoding="utf-8"))
     seconds = children_s() - before
     shutil.rmtree(directory)  # its weights
-    line = {"task": name, "seed": seed, "side": side, "seconds": round(seconds, 2), "figures": figures}
+    line = {"task": name, "settings": _settings(name), "seed": seed, "side": side, "seconds": round(seconds, 2)}
+    line["figures"] = figures
     with record.open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
     print(json.dumps(line), flush=True)
@@ -92,7 +97,7 @@ def _measure(options: argparse.Namespace, name: str, seed: int, side: Side) -> N
 def our_arguments(out: Path, name: str, task: Task, seed: int, directory: Path) -> list[str]:
     """Arguments of `pretrain` for one run of ours, which starts from `out / "start"`; writes its config."""
     published, steps = published_set(name), task.steps
-    objective = {"name": published.objective, "sequence_length": LENGTH, **published.settings}
+    objective = {"name": published.objective, "sequence_length": task.length, **published.settings}
     if published.labels:
         objective["labels"] = list(published.labels)
     settings: dict[str, Any] = {
@@ -135,6 +140,11 @@ def children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def _settings(name: str) -> dict[str, Any]:
+    """What a run of a task depends on."""
+    return {key: value for key, value in vars(TASKS[name]).items() if key != "figures"}
+
+
 def records(record: Path) -> list[dict[str, Any]]:
     """Lines of a file of JSON lines, which may be absent."""
     if not record.exists():
@@ -142,14 +152,19 @@ def records(record: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
 
 
+def _runs(record: Path, name: str) -> list[dict[str, Any]]:
+    """The recorded runs of a task with its settings of today."""
+    return [run for run in records(record) if run["task"] == name and run["settings"] == _settings(name)]
+
+
 def _print_table(options: argparse.Namespace) -> None:
     """Means and standard deviations (of the sample) of all recorded runs; processor seconds are means of a command."""
-    runs = records(options.out / "runs.jsonl")
     print("\n| Task | Rows x epochs | Steps | Figure | Ours | transformers | Difference in its deviations "
           "| Ours: s | transformers: s | Ours / transformers |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name in options.tasks:
         task = TASKS[name]
-        sides = {side: [run for run in runs if (run["task"], run["side"]) == (name, side)] for side in _SIDES}
+        runs = _runs(options.out / "runs.jsonl", name)
+        sides = {side: [run for run in runs if run["side"] == side] for side in _SIDES}
         if any(len(of_side) < 2 for of_side in sides.values()):
             continue
         seconds = {side: mean(run["seconds"] for run in of_side) for side, of_side in sides.items()}

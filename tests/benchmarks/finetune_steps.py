@@ -1,14 +1,18 @@
-"""Losses of a fine-tuning run of SST-2 without dropout, step by step, beside those of a loop with transformers' model
-and torch's AdamW on the same rows, from the same weights.
+"""Losses of a fine-tuning run without dropout, step by step, beside those of a loop with transformers' model and
+torch's AdamW on the same rows, from the same weights.
 
-    python -m tests.benchmarks.finetune_steps MODEL OUT [key=value ...]
+    python -m tests.benchmarks.finetune_steps MODEL DATA OUT TASK [--rows N] [key=value ...]
 
-MODEL and OUT are those of `tests.benchmarks.finetune`, which has made OUT; key=value are further settings of the run.
+MODEL and DATA are those of `tests.benchmarks.finetune`, OUT is a directory of this benchmark's own, and TASK a set with
+an answer for each row, of which N rows are trained on, by default those of `finetune`, at the rates of its schedule;
+key=value are further settings of the run.
 """
 
+import argparse
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,12 @@ from data_pipeline.batch import Batch
 from pretrain.__main__ import main as pretrain
 from pretrain.engine.base import StepResult
 from pretrain.engine.megatron.engine import MegatronEngine
-from tests.benchmarks.finetune import our_arguments
+from tests.benchmarks.finetune import choose_rows, import_start, our_arguments
 from tests.benchmarks.finetune_tasks import TASKS
 
 _SEED = 1
+_VALIDATION_ROWS = 32
+"""fewer than in `finetune`, since they are not compared"""
 
 
 class Recorder:
@@ -54,23 +60,34 @@ class Recorder:
 
 
 def main() -> None:
-    model, out = Path(sys.argv[1]), Path(sys.argv[2])
-    directory = out / "sst2" / "steps"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("model", "data", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("settings", nargs="*")
+    options = parser.parse_intermixed_args()
+    task, out = TASKS[options.task], options.out
+    rows = replace(task, rows=options.rows or task.rows, validation_rows=_VALIDATION_ROWS)
+    import_start(options.model, out)
+    choose_rows(options.data / options.task, out / options.task / "data", rows)
+    directory = out / options.task / "run"
     shutil.rmtree(directory, ignore_errors=True)
     recorder = Recorder()
     recorder.install()
     without_dropout = ["model.dropout=0", "model.attention_dropout=0"]
-    status = pretrain([*our_arguments(out, "sst2", TASKS["sst2"], _SEED, directory), *without_dropout, *sys.argv[3:]])
+    arguments = our_arguments(out, options.task, task, _SEED, directory)
+    status = pretrain([*arguments, *without_dropout, *options.settings])
     if status:
         sys.exit(status)
-    apart = np.abs(np.array(_their_losses(model, recorder)) - recorder.losses)
+    apart = np.abs(np.array(_their_losses(options.model, recorder)) - recorder.losses)
     print(json.dumps({"steps": len(apart), "first loss": recorder.losses[0], "last loss": recorder.losses[-1],
                       "largest difference": float(apart.max())}))  # fmt: skip
 
 
 def _their_losses(path: Path, recorder: Recorder) -> list[float]:
     model = AutoModelForSequenceClassification.from_pretrained(
-        path, num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        path, num_labels=recorder.classifier[0].shape[0], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     for parameter, value in zip((model.classifier.weight, model.classifier.bias), recorder.classifier, strict=True):
         parameter.data.copy_(value)
@@ -91,11 +108,13 @@ def _their_losses(path: Path, recorder: Recorder) -> list[float]:
 def _inputs(rows: Batch) -> dict[str, Any]:
     assert rows.attention_mask is not None
     assert rows.segments is not None
+    counted = rows.loss_mask > 0
+    labels = rows.labels if rows.targets is None else rows.targets
     return {
         "input_ids": torch.as_tensor(rows.tokens),
         "attention_mask": torch.as_tensor(rows.attention_mask).long(),
         "token_type_ids": torch.as_tensor(rows.segments),
-        "labels": torch.as_tensor((rows.labels * (rows.loss_mask > 0)).sum(axis=1)),
+        "labels": torch.as_tensor((labels * counted).sum(axis=1)),
     }
 
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BATCH = 16
-LENGTH = 128
-"""positions of a row, at most"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +14,10 @@ class Task:
     """the first is compared"""
     rows: int
     """training rows, drawn once from all"""
+    validation_rows: int | None = None
+    """validation rows, drawn once from all; None: all of them"""
+    length: int = 128
+    """positions of a row, at most"""
     epochs: int = 1
     learning_rate: float = 2e-4
 
@@ -27,9 +29,9 @@ class Task:
 
 TASKS = {
     "sst2": Task(figures=("accuracy",), rows=768),
-    "cola": Task(figures=("matthews", "accuracy"), rows=4096, learning_rate=1e-4),
-    "stsb": Task(figures=("pearson", "spearman"), rows=1024, learning_rate=1e-4),
-    "mrpc": Task(figures=("f1", "accuracy"), rows=768),
+    "cola": Task(figures=("matthews", "accuracy"), rows=8551, learning_rate=5e-5),
+    "stsb": Task(figures=("pearson", "spearman"), rows=4096, validation_rows=500, length=32),
+    "mrpc": Task(figures=("f1", "accuracy"), rows=2048),
     "rte": Task(figures=("accuracy",), rows=480),
     "wnut17": Task(figures=("entity_f1",), rows=1696),
 }

@@ -27,7 +27,7 @@ from transformers import (
 
 from pretrain.finetune.metrics import MetricContext, compute_metric
 from pretrain.finetune.sets.registry import published_set
-from tests.benchmarks.finetune_tasks import BATCH, LENGTH, TASKS
+from tests.benchmarks.finetune_tasks import BATCH, TASKS
 
 _IGNORED = -100
 """label of a position without one"""
@@ -51,7 +51,10 @@ def main() -> None:
     kind = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
     model = kind.from_pretrained(model_path, num_labels=len(labels) or 1)
     encode = _tagged if tags else _classified
-    rows = {split: encode(tokenizer, _lines(data / f"{split}.jsonl"), labels) for split in ("train", "validation")}
+    rows = {
+        split: encode(tokenizer, _lines(data / f"{split}.jsonl"), labels, task.length)
+        for split in ("train", "validation")
+    }
     collator: Callable[..., Any] = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
     trainer = Trainer(
         model=model,
@@ -85,16 +88,16 @@ def _lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _classified(tokenizer: Any, lines: Sequence[Row], labels: list[Any]) -> list[Row]:
+def _classified(tokenizer: Any, lines: Sequence[Row], labels: list[Any], length: int) -> list[Row]:
     pairs = [line["pair"] for line in lines] if "pair" in lines[0] else None
-    encoded = tokenizer([line["text"] for line in lines], pairs, truncation=True, max_length=LENGTH)
+    encoded = tokenizer([line["text"] for line in lines], pairs, truncation=True, max_length=length)
     answers = [labels.index(line["label"]) if labels else line["label"] for line in lines]
     return [{key: encoded[key][number] for key in encoded} | {"labels": one} for number, one in enumerate(answers)]
 
 
-def _tagged(tokenizer: Any, lines: Sequence[Row], labels: list[Any]) -> list[Row]:
+def _tagged(tokenizer: Any, lines: Sequence[Row], labels: list[Any], length: int) -> list[Row]:
     """The first piece of each word has the word's tag."""
-    encoded = tokenizer([line["words"] for line in lines], is_split_into_words=True, truncation=True, max_length=LENGTH)
+    encoded = tokenizer([line["words"] for line in lines], is_split_into_words=True, truncation=True, max_length=length)
     rows = []
     for number, line in enumerate(lines):
         words = encoded.word_ids(number)

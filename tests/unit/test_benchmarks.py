@@ -157,19 +157,23 @@ def test_fine_tuned_runs_are_compared_with_recorded_ones(tmp_path: Path) -> None
     for split in ("train", "validation"):
         (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
     out.mkdir()
-    recorded = [("theirs", 2, 0.75), ("ours", 2, 0.5)]
-    lines = [{"task": "sst2", "seed": seed, "side": side, "seconds": 10.0, "figures": {"accuracy": value}}
-             for side, seed, value in recorded]  # fmt: skip
+    task = Task(figures=("accuracy",), rows=16, validation_rows=20, length=32)
+    settings = {"rows": 16, "validation_rows": 20, "length": 32, "epochs": 1, "learning_rate": 2e-4}
+    recorded = [("theirs", 2, 0.75, settings), ("ours", 2, 0.5, settings), ("ours", 1, 0.5, {**settings, "rows": 8})]
+    lines = [{"task": "sst2", "settings": of, "seed": seed, "side": side, "seconds": 10.0, "figures": {"accuracy": one}}
+             for side, seed, one, of in recorded]  # fmt: skip
     (out / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    smaller = {"finetune.LENGTH": 32, "finetune.TASKS": {"sst2": Task(figures=("accuracy",), rows=16)}}
+    smaller = {"finetune.TASKS": {"sst2": task}}
     said = _said("finetune", [str(model), str(data.parent), str(out), "--tasks", "sst2", "--seeds", "1", "2"], smaller)
-    made = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()[2:]]
+    made = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()[3:]]
     assert [(run["side"], run["seed"]) for run in made] == [("theirs", 1), ("ours", 1)]
     assert min(run["seconds"] for run in made) > 1
     theirs, ours = ((run["figures"]["accuracy"] + other) / 2 for run, other in zip(made, (0.75, 0.5), strict=True))
     assert f"| sst2 | 16 x 1 | 1 | accuracy | {100 * ours:.2f} +- " in said
     assert f" | {100 * theirs:.2f} +- " in said
-    command = [sys.executable, "-m", "tests.benchmarks.finetune_steps", model, out, "objective.sequence_length=32"]
+    assert len((out / "sst2/data/validation.jsonl").read_text().splitlines()) == 20
+    arguments = [model, data.parent, tmp_path / "steps", "sst2", "--rows", "16", "objective.sequence_length=32"]
+    command = [sys.executable, "-m", "tests.benchmarks.finetune_steps", *arguments]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     steps = json.loads(printed.splitlines()[-1])
     assert steps["steps"] == 1
