@@ -34,6 +34,7 @@ CLASSES = {
     "distilbert/": "DistilBertForMaskedLM",
     "tinybert/": "BertForMaskedLM",
     "bart/": "BartForConditionalGeneration",
+    "pegasus/": "PegasusForConditionalGeneration",
     "llama/": "LlamaForCausalLM",
     "llama1/": "LlamaForCausalLM",
     "llama2/": "LlamaForCausalLM",
