@@ -41,7 +41,7 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of the layers of `stack` on one rank of each stage."""
     model, layout, step = work.model, work.layout, work.step
     crosses = stack.encoder_length > 0
-    always = np.ones(len(step.fp8))
+    always: Array = np.ones(len(step.fp8))
     products = {name: (product, always) for name, product in layer_products(work, stack).items()}
     if crosses.any():
         products |= {name: (product, 1.0 * crosses) for name, product in cross_products(work, stack).items()}
