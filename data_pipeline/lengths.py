@@ -21,6 +21,16 @@ def row_lengths(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return shown, np.max(counted, axis=0)
 
 
+def text_lengths(documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Lengths of the texts in packed rows, [texts]: neighboring positions of one document, of `documents` [rows,
+    positions], -1 for padding."""
+    begins = np.ones(documents.shape, bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    first = np.flatnonzero(begins)
+    lengths = np.diff(np.append(first, documents.size))
+    return lengths[documents.ravel()[first] >= 0]
+
+
 def by_length(rows: Rows) -> NDArray[np.int64]:
     """[rows] numbers of the rows, the shortest first, so that neighbors share little padding. Rows of one length keep
     their order."""

@@ -35,7 +35,13 @@ class StepResult:
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """sum and count of each term by name, the main one first; empty for a loss of one term"""
     computed_positions: int | None = None
-    """input positions of the global batch that the model computed: the others were padding; None: every position"""
+    """input positions of the global batch that the model computed on this layout: the others were padding; None: every
+    position"""
+    tokens: int | None = None
+    """input positions of the global batch, without padding that the run cuts: the same on every layout; None: every
+    position"""
+    flops: float | None = None
+    """model FLOPs of these, forward and backward; None: not counted"""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Model FLOPs: what the training of a model computes, whatever its layout and kernels. No torch."""
 
-from collections.abc import Sequence
+import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
@@ -98,21 +99,44 @@ class TrainingFlops:
             self._embedding += passes * 3 * model.hidden * model.hidden
         self._known: dict[tuple[int, int], float] = {}
 
-    def of_row(self, inputs: int, labels: int, texts: Sequence[int] = ()) -> float:
-        """Operations of a row of `inputs` positions and `labels` positions of its labels, which are the decoder's or
-        the same. `texts`: lengths of the texts in it that do not attend to each other (default: one)."""
-        multiply_adds = self._of_memory
-        lengths = (inputs, labels)
-        for stack, length in enumerate(lengths):
+    def of_row(self, inputs: int, labels: int) -> float:
+        """Operations of a row of `inputs` positions, and of `labels` positions with labels: the decoder's, or the
+        same."""
+        return 2 * (self._of_matrices(inputs, labels) + self._of_text(inputs, labels))
+
+    def of_rows(
+        self, inputs: NDArray[np.int64], labels: NDArray[np.int64], texts: NDArray[np.int64] | None = None
+    ) -> float:
+        """Operations of rows with so many positions, [rows] each. `texts`: lengths of all texts in them, where these do
+        not attend to each other."""
+        found = 0.0
+        for (length, labelled), count in zip(*_distinct(np.stack([inputs, labels])), strict=True):
+            found += count * self._of_matrices(length, labelled)
+            found += count * self._of_text(length, labelled) if texts is None else 0.0
+        if texts is not None:
+            for (length,), count in zip(*_distinct(texts[None]), strict=True):
+                found += count * self._of_text(length, length)
+        return 2 * found
+
+    def _of_matrices(self, inputs: int, labels: int) -> float:
+        """Multiply-adds of a row without those of attention within its texts."""
+        found = self._of_memory + labels * self._head + inputs * labels * self._of_cross_pair
+        found += inputs * (self._of_encoder_position + self._embedding + self._decoder[0])
+        for stack, length in enumerate((inputs, labels)):
             if self._model.stacks[stack]:
-                multiply_adds += length * self._of_position[stack]
-                multiply_adds += sum(self._attention(stack, text) for text in texts or (length,))
-        multiply_adds += inputs * (self._of_encoder_position + self._embedding + self._decoder[0])
-        multiply_adds += inputs * labels * self._of_cross_pair
-        if self._decoder[1]:
+                found += length * self._of_position[stack]
+        return found
+
+    def _of_text(self, inputs: int, labels: int) -> float:
+        """Multiply-adds of attention within a text."""
+        found = 0.0
+        for stack, length in enumerate((inputs, labels)):
+            if self._model.stacks[stack] and length:
+                found += self._attention(stack, length)
+        if self._decoder[1] and inputs:
             keys = self._model.attention.of_layer(self._model.stacks[0] - 1).mean_keys(inputs, False)
-            multiply_adds += self._decoder[1] * inputs * (keys + self._model.distance_rows)
-        return 2 * (multiply_adds + labels * self._head)
+            found += self._decoder[1] * inputs * (keys + self._model.distance_rows)
+        return found
 
     def _attention(self, stack: int, length: int) -> float:
         """Multiply-adds of attention within `length` positions, in all layers of a stack."""
@@ -175,3 +199,9 @@ class TrainingFlops:
             head += model.output_rows * model.embedding_dim * passes
             head += transforms * before * model.hidden * model.embedding_dim
         return float(head)
+
+
+def _distinct(columns: NDArray[np.int64]) -> tuple[list[list[int]], list[int]]:
+    """The different columns of [numbers, n], and how often each occurs."""
+    found, counts = np.unique(columns, axis=1, return_counts=True)
+    return found.T.tolist(), counts.tolist()

@@ -18,7 +18,6 @@ from data_pipeline.errors import DataError
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.generator import num_run_parameters
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
@@ -44,7 +43,9 @@ class Result(StepNumbers, Protocol):
     @property
     def terms(self) -> Mapping[str, tuple[float, int]]: ...
     @property
-    def computed_positions(self) -> int | None: ...
+    def tokens(self) -> int | None: ...
+    @property
+    def flops(self) -> float | None: ...
 
 
 class HeldOutLoss(Protocol):
@@ -98,7 +99,7 @@ class RunLog:
         self._peak: Peak | None = None
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
         self._layout, self._parameters = layout, num_run_parameters(config)
-        self._mfu_per_speed = _mfu_per_speed(config, layout)
+        self._peak_flops = _peak_flops(config, layout)
         self._tracker: TrackerThread | None = None
 
     @_on_reporter
@@ -143,9 +144,10 @@ class RunLog:
         """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had
         paused `save_seconds` for saving; until then the rank with most memory had held `peak`."""
         assert self._tracker is not None, "the run has begun"
-        per_speed = self._mfu_per_speed
-        positions = len(batch.sample_ids) * batch.tokens.shape[1]
-        computed = positions if result.computed_positions is None else result.computed_positions
+        counted = len(batch.sample_ids) * batch.tokens.shape[1] if result.tokens is None else result.tokens
+        mfu = None
+        if self._peak_flops is not None and result.flops is not None:
+            mfu = result.flops / seconds / self._peak_flops
         metrics = StepMetrics(
             step=step,
             loss=result.loss_sum / result.token_count if result.token_count else math.nan,
@@ -155,8 +157,8 @@ class RunLog:
             samples=batch.cursor.samples,
             data_hash=batch.data_hash,
             step_seconds=seconds,
-            tokens_per_second=positions / seconds,
-            mfu=computed / seconds * per_speed[batch.tokens.shape[1]] if per_speed else None,
+            tokens_per_second=counted / seconds,
+            mfu=mfu,
             save_seconds=save_seconds,
             loss_scale=result.loss_scale,
             device_peak_bytes=peak.device,
@@ -338,13 +340,7 @@ def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:
     return {name: value / count if count else math.nan for name, (value, count) in terms.items()}
 
 
-def _mfu_per_speed(config: RunConfig, layout: Layout) -> dict[int, float] | None:
-    """Model FLOPs utilization per token per second of the whole run, by length of sequences; None where the devices'
-    peak is not known."""
+def _peak_flops(config: RunConfig, layout: Layout) -> float | None:
+    """Peak operations per second of all devices of the run; None where that of one is not known."""
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", config.precision)
-    if peak is None:
-        return None
-    short = config.batch.short
-    lengths = [config.sequence_length, *([short.sequence_length] if short else [])]
-    models = (config.row_model.model_copy(update={"sequence_length": length}) for length in lengths)
-    return {model.sequence_length: training_flops_per_token(model) / (peak * layout.world) for model in models}
+    return None if peak is None else peak * layout.world

@@ -45,7 +45,10 @@ class Progress:
 
     def step(self, metrics: StepMetrics) -> None:
         """A step is done."""
-        speed = metrics.tokens_per_second
+        # Of the run's tokens, which count padding, too.
+        read = metrics.tokens if self._last is None else metrics.tokens - self._last.tokens
+        resumed = self._last is None and metrics.step > 1
+        speed = metrics.tokens_per_second if resumed else read / metrics.step_seconds
         self._speed = speed if self._speed is None else (1 - _NEWEST) * self._speed + _NEWEST * speed
         self._last = metrics
         last = metrics.step >= self._total_steps

@@ -27,6 +27,7 @@ from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial, rows_state
+from pretrain.engine.megatron.step_work import StepWork
 from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
@@ -94,6 +95,7 @@ class MegatronEngine:
         self._state = State(self.parameters, self.groups, self.sharding)
         self._cutter = Cutter(self.groups, self.device, config.model, config.generator is not None)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
+        self._work = StepWork(config)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self.generator = None
         if beside is not None:
@@ -150,7 +152,8 @@ class MegatronEngine:
         micro = micro_sequences(self.config.batch, len(batch.tokens), group)
         micro_batches = self._cut(batch, micro, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
-        *counts, computed = self.sum_over_data(np.array([*self.objective.counts(batch), positions])).tolist()
+        local = [*self.objective.counts(batch), positions, *self._work.of_rows(batch)]
+        *counts, computed, tokens, flops = self.sum_over_data(np.array(local)).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         factors = scales(self.objective.weights, counts)
         results: list[list[Term]] = []
@@ -197,6 +200,8 @@ class MegatronEngine:
             loss_scale=loss_scale,
             terms=terms,
             computed_positions=int(computed),
+            tokens=int(tokens),
+            flops=flops,
         )
 
     def score(self, batch: Rows) -> Scores:

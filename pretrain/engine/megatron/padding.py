@@ -3,6 +3,7 @@
 from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.batch import Axis, Rows
 from data_pipeline.lengths import row_lengths
@@ -22,40 +23,45 @@ def trims_padding(config: RunConfig) -> bool:
     return config.objective.pads_to_longest and dense and config.precision != "fp8"
 
 
+def needed_lengths(config: RunConfig, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions (of inputs, of labels) of each row that have an effect on what counts, [rows] each; all of them in runs
+    that cut no padding."""
+    model, loss = config.model, config.objective.loss
+    if not trims_padding(config) or rows.label_positions is not None:
+        count = len(rows.tokens)
+        return np.full(count, rows.tokens.shape[1]), np.full(count, rows.labels.shape[1])
+    visible, counted = row_lengths(rows)
+    if loss in ("spans", "choice"):  # positions with a label compete, of which one counts
+        width = rows.labels.shape[1]
+        labelled = rows.labels != 0
+        counted = np.maximum(counted, np.where(labelled.any(axis=1), width - labelled[:, ::-1].argmax(axis=1), 0))
+    if model.is_encoder_decoder and model.task_head is None:
+        return visible, counted
+    # A decoder is not affected by what follows the last label, unless all positions compete for a span.
+    after = rows.attention_mask is not None or not model.is_causal or loss == "spans"
+    needed = np.maximum(counted, visible) if after else counted
+    return needed, needed
+
+
 class PaddingTrimmer:
     """Cuts rows to the longest of them. All ranks of a model's replica read the same rows, so that they cut alike."""
 
     def __init__(self, config: RunConfig, layout: Layout, *, on_gpu: bool) -> None:
-        loss = config.objective.loss
-        self._model, self._spans, self._positions_compete = config.model, loss == "spans", loss in ("spans", "choice")
-        self.enabled = trims_padding(config)
+        self._config, self.enabled = config, trims_padding(config)
         self._multiple = lcm(GPU_MULTIPLE if on_gpu else 1, layout.context * (layout.tensor if layout.sequence else 1))
 
     def trim(self, rows: Rows) -> Rows:
         """These rows with fewer positions: as many as the longest one has, rounded up."""
         if not self.enabled or rows.label_positions is not None:
             return rows
-        inputs, labels = self._lengths(rows)
+        widths = rows.tokens.shape[1], rows.labels.shape[1]
+        inputs, labels = (
+            self._rounded(int(lengths.max()), width)
+            for lengths, width in zip(needed_lengths(self._config, rows), widths, strict=True)
+        )
         kept: dict[Axis, slice] = {"rows": slice(None), "inputs": slice(inputs), "labels": slice(labels)}
         columns = {name: values[tuple(kept[axis] for axis in one.axes)] for name, one, values in rows.columns()}
         return Rows(**columns)
-
-    def _lengths(self, rows: Rows) -> tuple[int, int]:
-        """Positions (of inputs, of labels) that have an effect on what counts."""
-        width, label_width = rows.tokens.shape[1], rows.labels.shape[1]
-        visible, counted = (int(lengths.max()) for lengths in row_lengths(rows))
-        if self._positions_compete:  # those with a label, of which one counts
-            (labelled,) = np.nonzero((rows.labels != 0).any(axis=0))
-            counted = max([counted, *(labelled + 1).tolist()])
-        if self._model.is_encoder_decoder and self._model.task_head is None:
-            return self._rounded(visible, width), self._rounded(counted, label_width)
-        # A decoder is not affected by what follows the last label, unless all positions compete for a span.
-        needed = (
-            counted
-            if rows.attention_mask is None and self._model.is_causal and not self._spans
-            else max(counted, visible)
-        )
-        return self._rounded(needed, width), self._rounded(needed, label_width)
 
     def _rounded(self, length: int, width: int) -> int:
         return min(-(-max(length, 1) // self._multiple) * self._multiple, width)

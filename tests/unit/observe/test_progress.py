@@ -189,8 +189,8 @@ def test_the_time_left_follows_the_tokens_left_and_recent_speed() -> None:
     log = io.StringIO()
     progress = shown(1000, 1_000_000, 1, log)
     for step in range(1, 101):  # a slow first step is forgotten
-        speed = 1.0 if step == 1 else 1000.0
-        progress.step(replace(STEP, step=step, tokens=1000 * step, tokens_per_second=speed))
+        took_s = 1000.0 if step == 1 else 1.0
+        progress.step(replace(STEP, step=step, tokens=1000 * step, step_seconds=took_s, tokens_per_second=10.0))
     assert log.getvalue().splitlines()[-1].endswith("15 min 00 s left")  # 900,000 tokens at 1000 a second
 
 

@@ -1,0 +1,23 @@
+"""Tokens and model FLOPs of a step, counted from its rows: the sums over data ranks are the same on every layout."""
+
+import numpy as np
+
+from data_pipeline.batch import Rows
+from data_pipeline.lengths import text_lengths
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.megatron.padding import needed_lengths
+from pretrain.model_spec.flops import TrainingFlops
+
+
+class StepWork:
+    """Counts rows of one run. In runs that cut the padding of rows, each counts up to its own end, whatever a layout
+    computes of the padding behind it."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._flops = config, TrainingFlops(config.row_model)
+
+    def of_rows(self, rows: Rows) -> tuple[int, float]:
+        """(positions of inputs, operations of the forward and backward pass)"""
+        inputs, labels = needed_lengths(self._config, rows)
+        texts = None if rows.documents is None else text_lengths(rows.documents)
+        return int(np.sum(inputs)), self._flops.of_rows(inputs, labels, texts)
