@@ -136,7 +136,7 @@ def _beside_transformers(scale: bool) -> tuple[dict[str, np.ndarray], dict[str, 
     named = [(bart, list(links(model)), ""), (source, list(links(of_source)), "source_encoder.")]
     pairs = []
     for hf_model, of_model, prefix in named:
-        weights = {}
+        weights: dict[str, Any] = {}
         for link in of_model:
             ours = [prefix + name for name in link.mcore_names]
             if prefix:
