@@ -41,10 +41,11 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of the layers of `stack` on one rank of each stage."""
     model, layout, step = work.model, work.layout, work.step
     crosses = stack.encoder_length > 0
+    crossing: Array = crosses.astype(np.float64)
     always: Array = np.ones(len(step.fp8))
     products = {name: (product, always) for name, product in layer_products(work, stack).items()}
     if crosses.any():
-        products |= {name: (product, 1.0 * crosses) for name, product in cross_products(work, stack).items()}
+        products |= {name: (product, crossing) for name, product in cross_products(work, stack).items()}
     forward, backward = np.zeros_like(model.hidden), np.zeros_like(stack.layers)
     for name, (product, share) in products.items():
         seconds = _product(work, c, product, step.fp8)
