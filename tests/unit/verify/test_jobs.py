@@ -41,10 +41,13 @@ ONE_OF_EACH = list({path.parent: path for path in CONFIGS}.values())
 @pytest.mark.parametrize("path", only(ONE_OF_EACH, CONFIGS), ids=str)
 def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Path, world: int) -> None:
     config, layouts = _with_teacher(_load(path)), layouts_to_verify(world)
-    if config.model.shared_layers or config.model.positions.name == "disentangled":  # in one chunk of each stage
+    shares = config.model.layers_share_by is not None or config.model.positions.name == "disentangled"
+    if shares:  # in one chunk of each stage
         layouts = [layout for layout in layouts if layout.virtual == 1]
     if config.model.memory_length:  # of whole rows, on stages that see them once
         layouts = [layout for layout in layouts if not layout.sequence and layout.context == layout.virtual == 1]
+    if config.distillation.compares_layers:  # where all of them and of a row are
+        layouts = [layout for layout in layouts if layout.pipeline == layout.context == layout.virtual == 1]
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
     models = {job.config.model.model_dump_json(): job.config.model for job in jobs}
