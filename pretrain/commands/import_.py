@@ -29,7 +29,7 @@ HF_MODEL_TYPES = (
         "gpt_neo",
         "llama",
     ),
-    *("longformer", "marian", "mistral", "openai-gpt", "qwen2", "qwen3", "roberta", "roformer", "t5", "xlm"),
+    *("longformer", "marian", "mistral", "openai-gpt", "pegasus", "qwen2", "qwen3", "roberta", "roformer", "t5", "xlm"),
     *("xlm-roberta", "xlnet"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")

@@ -1,37 +1,22 @@
 """The config of a training run: all of its sections, and the constraints between them.
 
-Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
+`vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
 (`data/resolve.py` fills it in before anything is built)."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from data_pipeline.recipes.causal import Causal
-from pretrain.config.attention import Dense
-from pretrain.config.batch import BatchSize
-from pretrain.config.checkpoint import Checkpoint
-from pretrain.config.data import Data
-from pretrain.config.distillation import Distillation
-from pretrain.config.evaluate import Evaluate
-from pretrain.config.families import CAPABILITIES
-from pretrain.config.finetune import LORA_TARGETS, Finetune
-from pretrain.config.generator import Generator
-from pretrain.config.health import Health
 from pretrain.config.loss_scale import LossScaling
-from pretrain.config.model import Model
-from pretrain.config.objective import Objective
-from pretrain.config.objective_suits import check_goes_with, check_suits
-from pretrain.config.optimizer import Optimizer
-from pretrain.config.parallel import Parallel
-from pretrain.config.run import Run
-from pretrain.config.schedule import CosineSchedule, Schedule
-from pretrain.config.section import Section, as_mapping
+from pretrain.config.run_sections import RunSections
+from pretrain.config.section import as_mapping
 from pretrain.config.start import recorded_model
+from pretrain.config.suits.finetune import check_trained
+from pretrain.config.suits.generator import check_generator
+from pretrain.config.suits.memory import check_memory
+from pretrain.config.suits.objective import check_goes_with, check_suits
+from pretrain.config.suits.teacher import check_distillation
 from pretrain.config.task_head import TaskHeadShape
-from pretrain.config.track import Track
-from pretrain.config.train import Train
 
 _OF_POSITIONS = ("spans", "choice")
 """losses that compare the positions of a row"""
@@ -41,73 +26,7 @@ _SIZES = {"layers", "hidden"}
 """keys of a model that says all of itself"""
 
 
-class RunConfig(Section):
-    run: Run
-    train: Train
-    batch: BatchSize
-    model: Model
-    objective: Objective = Causal()
-    finetune: Finetune = Finetune()
-    distillation: Distillation = Distillation()
-    generator: Generator | None = Field(
-        None, description="second model of objective.name=replaced_tokens, which replaces tokens (ELECTRA)"
-    )
-    data: Data = Data()
-    optimizer: Optimizer
-    schedule: Schedule = CosineSchedule()
-    precision: Literal["fp32", "bf16", "fp16", "fp8"] = Field(
-        "fp32",
-        description="precision of activations and gradients; weights are updated in fp32. fp8 is bf16 whose "
-        "layers multiply weights, activations and gradients in 8 bits",
-    )
-    loss_scale: LossScaling = LossScaling()
-    parallel: Parallel = Parallel()
-    evaluate: Evaluate = Evaluate()
-    checkpoint: Checkpoint = Checkpoint()
-    track: Track = Track()
-    health: Health = Health()
-
-    @property
-    def sequence_length(self) -> int:
-        """Positions of a row: of each of its texts as many as the objective says, or else the model."""
-        return (self.objective.row_length or self.model.sequence_length) * self.objective.texts_per_row
-
-    @property
-    def heldout_lanes(self) -> int:
-        """Lanes of held-out text; 0: its rows are scored each by itself."""
-        return self.evaluate.lanes if self.model.memory_length and self.objective.predicts_next else 0
-
-    def of_teacher(self) -> "RunConfig":
-        """This config with the teacher in place of its model, and no teacher."""
-        assert self.distillation.model is not None, "the teacher is resolved before it is used"
-        return self.model_copy(update={"model": self.distillation.model, "distillation": Distillation()})
-
-    @property
-    def projecting_model(self) -> Model:
-        """The model with the projection to the teacher's hidden size that `distillation.hidden_weight` needs."""
-        teacher = self.distillation.model
-        projected = teacher.hidden if teacher is not None and self.distillation.hidden_weight else None
-        return self.model.model_copy(update={"teacher_hidden": projected})
-
-    @property
-    def generator_model(self) -> Model | None:
-        """The model of `generator`."""
-        return None if self.generator is None else self.generator.of(self.model)
-
-    def of_generator(self) -> "RunConfig":
-        """This config with the generator in place of its model, and no generator."""
-        return self.model_copy(update={"model": self.generator_model, "generator": None})
-
-    @property
-    def row_model(self) -> Model:
-        """The model as it reads rows of `sequence_length`, which it may be made longer than; or shorter, where several
-        texts lie in a row."""
-        length = self.sequence_length
-        if self.objective.row_length is None and length == self.model.sequence_length:
-            return self.model
-        target = length if self.model.is_encoder_decoder else None
-        return self.model.model_copy(update={"sequence_length": length, "target_length": target})
-
+class RunConfig(RunSections):
     @model_validator(mode="before")
     @classmethod
     def _model_of_start(cls, tree: Any) -> Any:
@@ -156,69 +75,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _trained_parameters_exist(self) -> "RunConfig":
-        model, finetune = self.model, self.finetune
-        layers = sum(model.stacks)
-        if finetune.layers is not None and finetune.train != "top":
-            raise ValueError("finetune.layers is the number of layers of finetune.train=top: leave it out, or set that")
-        if finetune.train == "top":
-            if finetune.layers is None:
-                raise ValueError("finetune.train=top trains the last finetune.layers layers: set it")
-            if finetune.layers > layers:
-                raise ValueError(f"finetune.layers={finetune.layers} is more than the {layers} layers of the model")
-            if model.shared_layers or model.tie_encoder_decoder:
-                raise ValueError(
-                    "finetune.train=top chooses among layers, and the model's have weights in common: set "
-                    "finetune.train=all or head"
-                )
-        if finetune.train == "source_encoder" and model.source_encoder is None:
-            raise ValueError(
-                "finetune.train=source_encoder trains the encoder of model.source_encoder, which the model does not "
-                "have: set that, or finetune.train"
-            )
-        if model.source_encoder is not None:
-            _check_trains_source_encoder(finetune)
-        if finetune.train == "head" and model.task_head is None:
-            raise ValueError(
-                f"finetune.train=head trains a task head, and objective.name={self.objective.name} has none: choose "
-                "classification, or another objective with a head, or set finetune.train"
-            )
-        if finetune.rate_decay != 1 and (model.shared_layers or model.tie_encoder_decoder):
-            raise ValueError(
-                "finetune.rate_decay gives each layer a learning rate, and the model's have weights in common: leave "
-                "it out"
-            )
-        if finetune.unfreeze_steps and finetune.train == "head":
-            raise ValueError(
-                "finetune.unfreeze_steps lets the layers below the head join, which finetune.train=head freezes: leave "
-                "one of them out"
-            )
-        if finetune.adapters is not None:
-            if finetune.train != "all" or finetune.lora is not None:
-                chosen = "finetune.lora" if finetune.lora is not None else f"finetune.train={finetune.train}"
-                raise ValueError(
-                    f"finetune.adapters and {chosen} each choose what is trained of the layers: leave one of them out"
-                )
-            if self.precision == "fp8":
-                raise ValueError("finetune.adapters is for fp32, bf16 and fp16: set precision")
-        if finetune.lora is not None:
-            if finetune.train != "all":
-                raise ValueError(
-                    f"finetune.lora freezes the model's own layers, which finetune.train={finetune.train} trains: "
-                    "leave one of them out"
-                )
-            if self.precision == "fp8":
-                raise ValueError("finetune.lora is for fp32, bf16 and fp16: set precision")
-            having = [
-                name
-                for name, path in LORA_TARGETS.items()
-                if model.is_encoder_decoder or not path.startswith("cross_attention.")
-            ]
-            for target in finetune.lora.targets:
-                if target not in having:
-                    raise ValueError(
-                        f"finetune.lora.targets={target} matches no linear layer of this model: use {', '.join(having)}"
-                    )
-        return self.model_copy(update={"model": model.trained_by(finetune)})
+        check_trained(self)
+        return self.model_copy(update={"model": self.model.trained_by(self.finetune)})
 
     @model_validator(mode="after")
     def _targets_have_a_length(self) -> "RunConfig":
@@ -333,106 +191,19 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rows_continue_each_other(self) -> "RunConfig":
-        if not self.model.memory_length:
-            return self
-        parallel = self.parallel
-        for key, is_so, instead in (
-            ("parallel.sequence", parallel.sequence, "false"),
-            ("parallel.context", parallel.context > 1, "1"),
-            ("parallel.virtual", parallel.virtual > 1, "1"),
-            ("batch.ramp", self.batch.ramp is not None, "null"),
-            ("batch.short", self.batch.short is not None, "null"),
-            ("data.phases", bool(self.data.phases), "[]"),
-            ("data.sources with several entries", len(self.data.sources) > 1, "one of them"),
-            ("distillation.teacher", self.distillation.teacher is not None, "null"),
-            ("precision=fp8", self.precision == "fp8", "bf16"),
-        ):
-            if is_so:
-                raise ValueError(
-                    f"model.memory_length keeps states of each row for the row that continues it, and {key} is not "
-                    f"supported with that: set it to {instead}, or model.memory_length=0"
-                )
-        objective = self.objective
-        if not (objective.name == "causal" or "order" in objective.columns) or "documents" in objective.columns:
-            raise ValueError(
-                "model.memory_length is for rows that continue each other: use objective.name=causal without packing "
-                "and document_mask, or permuted"
-            )
-        for skip in self.run.skipped:
-            if skip.sample % self.batch.sequences or skip.samples % self.batch.sequences:
-                raise ValueError(
-                    f"run.skipped={skip.sample} does not skip whole batches of {self.batch.sequences} sequences, so "
-                    "that rows would no longer continue each other"
-                )
+        check_memory(self)
         return self
 
     @model_validator(mode="after")
     def _teacher_suits_the_run(self) -> "RunConfig":
-        settings, model = self.distillation, self.model
-        if settings.teacher is None:
+        if self.distillation.teacher is None:
             return self
-        head = model.task_head
-        if self.objective.loss not in ("tokens", "classes") or (head is not None and head.language_model):
-            raise ValueError(
-                f"distillation.teacher is for losses of tokens or classes alone, and the loss of objective.name="
-                f"{self.objective.name} is {self.objective.loss}: leave it out, or choose masked or causal without a "
-                "question about segments, or classification or tagging without a language model"
-            )
-        if head is not None and settings.cosine_weight:
-            raise ValueError(
-                "distillation.cosine_weight is for losses of tokens: leave it out for classes, or set "
-                "distillation.hidden_weight"
-            )
-        if self.objective.z_loss:
-            raise ValueError(
-                "objective.z_loss does nothing to a teacher's logits: leave it out with distillation.teacher"
-            )
-        if model.is_encoder_decoder:
-            raise ValueError("distillation.teacher is for encoders and decoders: leave it out for an encoder-decoder")
-        if self.precision == "fp8":
-            raise ValueError("distillation.teacher is for fp32, bf16 and fp16: set precision")
-        if settings.start_layers is not None:
-            _check_start_layers(settings.start_layers, model, self.run.start_from)
-        if settings.compares_layers:
-            _check_layers_can_be_compared(self)
-        if (teacher := settings.model) is not None:
-            _check_teacher(model, teacher, settings.cosine_weight)
-            if settings.compares_layers:
-                _check_matched_layers(settings, model, teacher)
+        check_distillation(self)
         return self.model_copy(update={"model": self.projecting_model})
 
     @model_validator(mode="after")
     def _generator_suits_the_run(self) -> "RunConfig":
-        if (self.generator is None) != (self.objective.loss != "replaced_tokens"):
-            raise ValueError(
-                "generator and objective.name=replaced_tokens go together: one model replaces tokens, and the other "
-                "finds them: set both, or none"
-            )
-        if self.generator is None:
-            return self
-        model = self.model
-        if not model.capabilities.generator:
-            having = " or ".join(name for name, can in CAPABILITIES.items() if can.generator)
-            raise ValueError(f"generator is for model.family={having}: set it in place of {model.family}")
-        if "embedding_size" in model.capabilities.only and self.generator.hidden != model.hidden:
-            raise ValueError(
-                f"generator.hidden={self.generator.hidden} needs a projection of embeddings, which the {model.family} "
-                f"family does not have: set generator.hidden={model.hidden}"
-            )
-        if not model.tie_word_embeddings or model.shared_layers:
-            raise ValueError(
-                "generator shares embeddings with the model: set model.tie_word_embeddings=true and "
-                "model.shared_layers=false"
-            )
-        if self.finetune != Finetune() or self.distillation.teacher is not None:
-            raise ValueError("generator is trained with the model: leave out finetune and distillation")
-        if self.precision == "fp8":
-            raise ValueError("generator is for fp32, bf16 and fp16: set precision")
-        if self.evaluate.tasks:
-            raise ValueError(
-                "evaluate.tasks scores language models, and the model of generator finds tokens: leave it out"
-            )
-        self.generator.of(model)
+        check_generator(self)
         return self
 
     @model_validator(mode="after")
@@ -449,109 +220,3 @@ class RunConfig(Section):
         if self.precision != "fp16" and self.loss_scale != LossScaling():
             raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
         return self
-
-
-def _check_trains_source_encoder(finetune: Finetune) -> None:
-    """Raises ValueError for settings that would freeze `model.source_encoder`, or train it as the lowest layers."""
-    for key, is_set in (
-        ("finetune.train=top", finetune.train == "top"),
-        ("finetune.lora", finetune.lora is not None),
-        ("finetune.adapters", finetune.adapters is not None),
-        ("finetune.rate_decay", finetune.rate_decay != 1),
-        ("finetune.unfreeze_steps", finetune.unfreeze_steps > 0),
-    ):
-        if is_set:
-            raise ValueError(
-                f"{key} trains the upper layers most, and model.source_encoder is new and below all others: leave one "
-                "of them out, and choose finetune.train=source_encoder or all"
-            )
-
-
-def _check_start_layers(layers: Sequence[int], model: Model, start_from: str | None) -> None:
-    """Raises ValueError for `distillation.start_layers` that are not one of the teacher's for each of the model's."""
-    if start_from is not None:
-        raise ValueError("run.start_from and distillation.start_layers both say what weights begin as: set one of them")
-    if len(layers) != model.layers or len(set(layers)) != len(layers):
-        raise ValueError(
-            f"distillation.start_layers={list(layers)} names {len(set(layers))} layers, and model.layers="
-            f"{model.layers}: name one for each"
-        )
-
-
-def _check_layers_can_be_compared(config: RunConfig) -> None:
-    """Raises ValueError for a layout or a model whose layers cannot be compared with a teacher's."""
-    parallel, model = config.parallel, config.model
-    keys = "distillation.hidden_weight and distillation.attention_weight"
-    for key, value, instead in (
-        ("parallel.pipeline", parallel.pipeline, 1),
-        ("parallel.context", parallel.context, 1),
-        ("parallel.recompute", parallel.recompute, "none"),
-    ):
-        if value != instead:
-            raise ValueError(
-                f"{keys} compare layers where all of both models and all positions are, as they were computed: set "
-                f"{key}={instead} in place of {value}"
-            )
-    if model.has_decoder or model.shared_layers or model.has_mask_decoder or model.capabilities.query_stream:
-        raise ValueError(f"{keys} are for encoders whose layers are their own: leave them out for {model.family}")
-
-
-def _check_matched_layers(settings: Distillation, model: Model, teacher: Model) -> None:
-    """Raises ValueError for layers that the teacher lacks, and for scores that cannot be compared."""
-    layers = settings.match_layers
-    if layers is None and teacher.layers % model.layers:
-        raise ValueError(
-            f"the model of distillation.teacher has {teacher.layers} layers, no multiple of model.layers="
-            f"{model.layers}: set distillation.match_layers"
-        )
-    if layers is not None and (len(layers) != model.layers or list(layers) != sorted(set(layers))):
-        raise ValueError(
-            f"distillation.match_layers={list(layers)} is not one layer of the teacher for each of model.layers="
-            f"{model.layers}, in order: name one for each"
-        )
-    if layers is not None and layers[-1] >= teacher.layers:
-        raise ValueError(
-            f"distillation.match_layers={list(layers)} names layer {layers[-1]}, and the model of distillation.teacher "
-            f"has {teacher.layers}, counted from 0: choose others"
-        )
-    if not settings.attention_weight:
-        return
-    for one in (model, teacher):
-        if one.positions.name not in ("learned", "sinusoidal") or one.num_kv_heads != one.heads:
-            raise ValueError(
-                "distillation.attention_weight compares scores that are products of queries and keys alone: leave it "
-                f"out with model.positions={one.positions.name} or shared keys"
-            )
-    if model.heads != teacher.heads:
-        raise ValueError(
-            f"the model of distillation.teacher has {teacher.heads} heads, and this model {model.heads}: choose a "
-            "teacher with as many, or distillation.attention_weight=0"
-        )
-
-
-def _check_teacher(model: Model, teacher: Model, cosine_weight: float) -> None:
-    """Raises ValueError for a teacher that cannot read the model's rows, or whose predictions are of other tokens."""
-    for key, ours, theirs in (
-        ("shape", model.shape, teacher.shape),
-        ("vocabulary", model.vocabulary, teacher.vocabulary),
-        ("vocabulary_multiple", model.vocabulary_multiple, teacher.vocabulary_multiple),
-        ("hidden", model.hidden, teacher.hidden),
-        ("task_head", model.task_head, teacher.task_head),
-    ):
-        if ours != theirs and (key != "hidden" or cosine_weight) and (key != "vocabulary" or ours is not None):
-            without = ", or distillation.cosine_weight=0" if key == "hidden" else ""
-            raise ValueError(
-                f"the model of distillation.teacher has {key} {theirs}, and this model {ours}: choose a teacher with "
-                f"the same{without}"
-            )
-    if teacher.sequence_length < model.sequence_length:
-        raise ValueError(
-            f"distillation.teacher reads {teacher.sequence_length} positions, fewer than "
-            f"model.sequence_length={model.sequence_length}: shorten it, or choose another teacher"
-        )
-    dense = all(kind == Dense() for one in (model, teacher) for kind in one.attention.kinds)
-    if not dense and model.attention != teacher.attention:
-        raise ValueError(
-            "rows of sparse patterns are prepared for one pattern of attention: choose a distillation.teacher with the "
-            "same model.attention"
-        )

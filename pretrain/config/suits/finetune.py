@@ -1,0 +1,85 @@
+"""Runs that train a part of their model."""
+
+from pretrain.config.finetune import LORA_TARGETS, Finetune
+from pretrain.config.run_sections import RunSections
+
+
+def check_trained(config: RunSections) -> None:
+    """Raises ValueError for parts that the model does not have, or that exclude each other."""
+    model, finetune = config.model, config.finetune
+    layers = sum(model.stacks)
+    if finetune.layers is not None and finetune.train != "top":
+        raise ValueError("finetune.layers is the number of layers of finetune.train=top: leave it out, or set that")
+    if finetune.train == "top":
+        if finetune.layers is None:
+            raise ValueError("finetune.train=top trains the last finetune.layers layers: set it")
+        if finetune.layers > layers:
+            raise ValueError(f"finetune.layers={finetune.layers} is more than the {layers} layers of the model")
+        if model.shared_layers or model.tie_encoder_decoder:
+            raise ValueError(
+                "finetune.train=top chooses among layers, and the model's have weights in common: set "
+                "finetune.train=all or head"
+            )
+    if finetune.train == "source_encoder" and model.source_encoder is None:
+        raise ValueError(
+            "finetune.train=source_encoder trains the encoder of model.source_encoder, which the model does not "
+            "have: set that, or finetune.train"
+        )
+    if model.source_encoder is not None:
+        _check_trains_source_encoder(finetune)
+    if finetune.train == "head" and model.task_head is None:
+        raise ValueError(
+            f"finetune.train=head trains a task head, and objective.name={config.objective.name} has none: choose "
+            "classification, or another objective with a head, or set finetune.train"
+        )
+    if finetune.rate_decay != 1 and (model.shared_layers or model.tie_encoder_decoder):
+        raise ValueError(
+            "finetune.rate_decay gives each layer a learning rate, and the model's have weights in common: leave it out"
+        )
+    if finetune.unfreeze_steps and finetune.train == "head":
+        raise ValueError(
+            "finetune.unfreeze_steps lets the layers below the head join, which finetune.train=head freezes: leave "
+            "one of them out"
+        )
+    if finetune.adapters is not None:
+        if finetune.train != "all" or finetune.lora is not None:
+            chosen = "finetune.lora" if finetune.lora is not None else f"finetune.train={finetune.train}"
+            raise ValueError(
+                f"finetune.adapters and {chosen} each choose what is trained of the layers: leave one of them out"
+            )
+        if config.precision == "fp8":
+            raise ValueError("finetune.adapters is for fp32, bf16 and fp16: set precision")
+    if finetune.lora is not None:
+        if finetune.train != "all":
+            raise ValueError(
+                f"finetune.lora freezes the model's own layers, which finetune.train={finetune.train} trains: "
+                "leave one of them out"
+            )
+        if config.precision == "fp8":
+            raise ValueError("finetune.lora is for fp32, bf16 and fp16: set precision")
+        having = [
+            name
+            for name, path in LORA_TARGETS.items()
+            if model.is_encoder_decoder or not path.startswith("cross_attention.")
+        ]
+        for target in finetune.lora.targets:
+            if target not in having:
+                raise ValueError(
+                    f"finetune.lora.targets={target} matches no linear layer of this model: use {', '.join(having)}"
+                )
+
+
+def _check_trains_source_encoder(finetune: Finetune) -> None:
+    """Raises ValueError for settings that would freeze `model.source_encoder`, or train it as the lowest layers."""
+    for key, is_set in (
+        ("finetune.train=top", finetune.train == "top"),
+        ("finetune.lora", finetune.lora is not None),
+        ("finetune.adapters", finetune.adapters is not None),
+        ("finetune.rate_decay", finetune.rate_decay != 1),
+        ("finetune.unfreeze_steps", finetune.unfreeze_steps > 0),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{key} trains the upper layers most, and model.source_encoder is new and below all others: leave one "
+                "of them out, and choose finetune.train=source_encoder or all"
+            )
