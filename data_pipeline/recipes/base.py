@@ -7,7 +7,8 @@ order, blend, resume and the number of ranks leave it as it is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +42,32 @@ class Samples(Protocol):
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Which tokens of the split's stream `rows` of the same arguments is made of: [m, 3] (row, start, tokens),
         rows ascending, one or more spans a row in the order that it has them."""
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Samples whose rows are changed by a function that depends on nothing else."""
+
+    samples: Samples
+    change: Callable[[Rows], Rows]
+
+    @property
+    def count(self) -> int:
+        """See `Samples`."""
+        return self.samples.count
+
+    @property
+    def num_skipped(self) -> int:
+        """See `Samples`."""
+        return self.samples.num_skipped
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """See `Samples`."""
+        return self.change(self.samples.rows(seed, ids))
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """See `Samples`."""
+        return self.samples.token_spans(seed, ids)
 
 
 class Recipe(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, Recipe, Samples
+from data_pipeline.recipes.base import ChangedRows, Recipe, Samples
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.tokenizers.base import Tokenizer
 
@@ -89,28 +90,11 @@ def with_equal_columns(names: Sequence[str], samples: Sequence[Samples], *, visi
                 "objectives of one kind."
             )
     if any(masked):
-        return [one if has else _Masked(one, visible) for one, has in zip(samples, masked, strict=True)]
+        fill = partial(_with_mask, visible)
+        return [one if has else ChangedRows(one, fill) for one, has in zip(samples, masked, strict=True)]
     return list(samples)
 
 
-@dataclass(frozen=True)
-class _Masked:
-    """Samples whose rows say of each position the same: that all others see it, or none but later ones."""
-
-    samples: Samples
-    visible: bool
-
-    @property
-    def count(self) -> int:
-        return self.samples.count
-
-    @property
-    def num_skipped(self) -> int:
-        return self.samples.num_skipped
-
-    def rows(self, seed: int, ids: Ids) -> Rows:
-        rows = self.samples.rows(seed, ids)
-        return replace(rows, attention_mask=np.full(rows.tokens.shape, self.visible))
-
-    def token_spans(self, seed: int, ids: Ids) -> Ids:
-        return self.samples.token_spans(seed, ids)
+def _with_mask(visible: bool, rows: Rows) -> Rows:
+    """Rows that say of each position that all others see it, or none but later ones."""
+    return replace(rows, attention_mask=np.full(rows.tokens.shape, visible))

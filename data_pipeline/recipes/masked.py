@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -18,7 +19,15 @@ from pydantic import Field, model_validator
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Samples, check_dataset, generator, one_span_per_sample, too_short_error
+from data_pipeline.recipes.base import (
+    ChangedRows,
+    Ids,
+    Samples,
+    check_dataset,
+    generator,
+    one_span_per_sample,
+    too_short_error,
+)
 from data_pipeline.recipes.masking import EncoderRecipe, Masking, MaskingObjective, smoothed_weights
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
@@ -166,7 +175,7 @@ class MaskedRecipe(FullSentencesRecipe):
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """See `FullSentencesRecipe`."""
         if self.objective.language is not None:
-            return OfLanguage(super().samples(dataset, split), self.objective.language)
+            return ChangedRows(super().samples(dataset, split), partial(_of_language, self.objective.language))
         if not self.objective.has_segments:
             return super().samples(dataset, split)
         check_dataset(dataset, self.known.tokenizer)
@@ -207,31 +216,7 @@ class FullSentences:
         return one_span_per_sample(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
 
 
-@dataclass(frozen=True)
-class OfLanguage:
-    """Full rows of text in one language, with the columns of `tlm`'s rows."""
-
-    samples: Samples
-    language: int
-
-    @property
-    def count(self) -> int:
-        """See `Samples`."""
-        return self.samples.count
-
-    @property
-    def num_skipped(self) -> int:
-        """See `Samples`."""
-        return self.samples.num_skipped
-
-    def rows(self, seed: int, ids: Ids) -> Rows:
-        """See `FullSentences`; no position is padding."""
-        rows = self.samples.rows(seed, ids)
-        whole = np.ones_like(rows.tokens)
-        return replace(
-            rows, attention_mask=whole > 0, segments=whole * self.language, positions=np.cumsum(whole, axis=1) - 1
-        )
-
-    def token_spans(self, seed: int, ids: Ids) -> Ids:
-        """See `FullSentences`."""
-        return self.samples.token_spans(seed, ids)
+def _of_language(language: int, rows: Rows) -> Rows:
+    """Full rows with the columns of `tlm`'s: no position is padding, and all are of one language."""
+    whole = np.ones_like(rows.tokens)
+    return replace(rows, attention_mask=whole > 0, segments=whole * language, positions=np.cumsum(whole, axis=1) - 1)

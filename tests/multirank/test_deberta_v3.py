@@ -176,7 +176,7 @@ def _opened(checkpoint: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of a run on four ranks."""
+    """Result of a run on four ranks."""
     directory = tmp_path_factory.mktemp("v3")
     run_ranks(4, _save, tokenizer_for("bert", directory), directory / "checkpoints")
     return directory / "checkpoints" / "step-00000000"

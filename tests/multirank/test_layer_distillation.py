@@ -182,7 +182,7 @@ def _task_model(engine: Any, config: RunConfig) -> tuple[Any, list[Any]]:
 
 
 def _task_parity(settings: dict[str, Any]) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float]:
-    """As `_parity`, of rows with classes."""
+    """Like `_parity`, with rows that have classes."""
     config = _config(settings, {}, objective=CLASSES, optimizer={"clip_norm": 0.0})
     engine = _engine(config)
     engine.keeps_gradients = True

@@ -101,7 +101,7 @@ def test_an_adaptive_softmax_scores_and_continues_alike() -> None:
 
 
 def _heldout(parallels: list[dict[str, Any]], lanes: list[int], dataset: Path) -> list[Any]:
-    """Of each layout (losses with these lanes, tokens, losses of training after that)."""
+    """For each layout: losses with these lanes, tokens, and losses of the training that follows."""
     found = []
     for parallel in parallels:
         engine = build_engine(_config(parallel=parallel, model=_BYTES))

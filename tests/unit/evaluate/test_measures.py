@@ -77,8 +77,8 @@ def test_f1_is_of_the_last_choice_and_matthews_of_both() -> None:
 
 
 def test_gleu_counts_against_an_answer_what_it_leaves_uncorrected() -> None:
-    """Of unigrams 4 of 5 fit, and `eated` is left: 3/5; of pairs 3 of 4 and one left: 2/4; of threes and fours 2 of 3
-    and 1 of 2, with one left each: 1/3 and 0, so that only a longer answer has a score."""
+    """Copying the original is worth nothing: each pair of words that matches is outweighed by one left uncorrected.
+    In the longer answer 7 words match and one is left uncorrected; no longer n-gram of the original is left in it."""
     original, right = "I eated tea in town", "I drank tea in town"
     assert gleu([right], [original], [[right]]) == (1, None)
     assert gleu([original], [original], [[right]])[0] == 0

@@ -88,7 +88,7 @@ def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...], *setting
 
 @pytest.mark.parametrize("settings", only(["parallel.recompute=full"], MEMORY_SETTINGS))
 def test_memory_of_rows_is_planned_on_each_layout(settings: str) -> None:
-    """The pass of a layer has keys of memory, which are made anew."""
+    """A layer's forward pass includes keys of memory, which are computed again."""
     assert_rehearses("transformer-xl/enwik8", 2, ("first", "last"), *settings.split())
 
 

@@ -83,7 +83,7 @@ def test_of_the_chosen_tokens_80_percent_are_masked_and_10_replaced(words: Datas
 
 
 def test_rare_tokens_are_masked_more_often_by_the_smoothing_of_their_counts(words: Dataset) -> None:
-    """Of each row as numpy draws positions with these probabilities: by class of token, and by how rare it is."""
+    """Positions of each row, drawn by numpy with these probabilities: by class of token, and by how rare it is."""
     smoothing = 0.7
     recipe, rows = batch_of(words, 1024, mask_smoothing=smoothing, noise_density=0.3)
     text = words.window("train", 0, words.num_tokens("train"))

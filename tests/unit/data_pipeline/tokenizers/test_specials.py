@@ -32,7 +32,7 @@ def t5_like(sentinels: list[int]) -> Tokenizer:
 
 
 def test_a_vocabulary_with_s_for_another_use_has_its_own_cls_and_sep() -> None:
-    """As XLNet's, whose <s> and </s> are not used."""
+    """A vocabulary like XLNet's, whose <s> and </s> are unused."""
     ids = {"</s>": 0, "<s>": 1, "<unk>": 2, "<cls>": 3, "<sep>": 4, "<pad>": 5, "a": 6, "b": 7}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
     tokenizer.add_special_tokens([name for name in ids if name.startswith("<")])
