@@ -62,7 +62,7 @@ def fields(model: Model, specials: Specials) -> dict[str, Any]:
         "activation_dropout": 0.0,
         "init_std": model.init_std,
         "pad_token_id": specials.pad,
-        "bos_token_id": specials.cls,
+        "bos_token_id": specials.cls if specials.cls >= 0 else None,
         "eos_token_id": specials.end,
         "decoder_start_token_id": specials.start,
         "tie_word_embeddings": True,
