@@ -48,6 +48,10 @@ class ParameterSpec:
     """whether the run updates it; a frozen parameter has no gradient and no optimizer state (`finetune`)"""
     lr_mult: float = 1.0
     """multiplier of the learning rate, and so of decoupled weight decay"""
+    wd_mult: float = 1.0
+    """multiplier of `optimizer.weight_decay`, beside that of the learning rate"""
+    eps_mult: float = 1.0
+    """multiplier of `optimizer.eps`"""
     frozen_updates: int = 0
     """number of updates of the run before the first one of this parameter; until then its gradient is zero"""
 

@@ -70,8 +70,8 @@ class Adafactor(Rule):
             step = self._normalised(span, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
             if self.settings.beta1:
                 step = span.moments[MEAN].lerp_(step, 1 - self.settings.beta1)
-            if span.parameter.spec.decays:
-                span.main.mul_(1 - span.learning_rate * self.settings.weight_decay)
+            if span.weight_decay:
+                span.main.mul_(1 - span.learning_rate * span.weight_decay)
             span.main.sub_(step)
 
     def _accumulate(self, ranges: Sequence[UpdateRange]) -> None:

@@ -27,7 +27,8 @@ class Adagrad(Rule):
     def apply(self, ranges: Sequence[UpdateRange]) -> None:
         for span in ranges:
             sums = span.moments[SUM].addcmul_(span.gradient, span.gradient)
-            root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(self.settings.eps)
-            if span.parameter.spec.decays:
-                span.main.mul_(1 - span.learning_rate * self.settings.weight_decay)
+            eps = self.settings.eps * span.parameter.spec.eps_mult
+            root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(eps)
+            if span.weight_decay:
+                span.main.mul_(1 - span.learning_rate * span.weight_decay)
             span.main.addcdiv_(span.gradient, root, value=-span.learning_rate)

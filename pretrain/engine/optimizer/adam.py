@@ -33,23 +33,26 @@ def parameter_groups(parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
     return [{"params": groups[key], **dict(zip(names, key, strict=True))} for key in sorted(groups, reverse=True)]
 
 
-DEFAULT_GROUP = {"wd_mult": 1.0, "lr_mult": 1.0, "frozen_updates": 0.0}
-"""multipliers of weight decay and learning rate, as megatron-core names them, and the updates before the first one"""
+DEFAULT_GROUP = {"wd_mult": 1.0, "lr_mult": 1.0, "eps_mult": 1.0, "frozen_updates": 0.0}
+"""multipliers of weight decay and learning rate, as megatron-core names them, and of eps; and the updates before the
+first one"""
 
 
 def group_settings(spec: ParameterSpec) -> dict[str, float]:
     """Settings of the group of a parameter, under the keys of `DEFAULT_GROUP`."""
-    values = float(spec.decays), spec.lr_mult, float(spec.frozen_updates)
+    values = spec.wd_mult if spec.decays else 0.0, spec.lr_mult, spec.eps_mult, float(spec.frozen_updates)
     return dict(zip(DEFAULT_GROUP, values, strict=True))
 
 
 def set_rates(settings: Optimizer, groups: Iterable[dict[str, Any]], learning_rate: float, updates: int) -> None:
-    """Sets learning rate and weight decay of each group for the update after `updates` others: zero for groups that
-    are still frozen, whose weights then stay as they are."""
+    """Sets learning rate, weight decay and eps of each group for the update after `updates` others. The first two are
+    zero for groups that are still frozen, whose weights then stay as they are."""
     for group in groups:
         joined = updates >= group["frozen_updates"]
         group["lr"] = learning_rate * group["lr_mult"] * joined
         group["weight_decay"] = settings.weight_decay * group["wd_mult"] * joined
+        if isinstance(settings, AdamOptimizer | AdamWOptimizer):
+            group["eps"] = settings.eps * group["eps_mult"]
 
 
 def counted(settings: Optimizer, updates: int) -> float:

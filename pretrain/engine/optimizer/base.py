@@ -41,12 +41,15 @@ class UpdateRange:
     moments: dict[str, Tensor]
     learning_rate: float
     """the step's, times the parameter's own multiplier"""
+    weight_decay: float
+    """the settings', times the parameter's own multiplier; 0 where weights do not decay"""
     update: int
     """number of this update among those of the parameter, from 1"""
 
 
 class Rule(ABC):
-    """One way to update parameters. Which ones decay, and which are matrices to it, is declared with them."""
+    """One way to update parameters. Which ones decay, and which are matrices to it, is declared with them, and so are
+    multipliers of learning rate, weight decay and eps."""
 
     def __init__(self, settings: Optimizer, replica_groups: ReplicaGroups) -> None:
         self.settings, self.replica_groups = settings, replica_groups
@@ -77,6 +80,7 @@ class Rule(ABC):
                 gradient=gradient.view(-1),
                 moments={name: moment.view(-1) for name, moment in o.moments.items()},
                 learning_rate=learning_rate * parameter.spec.lr_mult,
+                weight_decay=self.settings.weight_decay * parameter.spec.wd_mult if parameter.spec.decays else 0.0,
                 update=self.update_of(parameter),
             )
             for o, gradient in zip(owned, gradients, strict=True)

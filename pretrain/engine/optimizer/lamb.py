@@ -40,9 +40,8 @@ class Lamb(Rule):
         settings, step = self.settings, span.update
         mean = span.moments["exp_avg"] / (1 - settings.beta1**step)
         root = (span.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
-        direction = mean.div_(root.add_(settings.eps))
-        decays = span.parameter.spec.decays
-        return direction.add_(span.main, alpha=settings.weight_decay) if decays else direction
+        direction = mean.div_(root.add_(settings.eps * span.parameter.spec.eps_mult))
+        return direction.add_(span.main, alpha=span.weight_decay) if span.weight_decay else direction
 
 
 def _ratio(weights: float, direction: float) -> float:

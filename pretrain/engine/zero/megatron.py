@@ -92,7 +92,8 @@ class MegatronSharding(OptimizerState):
         chained = get_megatron_optimizer(optimizer_config, self._all_chunks, overrides, use_gloo_process_groups=False)
         (self.optimizer,) = chained.chained_optimizers
         for group in self.optimizer.param_groups:
-            group.setdefault("frozen_updates", 0.0)
+            for name, value in adam.DEFAULT_GROUP.items():
+                group.setdefault(name, value)
             group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
         inner = self.optimizer.optimizer  # which never makes a step if there is a rule; None where nothing is trained
         for main in (main for group in self.optimizer.param_groups for main in group["params"] if self._rule is None):

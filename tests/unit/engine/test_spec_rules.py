@@ -20,7 +20,7 @@ from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.models.placement import Parameter
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tiny import build_engine, tiny_config, train
+from tests.helpers.tiny import build_engine, tiny_config, train, whole, whole_state
 
 KEPT = "decoder.layers.1.mlp.linear_fc1.weight"
 
@@ -55,6 +55,49 @@ def test_what_is_declared_not_to_decay_does_not(name: str, zero: int, engine: st
     ((kept, other),) = run_ranks(1, _moved, name, zero, engine)
     assert kept < 1e-3
     assert other == pytest.approx(0.1, rel=0.01)
+
+
+def _multiplied(name: str, zero: int, engine: str) -> dict[str, np.ndarray]:
+    """Weights before and after a step, and its gradient, of a matrix with multipliers of its own."""
+
+    def with_multipliers(model: Model) -> list[ParameterSpec]:
+        multipliers = {"lr_mult": 0.5, "wd_mult": 8.0, "eps_mult": 1e5}
+        return [replace(d, **multipliers) if d.name == KEPT else d for d in parameter_specs(model)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parameters, "parameter_specs", with_multipliers)
+        built = build_engine(tiny_config(optimizer=MULTIPLIED[name], parallel={"zero": zero, "zero_engine": engine}))
+        built.keeps_gradients = True
+        before = whole_state(built)[f"model/{KEPT}"]
+        train(built, range(1, 2))
+        found = {"before": before, "after": whole_state(built)[f"model/{KEPT}"]}
+        return {**found, "gradient": whole(built.gradients())[f"gradient/{KEPT}"]}
+
+
+MULTIPLIED: dict[str, dict[str, Any]] = {
+    "adamw": {"name": "adamw", "learning_rate": 0.01, "weight_decay": 1.0, "eps": 1e-8},
+    "adagrad": {"name": "adagrad", "learning_rate": 0.01, "weight_decay": 1.0, "eps": 1e-8},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "zero", "engine"),
+    [
+        ("adamw", 0, "megatron"),
+        ("adamw", 1, "deepspeed"),
+        ("adamw", 3, "deepspeed"),
+        ("adagrad", 0, "megatron"),
+        ("adagrad", 2, "deepspeed"),
+    ],
+)
+def test_multipliers_of_a_parameter_reach_its_update(name: str, zero: int, engine: str) -> None:
+    """A first step, in which Adam's quotient of moments is g / |g|."""
+    (found,) = run_ranks(1, _multiplied, name, zero, engine)
+    w, g = found["before"].astype(np.float64), found["gradient"].astype(np.float64)
+    root = np.abs(g) if name == "adamw" else np.sqrt(0.1 + g**2)
+    wanted = w * (1 - 0.005 * 8.0) - 0.005 * g / (root + 1e-3)
+    np.testing.assert_allclose(found["after"], wanted, rtol=0, atol=2e-8)
+    assert np.abs(g / (np.abs(g) + 1e-3)).mean() < 0.9, "eps shows"
 
 
 def test_lamb_moves_matrices_by_the_learning_rate_and_nothing_else() -> None:

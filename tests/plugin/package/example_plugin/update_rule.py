@@ -16,6 +16,5 @@ class Sgd(Rule):
     def apply(self, ranges: Sequence[UpdateRange]) -> None:
         for span in ranges:
             momentum = span.moments["momentum"].mul_(self.settings.momentum).add_(span.gradient)
-            if span.parameter.spec.decays:
-                span.main.mul_(1 - span.learning_rate * self.settings.weight_decay)
+            span.main.mul_(1 - span.learning_rate * span.weight_decay)
             span.main.add_(momentum, alpha=-span.learning_rate)
