@@ -106,7 +106,22 @@ class AdagradOptimizer(OptimizerSettings):
         return 1
 
 
-_BuiltIn = AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer | AdagradOptimizer
+class LionOptimizer(OptimizerSettings):
+    """Every weight moves by the learning rate, whatever its gradient: rates are 3 to 10 times smaller than AdamW's, and
+    `weight_decay` as many times larger (section 5 of its paper)."""
+
+    name: Literal["lion"] = "lion"
+    beta1: float = Field(0.9, ge=0, lt=1, description="share of the momentum in the direction of a step")
+    beta2: float = Field(0.99, ge=0, lt=1, description="decay of the momentum")
+    weight_decay: float = Field(1.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
+
+    @property
+    def num_moments(self) -> int:
+        """The momentum."""
+        return 1
+
+
+_BuiltIn = AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer | AdagradOptimizer | LionOptimizer
 OPTIMIZERS: Registry[type[OptimizerSettings]] = Registry(
     OptimizerSettings.plugin_group,
     {str(kind.model_fields["name"].default): kind for kind in get_args(_BuiltIn)},

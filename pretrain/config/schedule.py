@@ -55,6 +55,11 @@ class _AnySchedule(Section):
         return self.model_copy(update={"warmup_fraction": None, f"warmup_{unit}": warmup})
 
     @property
+    def decays_at_end(self) -> bool:
+        """Whether the length of the decay counts from its beginning to the end of training, not from the first step."""
+        return self.name in ("wsd", "power")
+
+    @property
     def starts_at_peak(self) -> bool:
         """Whether there is no way up to it: `warmup_length` is then just where the decay begins."""
         return False
@@ -62,6 +67,10 @@ class _AnySchedule(Section):
     @abstractmethod
     def factor(self, now: int, end: int) -> float:
         """Part of the peak at `now`, which is not in the warm-up, of a run that is over at `end`."""
+
+    def ceiling(self, tokens: int, sequences: int) -> float:
+        """What takes the peak's place where it is less, after `tokens` tokens in batches of `sequences`."""
+        return math.inf
 
     def settled_until(self, end: int) -> float:
         """Position up to which a run that ends at `end` has the learning rates of a longer run."""
@@ -150,10 +159,13 @@ class CosineSchedule(_Decaying):
 
 class WsdSchedule(_Decaying):
     """At its peak until the decay, which ends with training (Hu et al. 2024, arXiv 2404.06395, section 4.2; here a
-    linear one)."""
+    linear one, or that of Haegele et al. 2024, arXiv 2405.18392)."""
 
     name: Literal["wsd"] = "wsd"
     decay_tokens: int | None = Field(None, gt=0, description="length of the decay in tokens; it ends with training")
+    decay_type: Literal["linear", "1-sqrt"] = Field(
+        "linear", description="shape of the decay. 1-sqrt: falls by the root of the part of it that is over"
+    )
 
     @model_validator(mode="after")
     def _has_a_decay(self) -> "WsdSchedule":
@@ -169,9 +181,44 @@ class WsdSchedule(_Decaying):
     def _span(self, end: int) -> tuple[int, int]:
         return max(self.warmup_length, end - (self.decay_length or 0)), end
 
+    def _shape(self, done: float) -> float:
+        return 1 - done if self.decay_type == "linear" else 1 - math.sqrt(done)
+
+
+class PowerSchedule(_Decaying):
+    """min(peak, sequences * amplitude * tokens ^ exponent), so that it hangs neither on the batch nor on the end (Shen
+    et al. 2024, arXiv 2408.13359). A linear decay at the end of training is optional."""
+
+    name: Literal["power"] = "power"
+    amplitude: float = Field(
+        gt=0,
+        description="factor of the power law: the learning rate is at most batch.sequences * amplitude * "
+        "tokens^exponent",
+    )
+    exponent: float = Field(-0.51, lt=0, ge=-4, description="exponent of the power law")
+    decay_tokens: int | None = Field(
+        None, gt=0, description="length in tokens of a linear decay that ends with training; default: none"
+    )
+    decay_steps: int | None = Field(
+        None, gt=0, description="length in steps of a linear decay that ends with training; default: none"
+    )
+    final_fraction: float = Field(0.0, ge=0, le=1, description="part of the learning rate that the decay leaves")
+
+    def ceiling(self, tokens: int, sequences: int) -> float:
+        return sequences * self.amplitude * max(1, tokens) ** self.exponent
+
+    def factor(self, now: int, end: int) -> float:
+        return super().factor(now, end) if self.decay_length else 1.0
+
+    def settled_until(self, end: int) -> float:
+        return end - self.decay_length if self.decay_length else math.inf
+
+    def _span(self, end: int) -> tuple[int, int]:
+        return max(self.warmup_length, end - (self.decay_length or 0)), end
+
 
 Schedule = Annotated[
-    CosineSchedule | LinearSchedule | ConstantSchedule | InverseSqrtSchedule | WsdSchedule,
+    CosineSchedule | LinearSchedule | ConstantSchedule | InverseSqrtSchedule | WsdSchedule | PowerSchedule,
     Discriminator("name"),
     BeforeValidator(named("cosine")),
 ]

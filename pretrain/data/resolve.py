@@ -159,12 +159,12 @@ def _check_schedule(schedule: Schedule, steps: int, tokens: int) -> None:
     decay = getattr(schedule, "decay_length", None)
     if decay is None:
         return
-    if schedule.name == "wsd" and schedule.warmup_length + decay > end:
+    if schedule.decays_at_end and schedule.warmup_length + decay > end:
         raise ConfigError(
             f"schedule.decay_{unit}={decay} does not fit into the run, which ends after {end:,} {unit} and warms up "
             f"for {schedule.warmup_length:,}: shorten it, or train for longer"
         )
-    if schedule.name != "wsd" and decay <= schedule.warmup_length:
+    if not schedule.decays_at_end and decay <= schedule.warmup_length:
         raise ConfigError(
             f"schedule.decay_{unit}={decay} ends within the warm-up of {schedule.warmup_length:,} {unit}: it counts "
             "from the first step, so make it longer than the warm-up"

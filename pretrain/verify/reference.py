@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from data_pipeline.recipes.replaced_tokens import ReplacedTokens
+from pretrain.config.optimizer import LionOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 from pretrain.models.megatron_config import DTYPES
@@ -150,13 +151,25 @@ class Reference:
 
     def _clear_elements(self, step: int, name: str, bound: float) -> np.ndarray:
         """Mask of the elements whose gradients so far are all clear of zero. From a gradient within rounding of zero
-        Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay."""
+        Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay. Of `lion`
+        the sums of momentum and gradient count, whose signs its steps have."""
         if (step, name) not in self._clear:
             earlier = self._clear_elements(step - 1, name, bound) if step > 1 else True
             gradient, old = self.gradients[step][name], self.weights[step - 1][name]
             given = gradient + self._optimizer.weight_decay * old if self._decays_in_gradient(old) else gradient
-            self._clear[step, name] = (np.abs(given) > min(1.0, 100 * bound) * _rms(gradient)) & earlier
+            scale = _rms(gradient)
+            if isinstance(self._optimizer, LionOptimizer):
+                given, scale = self._lion_direction(self._optimizer, step, name)
+            self._clear[step, name] = (np.abs(given) > min(1.0, 100 * bound) * scale) & earlier
         return self._clear[step, name]
+
+    def _lion_direction(self, settings: LionOptimizer, step: int, name: str) -> tuple[np.ndarray, float]:
+        """The sum of momentum and gradient in `step`, and that of what bounds the rounding of each."""
+        gradients = [self.gradients[number][name] for number in range(1, step + 1)]
+        shares = [settings.beta1 * (1 - settings.beta2) * settings.beta2 ** (step - 1 - n) for n in range(1, step)]
+        shares.append(1 - settings.beta1)
+        total = sum(share * gradient for share, gradient in zip(shares, gradients, strict=True))
+        return np.asarray(total), sum(share * _rms(gradient) for share, gradient in zip(shares, gradients, strict=True))
 
     def _decays_in_gradient(self, weights: np.ndarray) -> bool:
         return self._optimizer.name == "adam" and weights.ndim > 1

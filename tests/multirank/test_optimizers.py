@@ -29,6 +29,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw uncorrected": {"name": "adamw", "learning_rate": 1e-3, "eps": 1e-6, "bias_correction": False},
     "lamb": {"name": "lamb", "learning_rate": 3e-2, "eps": 1e-6, "weight_decay": 0.1},
     "adagrad": {"name": "adagrad", "learning_rate": 3e-2, "weight_decay": 0.1, "initial_accumulator_value": 1e-3},
+    "lion": {"name": "lion", "learning_rate": 3e-4, "weight_decay": 1.0},
     "adafactor": {"name": "adafactor", "learning_rate": 3e-2},
     "adafactor with all": {
         "name": "adafactor", "learning_rate": 5e-4, "scale_parameter": False, "beta1": 0.5, "weight_decay": 0.1,
@@ -59,6 +60,7 @@ SOME: Cells = {
     "adamw uncorrected": ["one rank", "data 2, zero 2", "pipeline 2 x data 2, zero 1"],
     "lamb": ["one rank", "pipeline 2 x data 2 + virtual 2, zero 2"],
     "adagrad": ["one rank", "pipeline 2 x data 2, zero 1"],
+    "lion": ["one rank", "data 2, zero 3, offloaded", "pipeline 2 x data 2, zero 1"],
     "adafactor": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
     "adafactor with all": ["one rank", "tensor 2 + sequence"],
 }
@@ -179,11 +181,23 @@ def _adagrad(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State,
     )
 
 
+def _lion(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    """Chen et al. 2023, algorithm 2, but that a sign is free (0 in `clear`) where the two addends cancel in fp32."""
+    m = state.get("exp_avg", torch.zeros_like(g))
+    direction = settings.beta1 * m + (1 - settings.beta1) * g
+    addends = settings.beta1 * m.abs() + (1 - settings.beta1) * g.abs()
+    state["clear"] = state.get("clear", torch.ones_like(g)) * (direction.abs() >= 1e-6 * addends)
+    state["exp_avg"] = settings.beta2 * m + (1 - settings.beta2) * g
+    decayed = w * (1 - settings.learning_rate * settings.weight_decay) if w.dim() > 1 else w
+    return decayed - settings.learning_rate * direction.sign()
+
+
 RULES: dict[str, Callable[[Optimizer, str, Tensor, Tensor, State, int], Tensor]] = {
     "adam": _adam,
     "adamw": _uncorrected,
     "lamb": _lamb,
     "adagrad": _adagrad,
+    "lion": _lion,
     "adafactor": _adafactor,
 }
 
@@ -213,28 +227,34 @@ def _assert_follows_the_paper(optimizer: str, found: Any) -> None:
     """Given the layout's own gradients, which differ from one rank's by rounding."""
     initial, gradients, _, final, *_ = found
     expected = _reference(optimizer, initial, gradients)
+    clear = {name: expected.pop(name) for name in [*expected] if name.startswith("clear/")}
     assert final.keys() == expected.keys() == initial.keys()
+    assert all(float(mask.mean()) > 0.999 for mask in clear.values())
     for name, value in expected.items():
         difference = torch.from_numpy(final[name]).double() - value
+        difference *= clear.get(f"clear/{name.removeprefix('model/')}", 1.0)
         assert difference.shape == value.shape, name
         assert float(difference.abs().max()) <= 3e-6 * float(value.abs().max()), name
 
 
-def _assert_follows_one_rank(found: Any, expected: Any) -> None:
+def _assert_follows_one_rank(optimizer: str, found: Any, expected: Any) -> None:
     _, _, curve, final, continued, _ = found
     losses, expected_losses = np.array(curve)[:, 0], np.array(expected[2])[:, 0]
     assert expected_losses[-1] < expected_losses[0] - 0.2, "the run learns, so that agreement means something"
     assert np.abs(losses - expected_losses).max() <= 1e-5
     assert np.abs(np.array(continued)[:, 0] - expected_losses[SAVED:]).max() <= 1e-5
     for name in (name for name in final if name.startswith("model/")):
-        if not name.endswith("linear_qkv.bias"):  # of keys: its gradient is zero but for rounding, which is normalised
-            np.testing.assert_allclose(final[name], expected[3][name], rtol=0, atol=1e-5, err_msg=name)
+        if name.endswith("linear_qkv.bias"):  # of keys: its gradient is zero but for rounding, which is normalised
+            continue
+        apart = np.abs(final[name] - expected[3][name])
+        # Lion makes a whole step, of a sign that is chance, where its direction is within rounding of zero.
+        assert (apart > 1e-5).mean() <= (2e-3 if optimizer == "lion" else 0), (name, apart.max())
 
 
 def _assert_cell(optimizer: str, layout: str, results: dict[str, Any]) -> None:
     found = results[layout]
     _assert_follows_the_paper(optimizer, found[0])
-    _assert_follows_one_rank(found[0], results["one rank"][0])
+    _assert_follows_one_rank(optimizer, found[0], results["one rank"][0])
     if "zero 3" not in layout and "tensor" not in layout:  # every rank with the embedding has it whole
         first, *others = (rank[-1] for rank in found)
         for other in others:

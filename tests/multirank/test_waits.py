@@ -12,6 +12,7 @@ ONCE: dict[str, tuple[int, dict[str, Any]]] = {
     "one rank": (1, {}),
     "recomputed, fp16": (1, {"precision": "fp16", "parallel": {"recompute": "full"}}),
     "Adagrad": (1, {"optimizer": {"name": "adagrad", "learning_rate": 1e-3}}),
+    "Lion": (1, {"optimizer": {"name": "lion", "learning_rate": 1e-4}}),
     "data 2, overlap, bf16": (2, {"precision": "bf16", "parallel": {"zero": 1, "overlap": True}}),
     "tensor 2, sequence": (2, {"parallel": {"tensor": 2, "sequence": True}}),
     "context 2": (2, {"parallel": {"context": 2}}),

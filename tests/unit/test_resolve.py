@@ -34,6 +34,7 @@ def test_a_dataset_is_named_once(second: str, tmp_path: Path, monkeypatch: pytes
             "schedule.decay_steps=101 does not fit into the run, which ends after 100",
         ),
         ({"name": "wsd", "warmup_steps": 60, "decay_steps": 50}, "does not fit"),
+        ({"name": "power", "amplitude": 1.0, "warmup_steps": 60, "decay_steps": 50}, "does not fit"),
         ({"name": "cosine", "warmup_steps": 20, "decay_steps": 20}, "ends within the warm-up of 20"),
     ],
 )

@@ -12,11 +12,12 @@ from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.adagrad import Adagrad
 from pretrain.engine.optimizer.base import Rule
 from pretrain.engine.optimizer.lamb import Lamb
+from pretrain.engine.optimizer.lion import Lion
 from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.models.placement import Parameter
 
 RULES: Registry[type[Rule]] = Registry(
-    "pretrain.update_rules", {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad}, Rule
+    "pretrain.update_rules", {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad, "lion": Lion}, Rule
 )
 
 

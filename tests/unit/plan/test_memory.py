@@ -38,6 +38,7 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
         ({}, "dp4+zero1", "bf16", 3),
         ({"name": "lamb"}, "dp4+zero1", "fp32", 2),
         ({"name": "adagrad"}, "dp4+zero1", "fp32", 1),
+        ({"name": "lion", "learning_rate": 1e-4}, "dp4+zero1", "bf16", 2),
         ({"name": "adafactor"}, "dp4+zero1", "fp32", 0),
         ({"name": "adafactor"}, "dp4+zero1", "bf16", 1),
         ({"name": "adafactor"}, "dp4+zero3", "fp32", 1),

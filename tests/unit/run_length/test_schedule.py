@@ -89,6 +89,14 @@ IN_STEPS: dict[str, tuple[dict[str, Any], dict[int, float]]] = {
         {"name": "wsd", "warmup_steps": 10, "decay_steps": 100, "final_fraction": 0.1},
         {5: 0.5, 10: 1.0, 500: 1.0, 900: 1.0, 901: 0.991, 950: 0.55, 1000: 0.1},
     ),
+    "wsd, 1-sqrt": (
+        {"name": "wsd", "warmup_steps": 10, "decay_steps": 100, "final_fraction": 0.0, "decay_type": "1-sqrt"},
+        {5: 0.5, 900: 1.0, 901: 0.9, 925: 0.5, 964: 0.2, 1000: 0.0},
+    ),
+    "wsd, 1-sqrt to a tenth": (
+        {"name": "wsd", "decay_steps": 100, "final_fraction": 0.1, "decay_type": "1-sqrt"},
+        {900: 1.0, 925: 0.55, 1000: 0.1},
+    ),
     "wsd that decays at once": (
         {"name": "wsd", "warmup_steps": 100, "decay_steps": 2000, "final_fraction": 0.0},
         {50: 0.5, 100: 1.0, 550: 0.5, 1000: 0.0},
@@ -112,6 +120,40 @@ def test_schedules_are_the_same_in_tokens(name: str) -> None:
     assert {at: learning_rate(run, (7, at), (10**9, 1000)) for at in rates} == pytest.approx(rates, abs=1e-12)
 
 
+# 64 sequences in a batch, peak 0.25: 64 * 0.5 * tokens^-0.5 is 32 / sqrt(tokens), below the peak from 16,384 tokens on.
+POWER = {"name": "power", "amplitude": 0.5, "exponent": -0.5}
+
+
+@pytest.mark.parametrize("end", [(10**4, 10**6), (10**5, 10**9)])
+def test_a_power_law_is_the_lesser_of_it_and_the_peak_wherever_training_ends(end: tuple[int, int]) -> None:
+    run = config(optimizer={"learning_rate": 0.25}, batch={"sequences": 64}, schedule=POWER)
+    rates = {1: 0.25, 10_000: 0.25, 16_384: 0.25, 65_536: 0.125, 1_000_000: 0.032}
+    assert {at: learning_rate(run, (7, at), end) for at in rates} == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(("unit", "warmup", "decay"), [("steps", 4, 50), ("tokens", 40_000, 500_000)])
+def test_a_power_law_warms_up_and_decays_in_either_unit(unit: str, warmup: int, decay: int) -> None:
+    """10,000 tokens in a step, of 100 steps."""
+    settings = {**POWER, f"warmup_{unit}": warmup, f"decay_{unit}": decay}
+    run = config(optimizer={"learning_rate": 0.25}, batch={"sequences": 64}, schedule=settings)
+    found = {step: learning_rate(run, (step, 10_000 * step), (100, 1_000_000)) for step in (1, 2, 4, 25, 50, 75, 100)}
+    halves = {2: 0.5 * 32 / math.sqrt(20_000), 75: 0.5 * 32 / math.sqrt(750_000)}
+    whole = {step: 32 / math.sqrt(10_000 * step) for step in (4, 25, 50)}
+    assert found == pytest.approx({1: 0.25 * 0.25, **halves, **whole, 100: 0.0})
+
+
+def test_a_power_law_rises_with_the_batch_size() -> None:
+    """At the same number of tokens."""
+    rates = [
+        learning_rate(
+            config(optimizer={"learning_rate": 1.0}, batch={"sequences": sequences}, schedule=POWER),
+            (1, 10**6), (2, 10**7),
+        )
+        for sequences in (8, 16, 64)
+    ]  # fmt: skip
+    assert rates == pytest.approx([0.004, 0.008, 0.032])
+
+
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
@@ -119,6 +161,9 @@ def test_schedules_are_the_same_in_tokens(name: str) -> None:
         ({"warmup_steps": 1, "decay_tokens": 2}, "in tokens or in steps"),
         ({"name": "inverse_sqrt"}, "set schedule.warmup_steps"),
         ({"name": "wsd", "warmup_steps": 1}, "needs the length of its decay"),
+        ({"name": "power"}, "schedule.amplitude"),
+        ({"name": "power", "amplitude": 1.0, "exponent": 0.5}, "schedule.exponent"),
+        ({"decay_type": "1-sqrt"}, "schedule.decay_type=1-sqrt does nothing"),
         ({"name": "constant", "decay_tokens": 5}, "schedule.decay_tokens=5 does nothing"),
         (
             {"name": "inverse_sqrt", "warmup_steps": 5, "final_fraction": 0.2},
@@ -171,6 +216,9 @@ def _record(run: RunConfig, step: int) -> Record:
         ({"name": "constant", "warmup": 3}, 99, True),
         ({"name": "inverse_sqrt", "warmup": 3}, 99, True),
         ({"name": "wsd", "warmup": 3, "decay": 30}, 70, True),
+        ({"name": "power", "amplitude": 1.0, "warmup": 3}, 99, True),
+        ({"name": "power", "amplitude": 1.0, "decay": 30}, 70, True),
+        ({"name": "power", "amplitude": 1.0, "decay": 30}, 71, False),
         ({"name": "wsd", "warmup": 3, "decay": 30}, 71, False),  # the 71st step was the first of the decay
     ],
 )
@@ -179,8 +227,8 @@ def test_a_run_gets_another_length_only_if_that_leaves_the_rates_it_had(
 ) -> None:
     """From 100 steps to 200 and back."""
     size = 1 if unit == "steps" else 240 * 32
-    settings = {"name": schedule["name"]}
-    settings |= {f"{key}_{unit}": value * size for key, value in schedule.items() if key != "name"}
+    settings = {key: schedule[key] for key in ("name", "amplitude") if key in schedule}
+    settings |= {f"{key}_{unit}": value * size for key, value in schedule.items() if key not in settings}
     for then, now in ((100, 200), (200, 100)):
         runs = (config(schedule=settings, train={"steps": steps}) for steps in (then, now))
         record = _record(next(runs), step)
