@@ -104,6 +104,8 @@ class Rows:
     before: NDArray[np.int64] | None = field(default=None, metadata=column("rows"))
     """[rows] the number of tokens that the row's lane had before, where each row continues the same row of the batch
     before. None: rows follow in no order."""
+    source: NDArray[np.int64] | None = field(default=None, metadata=column("rows"))
+    """[rows] the number of the source of each row, by which training logs losses apart. None: there is one source."""
     targets: NDArray[np.float32] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the number to predict at each position whose label counts, for a regression; 0 elsewhere."""
     next_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels", masked=-1))

@@ -204,7 +204,7 @@ class SampleStream:
                 if len(at)
             ]
         )
-        return batch_of(rows, ids, self.cursor(start + count))
+        return batch_of(replace(rows, source=mine[:, 0].copy()), ids, self.cursor(start + count))
 
 
 class ChainedStreams:

@@ -23,6 +23,7 @@ class SyntheticStream:
         self._seed, self._model, self._objective = config.run.seed, config.model, config.objective
         self._length = config.sequence_length
         self._vocabulary = config.model.vocabulary or 0
+        self._sources = len(config.data.sources)
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
         """See `SampleStream.batch`."""
@@ -33,6 +34,8 @@ class SyntheticStream:
         rows = self._rows(randoms) if head is None or head.kind == "detector" else self._labelled(randoms, head)
         if self._model.memory_length:  # of lanes that have all been read as often
             rows = replace(rows, before=np.full(share, start // count * self._objective.advance(self._length)))
+        if self._sources > 1:
+            rows = replace(rows, source=np.array(mine, np.int64) % (2 * self._sources - 1) % self._sources)
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
         return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "synthetic"))
 

@@ -34,6 +34,8 @@ class StepResult:
     """the loss scale of this step; None unless precision is fp16"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """sum and count of each term by name, the main one first; empty for a loss of one term"""
+    by_source: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """sum and count of the main term for each of several sources, by name; empty where losses are not logged apart"""
     computed_positions: int | None = None
     """input positions of the global batch that the model computed on this layout: the others were padding; None: every
     position"""

@@ -55,6 +55,7 @@ class MicroBatch:
     label_positions_BL: Tensor | None = None
     order_BS: Tensor | None = None
     before_B: Tensor | None = None
+    source_B: Tensor | None = None
     memory: PreviousRows | None = None
     """what layers read of the rows before these; None: they read nothing of them"""
     places: KeyPlaces | None = None

@@ -23,7 +23,8 @@ from pretrain.models.products import InFp32, add_gradient, matmul, matmul_grad, 
 
 Judge = Callable[[Tensor, slice], tuple[Tensor, ...]]
 """(logits [l, B, V / tensor ranks], which of the L positions they are of) -> scalars, which count all positions when
-added up, and tensors [l, B]. If there is a gradient, it is the first's, a scalar."""
+added up, and tensors, which are joined along their first dimension, [l, ...]. If there is a gradient, it is the
+first's, a scalar."""
 
 
 class OutputLinear(Linear, ColumnParallelLinear):

@@ -68,6 +68,8 @@ class LossObjective(ABC):
 
     weights: Mapping[str, float]
     """weight of each term; the first is the main one, by whose count the gradient is divided"""
+    sources: Sequence[str] = ()
+    """names of the run's sources, for a loss that says of rows of several ones what each has of the main term"""
 
     @abstractmethod
     def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
@@ -97,7 +99,8 @@ class LossObjective(ABC):
 
     @abstractmethod
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """The terms, by the names that `weights` has."""
+        """The terms, by the names that `weights` has; and of rows that name their source the main term of each of
+        `sources`, by its `source_term`, which is reported and not trained on."""
 
     @abstractmethod
     def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
@@ -127,6 +130,11 @@ class SampledLoss(LossObjective):
     @abstractmethod
     def read_samples(self, batch: MicroBatch, tokens_BL: Tensor) -> MicroBatch:
         """The micro-batch that the model reads after the generator."""
+
+
+def source_term(source: str) -> str:
+    """The name of what a source has of the main term. No term of a loss has a slash."""
+    return f"source/{source}"
 
 
 def scales(weights: Mapping[str, float], counts: Sequence[float]) -> dict[str, float]:

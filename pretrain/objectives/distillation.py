@@ -61,6 +61,7 @@ class DistillationLoss(Tokens):
         labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
         compared_LB = self._compared(batch).T
         of_kl = factors.get(_KL, 0.0)
+        from_BN = self.sources_of(batch)
         relative = of_kl / self.weights[_TOKENS] if self.weights[_TOKENS] else 0.0
 
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
@@ -70,12 +71,13 @@ class DistillationLoss(Tokens):
                 teacher_LBV = batch.teacher.logits(where)
                 kl_LB = divergence(logits_LBV, teacher_LBV, self._temperature, self.vocabulary, self._group)
                 kl = (kl_LB * compared_LB[where]).sum()
-            (tokens,) = self.judge_sums(logits_LBV, labels_LB[where], mask_LB[where])
+            tokens, *by_source = self.judge_sums(logits_LBV, labels_LB[where], mask_LB[where], from_BN)
             if kl is None:
-                return (tokens,)
+                return tokens, *by_source
             if not self.weights[_TOKENS]:
-                return kl, tokens.detach()
-            return tokens + relative * (kl - kl.detach()), kl.detach()  # the gradient of all is in the first
+                return kl, tokens.detach(), *by_source
+            # the gradient of all is in the first
+            return tokens + relative * (kl - kl.detach()), kl.detach(), *by_source
 
         def judge_states(hidden_LBH: Tensor) -> Tensor:
             assert isinstance(batch.teacher, LastStates)
@@ -100,12 +102,14 @@ class DistillationLoss(Tokens):
         if _COSINE in self.weights:
             outputs, sums[_COSINE] = outputs
         judged, others = split_outputs(outputs)
-        sums |= dict(zip(self._order, judged, strict=False))
+        order = self._order if _KL in self.weights else (_TOKENS,)
+        sums |= dict(zip(order, judged, strict=False))
         for answers in others:  # of another head, whose gradient is zero
             sums[_TOKENS] = sums[_TOKENS] + 0.0 * answers.float().sum()
         asked, compared = batch.loss_mask_BL.sum().int(), compared_BL.sum().int()
         of_states = {name: Term(one, asked if name == _TOKENS else compared) for name, one in sums.items()}
-        return {name: (of_states | of_layers)[name] for name in self.weights}
+        by_source = self.source_terms(judged[len(order) :], batch)
+        return {name: (of_states | of_layers)[name] for name in self.weights} | by_source
 
     def _compared(self, batch: MicroBatch) -> Tensor:
         """[B, L] float32: 1 where the model is compared with the teacher, of this context rank's positions: at the

@@ -16,7 +16,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term, source_term
 from pretrain.objectives.label_logits import label_logits
 
 
@@ -31,6 +31,8 @@ class Tokens(LossObjective):
         self._z = config.objective.z_loss > 0
         self.weights = {"tokens": 1.0} | ({"z": config.objective.z_loss} if self._z else {})
         self._cross_entropy, self._group = kernels.cross_entropy, groups.tensor
+        names = [source.called for source in config.data.sources]
+        self.sources = names if len(names) == len(set(names)) > 1 else ()
 
     def counts(self, rows: Rows) -> Sequence[float]:
         """See `base.LossObjective`."""
@@ -45,9 +47,10 @@ class Tokens(LossObjective):
     def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """See `base.LossObjective`."""
         labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
+        from_BN = self.sources_of(batch)
 
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
-            return self.judge_sums(logits_LBV, labels_LB[where], mask_LB[where])
+            return self.judge_sums(logits_LBV, labels_LB[where], mask_LB[where], from_BN)
 
         return model(batch, judge=judge)
 
@@ -91,20 +94,45 @@ class Tokens(LossObjective):
         return ScoredLabels(-entropy_LB.T, greedy_LB.T, dict(others))
 
     def _terms(self, sums: Sequence[Tensor], batch: MicroBatch) -> dict[str, Term]:
-        count = batch.loss_mask_BL.sum().int()
-        return {name: Term(one, count) for name, one in zip(("tokens", "z"), sums, strict=False)}
+        count, names = batch.loss_mask_BL.sum().int(), ["tokens", "z"][: 1 + self._z]
+        found = {name: Term(one, count) for name, one in zip(names, sums, strict=False)}
+        return found | self.source_terms(sums[len(names) :], batch)
 
-    def judge_sums(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, ...]:
-        """Sums of the terms. The gradient of all is in the first: both have the same count, so the second needs only
-        its weight as a factor. Overwrites the logits."""
+    def sources_of(self, batch: MicroBatch) -> Tensor | None:
+        """[B, sources] whether a row is from each of the run's sources; None where losses are not logged apart."""
+        if batch.source_B is None or not self.sources:
+            return None
+        numbers_N = torch.arange(len(self.sources), device=batch.source_B.device)
+        return batch.source_B[:, None] == numbers_N
+
+    def source_terms(self, sums: Sequence[Tensor], batch: MicroBatch) -> dict[str, Term]:
+        """The term of each source, from what `judge_sums` said of it last: one tensor, or nothing."""
+        from_BN = self.sources_of(batch)
+        if from_BN is None or not sums:
+            return {}
+        (by_source_CN,) = sums
+        counts_N = (batch.loss_mask_BL.sum(1, keepdim=True) * from_BN).sum(0).int()
+        each = zip(self.sources, by_source_CN.sum(0), counts_N, strict=True)
+        return {source_term(name): Term(one, count) for name, one, count in each}
+
+    def judge_sums(
+        self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor, from_BN: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Sums of the terms; and with `from_BN`, the sources of rows, of the first term's losses of each, [1, sources].
+        The gradient of all is in the first: both have the same count, so the second needs only its weight as a factor.
+        Overwrites the logits."""
         spread_LB: Tensor | float = 0.0
         if self._smoothing:  # before the logits are overwritten
             spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
         entropy_LB, squares = self._entropy(logits_LBV, labels_LB, mask_LB)
-        losses = ((entropy_LB + self._smoothing * spread_LB) * mask_LB).sum()
+        losses_LB = (entropy_LB + self._smoothing * spread_LB) * mask_LB
+        losses = losses_LB.sum()
         for one in squares:
             losses = losses + self.weights["z"] * (one - one.detach())
-        return losses, *(one.detach() for one in squares)
+        others = [one.detach() for one in squares]
+        if from_BN is not None:  # a choice, not a product, which would spread what is not finite
+            others.append(torch.where(from_BN, losses_LB.detach().sum(0)[:, None], 0.0).sum(0, keepdim=True))
+        return losses, *others
 
     def _entropy(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """The cross entropy [L, B], and the sum of the term of the softmax's denominator Z, if there is one: of

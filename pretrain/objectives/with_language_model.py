@@ -26,6 +26,7 @@ class WithLanguageModel(LossObjective):
         self._task = task
         unsmoothed = config.objective.model_copy(update={"label_smoothing": 0.0})  # that is of the task's classes
         self._tokens = Tokens(config.model_copy(update={"objective": unsmoothed}), kernels, groups)
+        self._tokens.sources = ()  # of the task's loss, which is the main one
         self.weights = {**task.weights, _NAME: weight}
 
     def counts(self, rows: Rows) -> Sequence[float]:

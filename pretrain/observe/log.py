@@ -43,6 +43,8 @@ class Result(StepNumbers, Protocol):
     @property
     def terms(self) -> Mapping[str, tuple[float, int]]: ...
     @property
+    def by_source(self) -> Mapping[str, tuple[float, int]]: ...
+    @property
     def tokens(self) -> int | None: ...
     @property
     def flops(self) -> float | None: ...
@@ -163,7 +165,7 @@ class RunLog:
             loss_scale=result.loss_scale,
             device_peak_bytes=peak.device,
             host_peak_bytes=peak.host,
-            terms=_means(result.terms),
+            terms=_means(result.terms) | _means_of_sources(result.by_source),
         )
         if metrics.host_peak_bytes is not None:
             self._peak = peak
@@ -197,8 +199,8 @@ class RunLog:
         assert self._tracker is not None, "the run has begun"
         terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
         if len(sources) > 1:
-            each = _means(dict(zip(sources, heldout.by_source, strict=True)))
-            terms |= {f"loss_source_{name}": mean for name, mean in each.items()}
+            each = _means_of_sources(dict(zip(sources, heldout.by_source, strict=True)))
+            terms |= {f"loss_{name}": mean for name, mean in each.items()}
         self.event(
             "heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count, **terms
         )
@@ -338,6 +340,11 @@ class RunLog:
 
 def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:
     return {name: value / count if count else math.nan for name, (value, count) in terms.items()}
+
+
+def _means_of_sources(by_source: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+    """The mean loss of each source that has labels here."""
+    return {f"source_{name}": mean for name, mean in _means(by_source).items() if by_source[name][1]}
 
 
 def _peak_flops(config: RunConfig, layout: Layout) -> float | None:

@@ -119,7 +119,8 @@ def _train(
             engine.replay_samples(trial.replay.steps[step][first : first + len(batch.tokens)])
         result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
-        terms = tuple(total / count if count else 0.0 for total, count in result.terms.values())
+        pairs = (*result.terms.values(), *result.by_source.values())
+        terms = tuple(total / count if count else 0.0 for total, count in pairs)
         sampled = _samples(trial, engine, first)
         inputs = [values for _, _, values in batch.columns()]
         digests = tuple(_digest(*row) for row in zip(*inputs, strict=True))

@@ -36,7 +36,7 @@ from pretrain.model_spec.generator import run_specs
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.segment_memory import SegmentMemory
-from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term, scales, sum_pairs, total
+from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term, scales, source_term, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -169,13 +169,16 @@ class MegatronEngine:
         if self._memory is not None:
             self._memory.advance()
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
-        sums = sum_pairs(results, 1 + len(names), self.device)
+        sources = self.objective.sources if batch.source is not None else ()
+        sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
         self.sharding.reduce(token_count)
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
-        norm, loss_sum, judged, *pairs = torch.cat([self.sharding.norm(), sums.view(-1)]).tolist()
-        terms = {name: (pairs[2 * i], int(pairs[2 * i + 1])) for i, name in enumerate(names)}
+        norm, loss_sum, judged, *values = torch.cat([self.sharding.norm(), sums.view(-1)]).tolist()
+        pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
+        terms = dict(zip(names, pairs, strict=False))
+        by_source = dict(zip(sources, pairs[len(names) :], strict=True))
         grad_norm = norm / scale
         lowered = False
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
@@ -199,6 +202,7 @@ class MegatronEngine:
             lowered_scale=lowered,
             loss_scale=loss_scale,
             terms=terms,
+            by_source=by_source,
             computed_positions=int(computed),
             tokens=int(tokens),
             flops=flops,
@@ -391,14 +395,16 @@ class MegatronEngine:
         return self._report(factors, self.objective.terms(outputs, batch))
 
     def _report(self, factors: dict[str, float], terms: dict[str, Term]) -> tuple[Tensor, Tensor, list[Term]]:
-        """(loss sum, token count, terms to report) of the terms of one pass: the loss, and with several terms each.
-        Those of other passes are zero here."""
+        """(loss sum, token count, terms to report) of the terms of one pass: the loss, with several terms each, and the
+        main one of each source. Those of other passes are zero here."""
         main, *auxiliary = self.objective.weights
-        loss = total(terms, factors)
+        loss = total({name: term for name, term in terms.items() if name in self.objective.weights}, factors)
         nothing = Term(torch.zeros_like(loss.detach()), torch.zeros_like(next(iter(terms.values())).count))
         count = terms.get(main, nothing).count
         every = [terms.get(name, nothing) for name in (main, *auxiliary)] if auxiliary else []
-        return loss, count, [term.detached() for term in (Term(loss, count), *every)]
+        of_sources = map(source_term, self.objective.sources)
+        by_source = [terms[name] for name in of_sources if name in terms]
+        return loss, count, [term.detached() for term in (Term(loss, count), *every, *by_source)]
 
     def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, ScoredLabels]:
         judged = self.objective.score(outputs, batch)

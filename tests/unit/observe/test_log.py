@@ -120,6 +120,19 @@ def test_each_of_several_terms_has_a_column(tmp_path: Path) -> None:
     assert (heldout["loss"], heldout["loss_next_sentence"]) == (2.5, 0.75)
 
 
+def test_each_of_several_sources_with_labels_in_a_step_has_a_column(tmp_path: Path) -> None:
+    settings = run_config(tmp_path)
+    sources = {"web": (2000.0, 800), "tasks": (500.0, 200), "rare": (0.0, 0)}
+    result = StepResult(loss_sum=2500.0, token_count=1000, grad_norm=1.5, skipped=False, by_source=sources)
+    with RunLog(settings, plan_layout(settings, 2), True) as log:
+        log.begin(settings, 0, 0)
+        log.step(1, 1, batch(1), result, learning_rate=0.5, seconds=0.25, save_seconds=0.125, peak=PEAK)
+        log.finished(1, 0)
+    (line,) = read_metrics(tmp_path / "run")
+    assert (line["loss"], line["loss_source_web"], line["loss_source_tasks"]) == (2.5, 2.5, 2.5)
+    assert not {"loss_source_rare", "by_source"} & line.keys()
+
+
 def test_events_tell_the_story(tmp_path: Path) -> None:
     run(tmp_path, 1, 2, ends="stopped")
     run(tmp_path, 2, 3)

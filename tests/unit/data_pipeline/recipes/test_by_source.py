@@ -117,6 +117,7 @@ def test_rows_are_those_of_each_objective_alone_at_exact_rates(mix: str, folder:
         expected = alone.samples(stream.datasets[number], "train").rows(config.run.seed, batch.sample_ids[mine])
         if expected.attention_mask is None and batch.attention_mask is not None:
             expected = replace(expected, attention_mask=np.ones_like(expected.tokens, np.bool_))
+        expected = replace(expected, source=np.full(len(mine), number))
         assert _same(Rows(**{name: values[mine] for name, _, values in Rows.columns(batch)}), expected)
         assert alone.vocabulary <= recipe.vocabulary == config.model.vocabulary
 
