@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from data_pipeline.batch import Batch, Cursor
+from data_pipeline.dataset.backward import BackwardText, TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.loader import batch_of, rows_of_rank
+from data_pipeline.recipes.backward import BackwardRecipe
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.windows import inputs_and_labels
@@ -40,25 +42,52 @@ def heldout(
     A padding row has number -1 in `sample_ids`.
     Raises ValueError when the ranks can't share `rows` evenly, DataError when the split yields no sample.
     """
-    if isinstance(recipe, int | CausalRecipe):
-        assert isinstance(dataset, Dataset)
+    if (length := _window_length(recipe)) is not None:
         assert split != "test"
-        length = recipe if isinstance(recipe, int) else recipe.sequence_length
         return _heldout_windows(
-            dataset, length, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split, lanes=lanes
+            _text(dataset, recipe),
+            length,
+            rows,
+            data_rank=data_rank,
+            data_world=data_world,
+            limit=limit,
+            split=split,
+            lanes=lanes,
         )
     assert not lanes, "lanes are of windows"
+    assert not isinstance(recipe, int)
     return _heldout_samples(dataset, recipe, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split)
 
 
 def num_heldout(dataset: DataSource, recipe: Recipe | int, split: LabelledSplit = "validation") -> int:
     """How many samples `heldout` yields without a limit. Raises DataError when the split yields none."""
-    if isinstance(recipe, int | CausalRecipe):
-        assert isinstance(dataset, Dataset)
+    if (length := _window_length(recipe)) is not None:
         assert split != "test"
-        length = recipe if isinstance(recipe, int) else recipe.sequence_length
-        return -(-(dataset.num_tokens(split) - 1) // length)
+        return _num_windows(_text(dataset, recipe), length, split)
+    assert not isinstance(recipe, int)
     return recipe.samples(dataset, split).count
+
+
+def reads_all(recipe: Recipe | int) -> bool:
+    """Whether every token of a split but the first one read is a label of its held-out samples."""
+    return _window_length(recipe) is not None
+
+
+def _window_length(recipe: Recipe | int) -> int | None:
+    """The length of plain windows, which are read to the split's last token; None: other samples."""
+    forward = recipe.forward if isinstance(recipe, BackwardRecipe) else recipe
+    if isinstance(forward, int):
+        return forward
+    return forward.sequence_length if isinstance(forward, CausalRecipe) else None
+
+
+def _text(dataset: DataSource, recipe: Recipe | int) -> TokenText:
+    assert isinstance(dataset, Dataset)
+    return BackwardText(dataset) if isinstance(recipe, BackwardRecipe) else dataset
+
+
+def _num_windows(text: TokenText, length: int, split: SplitName) -> int:
+    return -(-(text.num_tokens(split) - 1) // length)
 
 
 def _heldout_samples(
@@ -84,7 +113,7 @@ def _heldout_samples(
 
 
 def _heldout_windows(
-    dataset: Dataset,
+    dataset: TokenText,
     sequence_length: int,
     rows: int,
     *,
@@ -97,7 +126,7 @@ def _heldout_windows(
     rows = -(-lanes // data_world) * data_world if lanes else rows
     mine = rows_of_rank(rows, data_rank, data_world)
     tokens = dataset.num_tokens(split)
-    windows = num_heldout(dataset, sequence_length, split)
+    windows = _num_windows(dataset, sequence_length, split)
     windows = windows if limit is None else min(windows, limit)
     filler = dataset.manifest.tokenizer.end_of_text
     scored = 0

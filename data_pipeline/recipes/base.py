@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 
@@ -104,7 +104,7 @@ def generator(seed: int, sample: Ids) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.frombuffer(key, _WORD)))
 
 
-def check_dataset(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
+def check_dataset(dataset: TokenText, tokenizer: str, pairs: bool = False) -> None:
     """Raises DataError unless the dataset was made with this tokenizer, and is one of pairs or not, as asked."""
     if dataset.manifest.pairs != pairs:
         raise DataError(
@@ -122,7 +122,7 @@ def check_dataset(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None
         )
 
 
-def too_short_error(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError:
+def too_short_error(dataset: TokenText, split: SplitName, text_tokens: int) -> DataError:
     """The error of a split that does not fill one sample."""
     return DataError(
         f"The {split} split of {dataset.address} has {dataset.num_tokens(split):,} tokens, too few for one sample of "

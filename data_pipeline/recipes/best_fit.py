@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.common.hashing import mix64
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.order.order import permute, permute_each, round_keys
@@ -47,7 +47,7 @@ class BestFitRecipe:
         """The objective, which says that rows are packed."""
         return {"objective": self.objective.settings()}
 
-    def samples(self, dataset: Dataset, split: SplitName) -> PackedRows:
+    def samples(self, dataset: TokenText, split: SplitName) -> PackedRows:
         """Raises DataError when no document has two tokens."""
         check_dataset(dataset, dataset.manifest.tokenizer.identity)
         return PackedRows(dataset, split, self.sequence_length)
@@ -60,7 +60,7 @@ class PackedRows:
     moment while it plans: 2 s for 10 million documents.
     """
 
-    def __init__(self, dataset: Dataset, split: SplitName, length: int) -> None:
+    def __init__(self, dataset: TokenText, split: SplitName, length: int) -> None:
         """Raises DataError when no document has two tokens."""
         self._dataset, self._split, self._length = dataset, split, length
         starts = dataset.starts(split)

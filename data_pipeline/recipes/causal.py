@@ -1,5 +1,6 @@
 """GPT's objective: windows of the stream, each token labelled with the next. Packed, rows of whole documents instead
-(`best_fit.py`), or windows in which no document sees another (`document_windows.py`)."""
+(`best_fit.py`), or windows in which no document sees another (`document_windows.py`). Each of them also of text that
+is read from its end (`backward.py`)."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
+from data_pipeline.recipes.backward import BackwardRecipe
 from data_pipeline.recipes.base import Ids, Recipe, check_dataset, one_span_per_sample
 from data_pipeline.recipes.best_fit import BestFitRecipe
 from data_pipeline.recipes.document_windows import DocumentWindowsRecipe
@@ -40,11 +42,21 @@ class Causal(NextTokenObjective):
         "and the first token of a document is no label",
     )
 
+    direction: Literal["forward", "backward"] = Field(
+        default="forward",
+        description="forward: the next token of a text; backward: the one before, as documents are read from their end",
+    )
+
     @model_validator(mode="after")
     def _masks_what_is_not_apart(self) -> Self:
         if self.document_mask and self.packing == "best_fit":
             raise ValueError("document_mask does nothing with packing=best_fit, whose documents are apart")
         return self
+
+    @property
+    def backward(self) -> bool:
+        """See `Objective`."""
+        return self.direction == "backward"
 
     @property
     def columns(self) -> frozenset[str]:
@@ -59,6 +71,10 @@ class Causal(NextTokenObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> Recipe:
         """See `Objective`."""
+        forward = self._forward_recipe(tokenizer, sequence_length)
+        return BackwardRecipe(forward, self) if self.backward else forward
+
+    def _forward_recipe(self, tokenizer: Tokenizer, sequence_length: int) -> Recipe:
         if self.packing == "best_fit":
             return BestFitRecipe(self, sequence_length, tokenizer.vocabulary_size)
         if self.document_mask:
@@ -82,7 +98,7 @@ class CausalRecipe:
     def settings(self) -> None:
         """Nothing but the sequence length."""
 
-    def samples(self, dataset: Dataset, split: SplitName) -> Windows:
+    def samples(self, dataset: TokenText, split: SplitName) -> Windows:
         """Raises DataError when the split is too short for one window."""
         check_dataset(dataset, dataset.manifest.tokenizer.identity)
         count = num_windows(dataset.num_tokens(split), self.sequence_length)
@@ -98,7 +114,7 @@ class CausalRecipe:
 class Windows:
     """Windows of a split's stream."""
 
-    dataset: Dataset
+    dataset: TokenText
     split: SplitName
     length: int
     count: int

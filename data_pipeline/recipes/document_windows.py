@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, check_dataset
@@ -40,7 +40,7 @@ class DocumentWindowsRecipe:
         """The objective, which says that documents are apart."""
         return {"objective": self.objective.settings()}
 
-    def samples(self, dataset: Dataset, split: SplitName) -> DocumentWindows:
+    def samples(self, dataset: TokenText, split: SplitName) -> DocumentWindows:
         """Raises DataError when no document has two tokens."""
         check_dataset(dataset, dataset.manifest.tokenizer.identity)
         return DocumentWindows(dataset, split, self.sequence_length)
@@ -49,7 +49,7 @@ class DocumentWindowsRecipe:
 class DocumentWindows:
     """Windows of a split's stream. Keeps 8 bytes a document in memory."""
 
-    def __init__(self, dataset: Dataset, split: SplitName, length: int) -> None:
+    def __init__(self, dataset: TokenText, split: SplitName, length: int) -> None:
         """Raises DataError when no document has two tokens."""
         self._dataset, self._split, self._length = dataset, split, length
         self._starts, self._tokens = dataset.starts(split), dataset.num_tokens(split)

@@ -80,6 +80,11 @@ class Objective(StrictSettings):
         return "tokens"
 
     @property
+    def backward(self) -> bool:
+        """Whether texts are read from their end: the next token is the one to the left."""
+        return False
+
+    @property
     def row_length(self) -> int | None:
         """Positions of each text of a row; None: as many as the model is made for."""
         return None

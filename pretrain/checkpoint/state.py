@@ -133,6 +133,15 @@ def check_predicts_tokens(config: RunConfig, run: Path) -> None:
         )
 
 
+def check_reads_forward(config: RunConfig, run: Path, what: str) -> None:
+    """Raises ConfigError for a model that reads texts from their end, where `what` reads them from their beginning."""
+    if config.objective.backward:
+        raise ConfigError(
+            f"the model of {run} reads texts from right to left (objective.direction=backward), and {what}: score it "
+            f"with `pretrain eval`, or write to the left of a text with `pretrain generate {run} --prompt TEXT`"
+        )
+
+
 def check_reads_own_vocabulary(config: RunConfig, run: Path) -> None:
     """Raises ConfigError for a model whose encoder reads another vocabulary than its decoder writes, where one text is
     for both."""

@@ -56,6 +56,9 @@ def main(argv: list[str]) -> int:
     from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
     config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True, model=options.model)
+    from pretrain.checkpoint.state import check_reads_forward
+
+    check_reads_forward(config, options.checkpoint, "no class of transformers does")
     if kind == "peft":
         from pretrain.checkpoint.hf.peft import export_adapter
 

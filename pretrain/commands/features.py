@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     unblock()
     options = _parser().parse(argv)
     out = _output(options)
-    from pretrain.checkpoint.state import check_reads_own_vocabulary
+    from pretrain.checkpoint.state import check_reads_forward, check_reads_own_vocabulary
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
     texts, digest = _read(options.file, options.text)
@@ -37,6 +37,7 @@ def main(argv: list[str]) -> int:
         batch=options.batch,
     )
     request.stack_of(expected.model)
+    check_reads_forward(expected, options.checkpoint, "features are of texts as they are written")
     check_reads_own_vocabulary(expected, options.checkpoint)
     if needs_local_ranks(expected, options.nproc, trains=False):
         return start_local_ranks(options.nproc, ["features", *argv], None)

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     unblock()
     options = _parser().parse(argv)
     prompts = _prompts(options)
-    from pretrain.checkpoint.state import check_predicts_tokens
+    from pretrain.checkpoint.state import check_predicts_tokens, check_reads_forward
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
     if options.out is not None:
@@ -34,6 +34,9 @@ def main(argv: list[str]) -> int:
     one_rank = options.nproc is None and not under_launcher()
     candidates, expected = find_checkpoints(options, options.overrides, one_rank, model=options.model)
     check_predicts_tokens(expected, options.checkpoint)
+    if options.interactive or options.stop:
+        option = "--interactive shows text as it comes" if options.interactive else "--stop ends a text at its right"
+        check_reads_forward(expected, options.checkpoint, option)
     if expected.parallel.virtual > 1 or expected.parallel.context > 1:
         raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
     if not expected.model.has_decoder:

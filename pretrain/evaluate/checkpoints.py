@@ -50,7 +50,9 @@ def evaluate_checkpoints(
     tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
     datasets, scorer = run_datasets(config, tokenizer), make_scorer(config, engine, tokenizer)
     dataset = datasets[0] if datasets else None
-    windows = config.objective.predicts_next and not config.objective.columns and not config.data.of_several_objectives
+    objective = config.objective
+    in_windows = objective.predicts_next and not objective.columns and not objective.backward
+    windows = in_windows and not config.data.of_several_objectives
     recipe = None if windows else recipe_of(config, tokenizer)
     settings = replace(
         request.settings,

@@ -21,9 +21,8 @@ import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.source import DataSource, LabelledSplit
-from data_pipeline.heldout import heldout, num_heldout
+from data_pipeline.heldout import heldout, num_heldout, reads_all
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.process import watchdog
@@ -122,7 +121,7 @@ def heldout_loss(
     each = pairs[: len(datasets)]
     token_count = sum(count for _, count in each)
     splits = [one.manifest.splits["validation"] for one in datasets if isinstance(one, Dataset)]
-    all_scored = isinstance(recipe, int | CausalRecipe) and token_count == sum(split.tokens - 1 for split in splits)
+    all_scored = reads_all(recipe) and token_count == sum(split.tokens - 1 for split in splits)
     words = sum(split.words for split in splits) if all_scored else None
     text_bytes = sum(split.text_bytes for split in splits) if all_scored else None
     of_terms = dict(zip(terms, pairs[len(datasets) :], strict=True))

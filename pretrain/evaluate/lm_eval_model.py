@@ -20,7 +20,7 @@ from lm_eval.utils import setup_logging
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.directory import locate
-from pretrain.checkpoint.state import check_predicts_tokens
+from pretrain.checkpoint.state import check_predicts_tokens, check_reads_forward
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
@@ -72,6 +72,7 @@ class CheckpointModel(HarnessModel):
         one_rank = "WORLD_SIZE" not in os.environ
         config, path = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank, model="all")
         check_predicts_tokens(config, Path(checkpoint))
+        check_reads_forward(config, Path(checkpoint), "lm-eval asks for what follows a context")
         if not config.objective.predicts_next:
             raise ConfigError(
                 f"{path}: lm-eval scores continuations, which a {config.model.family} model for "

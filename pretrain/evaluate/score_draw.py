@@ -23,6 +23,7 @@ from pretrain.process import watchdog
 
 _AT_A_TIME = 256  # documents of a data rank, between two additions to documents.jsonl
 _SAMPLES = 2  # right ones, and as many wrong ones
+_BY_LENGTH_OF_CHOICE = ("accuracy_per_character", "accuracy_per_byte")
 _HEAD = 3  # numbers of a document besides its measures': shots shown, whether it was cut, whether its answer fits
 
 
@@ -228,6 +229,11 @@ def check_kind(task: Task, scorer: Scorer) -> None:
     if "loglikelihood_rolling" in task.output_types and not scorer.rolls:
         raise ConfigError(
             f"task {task.name} asks for the probability of a text, which a model of this kind does not say"
+        )
+    if not scorer.conditional and ("loglikelihood" in task.output_types or task.metric in _BY_LENGTH_OF_CHOICE):
+        raise ConfigError(
+            f"task {task.name} asks for the probability of a target after its context, and the model reads from right "
+            "to left: choose a task whose choices are compared by accuracy_sum or accuracy_per_token, or a perplexity"
         )
 
 

@@ -33,7 +33,7 @@ def next_commands(config: RunConfig) -> list[str]:
 def _tasks(config: RunConfig) -> str:
     """Tasks that need no file and that the model can be scored on; empty: none."""
     has_heldout = not config.objective.labelled or config.model.task_head is not None
-    sentences = config.objective.predicts_next
+    sentences = config.objective.predicts_next and not config.objective.backward
     return ",".join([*(["heldout"] if has_heldout else []), *([_SENTENCE_TASK] if sentences else [])])
 
 
@@ -81,6 +81,8 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
     """Judges by positions, patterns, stacks and the kind of task head only: `checkpoint/hf` knows all the rest, and
     takes seconds to import."""
     model = config.model
+    if config.objective.backward:
+        return False
     if not _has_a_class_with_its_head(model, config.objective.loss):
         return False
     if model.family not in CAPABILITIES.built_in or model.finetune.adapters is not None:

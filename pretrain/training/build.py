@@ -11,11 +11,11 @@ import torch.distributed as dist
 from data_pipeline.dataset.manifest import SPLITS
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
+from data_pipeline.heldout import reads_all
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
-from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.labelled import LabelledRecipe
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
@@ -164,7 +164,7 @@ def _skipped_documents(stream: SampleStream | ChainedStreams, recipe: Recipe) ->
     samples_by_split = [
         (dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
     ]
-    if not isinstance(recipe, CausalRecipe):  # causal evaluation pads its last window, so nothing is skipped
+    if not reads_all(recipe):  # the last window is padded, so nothing is skipped
         samples_by_split += [
             (dataset, "validation", recipe.samples(dataset, "validation")) for dataset in stream.datasets
         ]

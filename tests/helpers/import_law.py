@@ -88,7 +88,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "checkpoints",
     ),
     "pretrain.evaluate.decoding": ("base stream", "beam choice prompts", "chat fill sampling", "decode"),
-    "pretrain.evaluate.scorers": ("base", "batches", "causal pseudo targets", "make"),
+    "pretrain.evaluate.scorers": ("base", "batches", "causal pseudo targets", "backward", "make"),
     "pretrain.evaluate.tasks": (
         "filters jsonl metric_names normalization published",
         "base task_file templates",
@@ -117,7 +117,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "data_pipeline.recipes": (
         "base bins pieces windows",
         "objective",
-        "best_fit chat_template class_labels document_windows input_format masking targets",
+        "backward best_fit chat_template class_labels document_windows input_format masking targets",
         "labelled",
         "causal control corruption instructions pairs permuted segments spans tagging choice text_labels text_to_text",
         "denoising gap_sentences masked span_corruption t5_study tlm",

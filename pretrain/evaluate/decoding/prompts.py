@@ -27,7 +27,7 @@ class Prompts:
         self.reads = self if source is None else Prompts(config, source)
         """prompts in the vocabulary that the encoder reads"""
         self.specials = config.objective.specials(tokenizer)
-        self.continues = config.objective.predicts_next
+        self.continues, self._backward = config.objective.predicts_next, config.objective.backward
         sentinels = {f"<extra_id_{number}>": index for number, index in enumerate(self.specials.sentinels)}
         masks = dict.fromkeys(_MASKS, self.specials.mask) if self.specials.mask >= 0 else {}
         self._ids = sentinels | masks
@@ -62,7 +62,10 @@ class Prompts:
         for. Raises ConfigError, in which it is `called` so, if it doesn't fit the model."""
         ids = self.reads.encode(text)
         if self.continues:
-            ids = self.tokenizer.opened(ids) or [self.tokenizer.end_of_text]  # what comes before a document
+            if self._backward:
+                ids = [self.tokenizer.end_of_text, *ids[::-1]]
+            else:
+                ids = self.tokenizer.opened(ids) or [self.tokenizer.end_of_text]  # what comes before a document
             reads, start, read = ids[:-1], ids[-1], len(ids)
         else:
             reads, start = self.reads.closed(ids), self.specials.start
@@ -98,6 +101,9 @@ class Prompts:
     def generated_text(self, request: DecodeRequest, tokens: Sequence[int]) -> str:
         """The generated text, without the context that the model continued."""
         context = self.context(request)
+        if self._backward:
+            after, full = self.decode(context[::-1]), self.decode([*context, *tokens][::-1])
+            return full.removesuffix(after) if full.endswith(after) else self.decode(tokens[::-1])
         before, full = self.decode(context), self.decode([*context, *tokens])
         return full[len(before) :] if full.startswith(before) else self.decode(tokens)
 
@@ -117,5 +123,7 @@ class Prompts:
 
     def stops(self, strings: Sequence[str]) -> Stops:
         """A document's end, or an input's; and the first of `strings`."""
-        ends = frozenset({self.tokenizer.end_of_text, self.specials.end})
-        return Stops(ends, stop_test(self.decode, strings))
+        ends = {self.tokenizer.end_of_text, self.specials.end}
+        if self._backward and self.tokenizer.begin_of_text is not None:
+            ends.add(self.tokenizer.begin_of_text)  # to the left of a document's first token
+        return Stops(frozenset(ends), stop_test(self.decode, strings))

@@ -5,6 +5,9 @@
 - unconditional: less the choice's log probability after a bare context ("Answer:"), where the task names one: GPT-3's
   for ARC, OpenBookQA and RACE
 
+A model that reads from right to left scores the text of context and choice together: per_token is by the tokens of that
+text, and per_character and per_byte, which are by the length of the choice, are left out.
+
 Of choices that are equally good the first is taken.
 """
 
@@ -29,6 +32,7 @@ class ChoiceMeasure:
     name, answer_tokens = "choice", 0
 
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
+        self._by_length = scorer.conditional
         self._bare, self._metrics = about.task.unconditional_context, about.task.metrics
         self.width = _EACH * max(len(document.choices) for document in about.documents)
 
@@ -55,9 +59,10 @@ class ChoiceMeasure:
         ways = {
             "sum": sums,
             "per_token": sums / tokens,
-            "per_character": sums / [max(1, len(text)) for text in texts],
-            "per_byte": sums / [max(1, len(text.encode())) for text in texts],
         }
+        if self._by_length:
+            ways["per_character"] = sums / [max(1, len(text)) for text in texts]
+            ways["per_byte"] = sums / [max(1, len(text.encode())) for text in texts]
         if self._bare is not None:
             ways["unconditional"] = sums - bare
         chosen = {way: int(scores.argmax()) for way, scores in ways.items()}

@@ -30,7 +30,7 @@ class PerplexityMeasure:
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         """Half of a window is context."""
         self._metrics = about.task.metrics
-        self._tokenizer, self._length, self._context = scorer.tokenizer, scorer.length, scorer.length // 2
+        self._scorer, self._length, self._context = scorer, scorer.length, scorer.length // 2
         alone = about.documents[0].target if len(about.documents) == 1 else None
         self._parts = 0 if alone is None else len(self._windows(alone))
         self.width = 2 * (1 + self._parts)
@@ -81,8 +81,8 @@ class PerplexityMeasure:
         return result
 
     def _windows(self, text: str) -> list[Pair]:
-        ids = self._tokenizer.encode(text)
-        return list(windows(ids, self._tokenizer.before_text, self._length, self._context))
+        before, ids = self._scorer.pair("", text)
+        return list(windows(ids, before[-1], self._length, self._context))
 
 
 def _ratio_error(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float | None:

@@ -28,6 +28,8 @@ class Scorer(Protocol):
     """it can make text"""
     rolls: bool
     """a text has a probability by itself, each token after all before it"""
+    conditional: bool
+    """a target has a score after its context; else scores are of the text of both"""
 
     def pair(self, context: str, target: str) -> Pair:
         """The ids of both, as the model reads them one after the other."""

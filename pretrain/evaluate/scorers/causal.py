@@ -31,7 +31,8 @@ _LENGTH_MULTIPLE = 16  # row lengths: few shapes, and tensor and context ranks c
 class CausalScorer:
     """See `base.Scorer`."""
 
-    name, generates, rolls = "log probability of the target's tokens after the context", True, True
+    name = "log probability of the target's tokens after the context"
+    generates, rolls, conditional = True, True, True
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, length: int, tokens: int | None = None) -> None:
         """`length`: positions of the model; `tokens`: of rows scored at a time; None: what suits the device."""

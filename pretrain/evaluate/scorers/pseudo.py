@@ -25,7 +25,7 @@ class PseudoScorer:
     """See `base.Scorer`. A target is greedy if each of its tokens is the most probable where it is masked."""
 
     name = "pseudo-log-likelihood: log probabilities of the target's tokens, each masked alone"
-    generates, rolls = False, False
+    generates, rolls, conditional = False, False, True
 
     def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int | None = None) -> None:
         self.tokenizer, self.length = tokenizer, config.model.sequence_length

@@ -33,7 +33,7 @@ _ANY_LENGTH = 1 << 30  # of a row: input and target each have a length of their 
 class TargetScorer:
     """See `base.Scorer`."""
 
-    generates, rolls = True, False
+    generates, rolls, conditional = True, False, True
 
     def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int | None = None) -> None:
         if not engine.decodes:

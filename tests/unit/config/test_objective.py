@@ -85,7 +85,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
     padding that is computed, and the path of a file that counts by its content."""
     kind = OBJECTIVES[name]
     other = {
-        "packing": "best_fit", "document_mask": True, "noise_density": 0.4,
+        "packing": "best_fit", "document_mask": True, "direction": "backward", "noise_density": 0.4,
         "whole_words": True, "next_sentence": True, "mean_span": 2.0,
         "sentinels": 50, "sentinel_ids": "last", "codes": {"wiki": "Books"}, "noise": ["token_masking"],
         "short_fraction": 0.5, "ngrams": 3, "sentence_order": True, "source_language": 2, "target_language": 3,

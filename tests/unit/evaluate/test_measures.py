@@ -29,7 +29,7 @@ def test_each_way_of_comparing_choices_prefers_another_one() -> None:
     about: Any = SimpleNamespace(
         task=SimpleNamespace(unconditional_context="Answer:", metrics=()), documents=[document]
     )
-    scorer: Any = None
+    scorer: Any = SimpleNamespace(conditional=True)
     measure = ChoiceMeasure(about, scorer)
     numbers = np.array([[-2.0, 1, -1.9], [-6.0, 8, -5.0], [-5.1, 3, -4.9], [-1.9, 1, -0.4]])
     found = measure.outcome(numbers.ravel(), document)

@@ -15,6 +15,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream, load
+from data_pipeline.recipes.backward import BackwardSamples
 from data_pipeline.recipes.base import Recipe, generator
 from data_pipeline.recipes.best_fit import BestFitRecipe
 from data_pipeline.recipes.causal import CausalRecipe
@@ -30,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "causal": {"name": "causal"},
     "packed": {"name": "causal", "packing": "best_fit"},
     "document windows": {"name": "causal", "document_mask": True},
+    "backward": {"name": "causal", "direction": "backward"},
     "control": {"name": "control", "codes": {"set": "a code"}},
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
@@ -52,6 +54,7 @@ OTHERS = (
     "causal",
     "packed",
     "document windows",
+    "backward",
     "control",
     "roberta",
     "whole words",
@@ -289,6 +292,11 @@ def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_pa
         SampleStream([(other.directory, 1.0)], made("roberta", dataset), 0)
 
 
+def _read(stream: SampleStream, source: int, start: int, count: int) -> list[int]:
+    tokens = stream.datasets[source].window("train", start, count).tolist()
+    return tokens[::-1] if isinstance(stream.samples[source], BackwardSamples) else tokens
+
+
 def test_the_spans_of_a_row_are_its_text(stream: SampleStream) -> None:
     batch = stream.batch(90, 40)
     for source, samples in enumerate(stream.samples):
@@ -298,7 +306,7 @@ def test_the_spans_of_a_row_are_its_text(stream: SampleStream) -> None:
         assert np.array_equal(spans[:, 0], np.sort(spans[:, 0]))
         for at, row in enumerate(rows):
             mine = spans[spans[:, 0] == at]
-            text = [token for _, start, n in mine for token in stream.datasets[source].window("train", start, n)]
+            text = [token for _, start, n in mine for token in _read(stream, source, start, n)]
             shown = shown_text(stream, batch[np.array([row])])
             ordered = objective_of(stream) not in ("span_corruption", "drop")
             assert shown == text if ordered else sorted(shown) == sorted(text)

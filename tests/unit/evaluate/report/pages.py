@@ -13,6 +13,7 @@ from pretrain.evaluate.evaluator import Evaluation
 from pretrain.evaluate.measures.base import ForTask, Measure
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.report.facts import Facts
+from pretrain.evaluate.scorers.base import Pair, encode_pair
 from pretrain.evaluate.tasks.base import Continuation, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.normalization import squad
@@ -64,7 +65,10 @@ class Page(HTMLParser):
 class _Asker:
     """The part of a scorer that measures without queries use."""
 
-    tokenizer, length = ToyTokenizer(), LENGTH
+    tokenizer, length, conditional = ToyTokenizer(), LENGTH, True
+
+    def pair(self, context: str, target: str) -> Pair:
+        return encode_pair(self.tokenizer, context, target)  # type: ignore[arg-type]
 
 
 def many(skill: float = 0.5, draws: int = 1, only: Sequence[str] | None = None) -> Evaluation:
