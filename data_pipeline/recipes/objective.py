@@ -33,8 +33,9 @@ class TaskHead:
     """What takes the place of the language-model head of a model that is fine-tuned: a map from the last hidden state
     of each position to `outputs` numbers."""
 
-    kind: Literal["sequence", "token", "choice", "detector"]
-    """sequence: one position of each row has an answer, for its entire text; token: each position has one; choice: one
+    kind: Literal["sequence", "token", "span", "choice", "detector"]
+    """sequence: one position of each row has an answer, for its entire text; token: each position has one; span: each
+    position has one, for the first position of a span and, given that, for the last; choice: one
     position of each text of a row has one, which is compared with those of the others; detector: each position has one,
     behind a dense layer."""
     outputs: int

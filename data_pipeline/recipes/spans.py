@@ -24,6 +24,10 @@ from data_pipeline.recipes.labelled import FormatRecipe, PairObjective
 from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.tokenizers.base import Tokenizer
 
+TRIED_STARTS = 6
+"""starts for which a conditional end is looked for: the first position, which means no answer, and the best five others
+(XLNet: zihangdai/xlnet, run_squad.py)"""
+
 
 class Spans(PairObjective):
     """The span of a context that answers a question."""
@@ -42,6 +46,11 @@ class Spans(PairObjective):
         default=128, ge=0, description="tokens that consecutive windows of a long context have in common"
     )
     max_question: int = Field(default=64, ge=1, description="tokens after which a question is cut off")
+    conditional_end: bool = Field(
+        default=False,
+        description="look for the last token of an answer given the first, whose state it reads (XLNet), instead of "
+        "for each alone (BERT)",
+    )
 
     @property
     def loss(self) -> str:
@@ -50,8 +59,9 @@ class Spans(PairObjective):
 
     @property
     def task_head(self) -> TaskHead:
-        """See `Objective`: at each position a number for the first token of an answer, and one for the last."""
-        return TaskHead("token", 2)
+        """See `Objective`: at each position a number for the first token of an answer, and one for the last, of a
+        conditional end given the labelled first token; then for the last given each of the starts that are tried."""
+        return TaskHead("span", 2 + TRIED_STARTS) if self.conditional_end else TaskHead("token", 2)
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False

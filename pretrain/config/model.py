@@ -443,7 +443,7 @@ class Model(Section):
     def has_pooler(self) -> bool:
         """Whether a task head has a dense layer before its classifier."""
         head = self.task_head
-        return head is not None and head.kind not in ("token", "detector") and self.capabilities.pooler is not None
+        return head is not None and head.kind in ("sequence", "choice") and self.capabilities.pooler is not None
 
     @property
     def drops_before_pooler(self) -> bool:

@@ -44,7 +44,7 @@ Read = Callable[[int, Rows, Outputs], RowAnswer]
 def reader(samples: Samples, loss: str, labels: Sequence[str | int]) -> Read:
     """The function that reads the answers of a split's samples."""
     if isinstance(samples, SpansSamples):
-        return lambda number, row, outputs: _span(samples, number, outputs)
+        return lambda number, row, outputs: _span(samples, number, row, outputs)
     if isinstance(samples, TaggingSamples):
         return lambda number, row, outputs: _tags(samples, number, outputs, labels)
     if loss == "choice":
@@ -115,8 +115,11 @@ def _tags(samples: TaggingSamples, number: int, outputs: Outputs, labels: Sequen
     )
 
 
-def _span(samples: SpansSamples, number: int, outputs: Outputs) -> RowAnswer:
-    """The span of the context whose first and last token have the highest sum of logits."""
+def _span(samples: SpansSamples, number: int, row: Rows, outputs: Outputs) -> RowAnswer:
+    """The span of the context whose first and last token have the highest sum of logits, or of the log probabilities of
+    a first token and, given that, the last one."""
+    if samples.recipe.objective.conditional_end:
+        return _conditional_span(samples, number, row, outputs)
     places = samples.context_positions(number)
     row_number = samples.row_number(number)
     expected = samples.references(row_number) or [""]
@@ -124,8 +127,8 @@ def _span(samples: SpansSamples, number: int, outputs: Outputs) -> RowAnswer:
     if not len(places):
         return RowAnswer(number=row_number, predicted="", expected=expected, score=-np.inf, no_answer=no_answer)
     first, last = outputs[places.start : places.stop].T.astype(np.float64)
-    size = np.arange(len(places))
-    sums = np.where((size >= size[:, None]) & (size < size[:, None] + _LONGEST_ANSWER), first[:, None] + last, -np.inf)
+    every = np.arange(len(places))
+    sums = np.where(_may_be_last(every[:, None], every), first[:, None] + last, -np.inf)
     begin, end = np.unravel_index(int(sums.argmax()), sums.shape)
     text = samples.answer(number, places.start + int(begin), places.start + int(end))
     return RowAnswer(
@@ -135,3 +138,40 @@ def _span(samples: SpansSamples, number: int, outputs: Outputs) -> RowAnswer:
         score=float(sums[begin, end]),
         no_answer=no_answer,
     )
+
+
+def _conditional_span(samples: SpansSamples, number: int, row: Rows, outputs: Outputs) -> RowAnswer:
+    """The best of the spans whose starts were tried (see `pretrain.models.span_head.tried_starts`)."""
+    places, row_number = samples.context_positions(number), samples.row_number(number)
+    seen = np.ones(len(outputs), bool) if row.attention_mask is None else row.attention_mask[0]
+    logits = np.where(seen[:, None], outputs.astype(np.float64), -np.inf)
+    first, tried = _log_softmax(logits[:, 0]), _log_softmax(logits[:, 2:])
+    starts = [0, *np.argsort(-logits[:, 0], kind="stable")[: tried.shape[1] - 1].tolist()]
+    every, found = np.arange(len(outputs)), (-np.inf, 0, 0)
+    for column, start in enumerate(starts):
+        if start in places:
+            ends = np.where(
+                (every < places.stop) & _may_be_last(start, every), first[start] + tried[:, column], -np.inf
+            )
+            found = max(found, (float(ends.max()), start, int(ends.argmax())))
+    score, start, end = found
+    return RowAnswer(
+        number=row_number,
+        predicted=samples.answer(number, start, end) if start in places else "",
+        expected=samples.references(row_number) or [""],
+        score=score,
+        no_answer=float(first[0] + tried[0, 0]),
+    )
+
+
+def _may_be_last(start: Any, position: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a span of a context that begins at `start` may end at `position`."""
+    may: NDArray[np.bool_] = (position >= start) & (position < start + _LONGEST_ANSWER)
+    return may
+
+
+def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over positions, the first axis."""
+    above = logits - logits.max(axis=0)
+    found: NDArray[np.float64] = above - np.log(np.exp(above).sum(axis=0))
+    return found

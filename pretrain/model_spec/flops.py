@@ -190,9 +190,9 @@ class TrainingFlops:
         model, head = self._model, 0
         before = 1 + gradients.transform + gradients.head_input
         if model.task_head is not None:
-            transforms = model.has_pooler
+            transforms = model.has_pooler or model.task_head.kind == "span"
             passes = 1 + gradients.answers + (gradients.head_input or (transforms and gradients.transform))
-            head += model.hidden * model.task_head.outputs * passes + transforms * before * model.hidden**2
+            head += model.hidden * model.task_head.trained_outputs * passes + transforms * before * model.hidden**2
         if model.has_vocabulary_logits:
             transforms = model.capabilities.masked_head
             passes = 1 + gradients.logits + (gradients.head_input or (transforms and gradients.transform))

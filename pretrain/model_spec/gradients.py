@@ -30,7 +30,7 @@ PRODUCTS = (*(name for name, _ in _PATH if name is not None), "distances")
 """products of a layer, in this order wherever they are numbered: its linear layers; `core`, attention between queries,
 keys and values, and `cross_core` to an encoder; and `distances`, linear layers on vectors of distances"""
 _TRANSFORMS = ("head.transform.weight", "head.pooler.weight", "head.dense.weight")
-_ANSWERS = ("head.classifier.weight", "head.detector.weight")
+_ANSWERS = ("head.classifier.weight", "head.detector.weight", "head.end.weight")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.output_linear import Judge
 from pretrain.models.source_encoder import SourceEncoder
+from pretrain.models.span_head import SpanHead
 from pretrain.models.task_head import AnswerHead, DetectorHead
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
@@ -70,7 +71,7 @@ class Network(LanguageModule):
         if last and model.teacher_hidden is not None:
             self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:
-            answers = DetectorHead if model.task_head.kind == "detector" else AnswerHead
+            answers = {"detector": DetectorHead, "span": SpanHead}.get(model.task_head.kind, AnswerHead)
             self.head: nn.Module = answers(model, megatron)
         if last and model.has_vocabulary_logits:
             vocabulary_head = parts.head(model, megatron)
@@ -122,7 +123,7 @@ class Network(LanguageModule):
         if not self.post_process or not head:
             return stream
         hidden = self._predicting(stream, inputs, batch)
-        found: Any = self._predict(hidden, judge)
+        found: Any = self._predict(hidden, batch, judge)
         if judge_states is not None:
             found = found, judge_states(hidden)
         if judge_layers is not None and watched is not None:
@@ -141,7 +142,7 @@ class Network(LanguageModule):
         hidden = self._predicting(stream, inputs, batch)
         of_layers = None if watched is None else watched.states()
         if self.model.task_head is not None:
-            return LastAnswers(self.head(hidden), of_layers)
+            return LastAnswers(self._answers(hidden, batch), of_layers)
         output: Any = self.output_layer
         shares = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if shares else output.weight
@@ -203,9 +204,9 @@ class Network(LanguageModule):
             hidden = hidden[-labels:]
         return hidden
 
-    def _predict(self, hidden: Tensor, judge: Judge | None) -> Any:
+    def _predict(self, hidden: Tensor, batch: MicroBatch, judge: Judge | None) -> Any:
         if not self.model.has_vocabulary_logits:
-            return self.head(hidden)
+            return self._answers(hidden, batch)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 
         # The weight is named, since hooks of DeepSpeed make a view of each positional tensor: kept for the backward
@@ -218,7 +219,12 @@ class Network(LanguageModule):
 
         if self.model.task_head is None:
             return self.head(hidden, project)
-        return self.vocabulary_head(hidden, project), self.head(hidden)
+        return self.vocabulary_head(hidden, project), self._answers(hidden, batch)
+
+    def _answers(self, hidden: Tensor, batch: MicroBatch) -> Tensor:
+        """Of a task head."""
+        answers: Tensor = self.head(hidden, batch) if isinstance(self.head, SpanHead) else self.head(hidden)
+        return answers
 
 
 def _as_they_are(logits_LBV: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.rank_sums import sum_over_ranks
 from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
 
 
@@ -52,8 +53,7 @@ class AnswerLoss(LossObjective):
         if batch.summed_BL is None:
             return answers_BLK
         mine_BK = (answers_BLK * batch.summed_BL[..., None]).sum(1)
-        sum_BK: Tensor = _SumOverContext.apply(mine_BK, self._context_group)  # type: ignore[no-untyped-call]
-        return sum_BK[:, None].expand_as(answers_BLK)
+        return sum_over_ranks(mine_BK, self._context_group)[:, None].expand_as(answers_BLK)
 
     @abstractmethod
     def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
@@ -96,7 +96,7 @@ class SquaredErrorLoss(AnswerLoss):
 
 class SpanLoss(AnswerLoss):
     """Mean of the cross entropies of a span's first and last position among all positions of its row (BERT: arXiv
-    1810.04805, section 4.2)."""
+    1810.04805, section 4.2). That of a conditional end is among those given the labelled start."""
 
     term = "spans"
 
@@ -154,23 +154,6 @@ def _is_largest(logits_BL: Tensor, here_BL: Tensor, group: dist.ProcessGroup) ->
     dist.all_reduce(largest_B2, op=dist.ReduceOp.MAX, group=group)
     is_largest_B: Tensor = largest_B2[:, 0] == largest_B2[:, 1]
     return is_largest_B
-
-
-class _SumOverContext(torch.autograd.Function):
-    """The sum over context ranks, on each of them, of which one uses it for its loss."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        total = x.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        total = gradient.clone()
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
 
 
 class _PositionEntropy(torch.autograd.Function):

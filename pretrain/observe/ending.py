@@ -119,6 +119,8 @@ def _has_a_class_with_its_head(model: Model, loss: str) -> bool:
     if model.task_head.kind == "choice":
         dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
         return (dense or blocks) and model.family in ("bert", "albert", "roberta", "deberta_v2", "gpt")
+    if model.task_head.kind == "span":
+        return False
     if model.task_head.kind == "sequence":
         return model.family != "transformer" and not blocks
     if model.family in ("transformer", "ctrl") or (model.family == "gpt" and model.norm == "post"):

@@ -10,6 +10,8 @@ def vanishing_gradients(config: RunConfig) -> frozenset[str]:
     model = config.model
     if model.task_head is None or config.objective.loss not in ("spans", "choice") or model.has_vocabulary_logits:
         return frozenset()
+    if model.task_head.kind == "span":  # the dense layers of which an activation follows
+        return frozenset({"head.start.bias", "head.norm.bias", "head.end.bias"})
     layers = sum(model.stacks)
     names = ["head.classifier.bias"]
     if not model.has_pooler:

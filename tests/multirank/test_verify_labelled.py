@@ -13,6 +13,11 @@ from tests.helpers.planted import check_sound, table
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "spans": ("bert", {"name": "spans", "stride": 4, "max_question": 8}, {}),
+    "spans with a conditional end": (
+        "xlnet",
+        {"name": "spans", "stride": 4, "max_question": 8, "conditional_end": True},
+        {},
+    ),
     "classes by LoRA": ("bert", {"name": "classification", "labels": ["a", "b"]}, {"lora": {"rank": 4}}),
     "a new source encoder": ("bart", {"name": "text_to_text"}, {"train": "source_encoder"}),
     "choices of a decoder": ("bloom", {"name": "choice", "max_choices": 4, "sequence_length": 16}, {}),

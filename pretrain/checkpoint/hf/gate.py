@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from data_pipeline.batch import RIGHT_CHOICE, WRONG_CHOICE, Rows
+from data_pipeline.batch import RIGHT_CHOICE, SPAN_START, WRONG_CHOICE, Rows
 from data_pipeline.recipes.masked import Masked
 from pretrain.checkpoint.hf.heads import headless
 from pretrain.checkpoint.hf.registry import hf_family_of
@@ -145,9 +145,12 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig, end: int = -1)
         tokens[every, sizes - 1] = end
     tokens = np.where(seen, tokens, pad)
     mask = seen.astype(np.float32)
-    if model.task_head is not None and model.task_head.kind not in ("token", "detector"):
+    if model.task_head is not None and model.task_head.kind in ("sequence", "choice"):
         mask = np.zeros_like(mask)
         mask[every, sizes - 1 if model.answers_at_end else 0] = 1
+    labels = rows.labels
+    if model.task_head is not None and model.task_head.kind == "span":  # whose ends read the state of a start
+        labels = np.where(np.arange(length) == sizes[:, None] // 2, SPAN_START, 0)
     if texts > 1:
         return _choices_side_by_side(rows, tokens, seen, mask)
     decoder_tokens = None
@@ -157,6 +160,7 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig, end: int = -1)
     return replace(
         rows,
         tokens=tokens,
+        labels=labels,
         loss_mask=mask,
         decoder_tokens=decoder_tokens,
         attention_mask=seen if model.has_encoder else None,
@@ -191,6 +195,8 @@ def our_answers(engine: InspectEngine, model: Model, batch: Rows) -> tuple[Tenso
         return logits if batch.order is None else tuple(x[:, text_length(batch.order) :] for x in logits)
     known = np.minimum(batch.tokens, model.vocab_size - 1)  # padding may be another id, and comes after the text
     answers, *more = engine.logits(replace(batch, tokens=known))
+    if model.task_head.kind == "span":
+        answers = answers[..., :3]  # the end given other starts is computed alike
     if model.task_head.kind != "choice":
         return (answers[torch.from_numpy(batch.loss_mask > 0)],)
     seen = torch.from_numpy(_seen(batch))
@@ -247,13 +253,24 @@ def head_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[
     with its gradients."""
     inputs = hf_inputs(hf_model, batch, position_offset)
     inputs.pop("decoder_input_ids", None)  # these classes make them of the input
-    outputs, answered = hf_model(**inputs), torch.from_numpy(batch.loss_mask > 0)
+    answered = torch.from_numpy(batch.loss_mask > 0)
+    if hasattr(hf_model, "end_logits"):
+        return (_conditional_answers(hf_model, inputs, batch)[answered],)
+    outputs = hf_model(**inputs)
     if hasattr(outputs, "start_logits"):
         return (torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)[answered],)
     logits = outputs.logits
     if "ForPreTraining" in type(hf_model).__name__:  # ELECTRA's, of one number for each position
         logits = logits[..., None]
     return (logits if logits.dim() == 2 else logits[answered],)
+
+
+def _conditional_answers(hf_model: Any, inputs: dict[str, Tensor], batch: Rows) -> Tensor:
+    """[B, S, 3]: logits of starts, of ends given the labelled start, and of ends given the first position."""
+    states = hf_model.transformer(**inputs)[0]
+    starts = torch.from_numpy(((batch.labels & SPAN_START) > 0).argmax(axis=1))
+    ends = [hf_model.end_logits(states, start_positions=given) for given in (starts, torch.zeros_like(starts))]
+    return torch.stack([hf_model.start_logits(states), *ends], dim=-1)
 
 
 def hf_logits(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:

@@ -21,11 +21,12 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import WORD_EMBEDDINGS
 
-Kind = Literal["sequence", "tokens", "spans", "choice", "detector"]
+Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
 _KINDS: dict[Kind, str] = {
     "sequence": "sequence classification",
     "tokens": "token classification",
     "spans": "question answering",
+    "span": "question answering with a conditional end",
     "choice": "multiple choice",
     "detector": "replaced token detection",
 }
@@ -70,7 +71,7 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
             described.pad_token_id = pad
         if kind == "detector":
             return described
-        if kind == "spans":
+        if kind in ("spans", "span"):
             described.num_labels = 2
             return described
         if isinstance(objective, Choice):
@@ -165,8 +166,8 @@ def objective_of(config: Any, family: HfFamily) -> Objective | None:
     for key, value in head.fields.items():
         if (configured := getattr(config, key, value)) != value:
             raise ConfigError(f"{key} {configured} is not known here: it is {value}")
-    if kind == "spans":
-        return Spans()
+    if kind in ("spans", "span"):
+        return Spans(conditional_end=kind == "span")
     if kind == "choice":
         return Choice(
             max_choices=getattr(config, "max_choices", _CHOICES),
@@ -225,6 +226,9 @@ def _head_links(head: HfHead, model: Model) -> Iterator[Link]:
             yield same(f"head.dense.{leaf}", f"{head.pooler}.{leaf}")
             yield same(f"head.detector.{leaf}", f"{head.classifier}.{leaf}")
         return
+    if model.task_head.kind == "span":
+        yield from _conditional_links(head, model)
+        return
     if model.has_pooler:
         assert head.pooler is not None, "both have a dense layer, or neither"
         for leaf in ("weight", "bias"):
@@ -236,6 +240,31 @@ def _head_links(head: HfHead, model: Model) -> Iterator[Link]:
         yield classifier if head.unused is None else _with_unused(classifier.hf_names[0], head.unused)
     if model.classifier_bias:
         yield same("head.classifier.bias", f"{head.classifier}.bias")
+
+
+def _conditional_links(head: HfHead, model: Model) -> Iterator[Link]:
+    """Theirs reads both states by one matrix, and has a classifier of questions without an answer, which ours has not:
+    zeros, by which it says nothing."""
+    ends, classes, hidden = head.pooler, head.unused, model.hidden
+    for leaf in ("weight", "bias"):
+        yield same(f"head.start.{leaf}", f"{head.classifier}.dense.{leaf}")
+        yield same(f"head.norm.{leaf}", f"{ends}.LayerNorm.{leaf}")
+        yield same(f"head.end.{leaf}", f"{ends}.dense_1.{leaf}")
+    yield Link(
+        mcore_names=("head.dense.weight", "head.of_start.weight"),
+        hf_names=(f"{ends}.dense_0.weight",),
+        out=lambda of_end, of_start: [torch.cat((of_end, of_start), dim=1)],
+        back=lambda joined: joined.split(hidden, dim=1),
+    )
+    yield one(
+        "head.dense.bias",
+        (
+            f"{ends}.dense_0.bias",
+            *(f"{classes}.{name}" for name in ("dense_0.weight", "dense_0.bias", "dense_1.weight")),
+        ),
+        lambda bias: [bias, *(bias.new_zeros(shape) for shape in ((hidden, 2 * hidden), (hidden,), (1, hidden)))],
+        lambda bias, *_: bias,
+    )
 
 
 def _with_bias(classifier: str, bias: str) -> Link:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import (
     XLNetConfig,
     XLNetForMultipleChoice,
+    XLNetForQuestionAnswering,
     XLNetForQuestionAnsweringSimple,
     XLNetForSequenceClassification,
     XLNetForTokenClassification,
@@ -178,7 +179,10 @@ XLNET = HfFamily(
         "sequence": _summary(XLNetForSequenceClassification),
         "tokens": HfHead(model_class=XLNetForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=XLNetForQuestionAnsweringSimple, classifier="qa_outputs"),
+        "span": HfHead(
+            model_class=XLNetForQuestionAnswering, classifier="start_logits", pooler="end_logits", unused="answer_class"
+        ),
         "choice": _summary(XLNetForMultipleChoice),
     },
 )
-TRANSFORMER_XL = replace(XLNET, heads=dict.fromkeys(("sequence", "tokens", "spans", "choice"), _NOT_CAUSAL))
+TRANSFORMER_XL = replace(XLNET, heads=dict.fromkeys(XLNET.heads, _NOT_CAUSAL))

@@ -31,9 +31,9 @@ from pretrain.plan.estimate.shapes import (
 
 def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelShapes:
     """Widths and parts of `model`, `count` times."""
-    detects = model.task_head is not None and model.task_head.kind == "detector"
-    has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler or detects
-    answers = 0 if model.task_head is None or model.has_vocabulary_logits else model.task_head.outputs
+    has_dense = model.task_head is not None and model.task_head.kind in ("detector", "span")
+    has_transform = model.capabilities.masked_head if model.task_head is None else model.has_pooler or has_dense
+    answers = 0 if model.task_head is None or model.has_vocabulary_logits else model.task_head.trained_outputs
     gradients = model_gradients(model)
     return ModelShapes.repeat(
         count,

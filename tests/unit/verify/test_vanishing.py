@@ -16,6 +16,7 @@ CHOICE = {"name": "choice", "max_choices": 4, "sequence_length": 16}
     ("family", "objective", "names"),
     [
         ("bert", SPANS, {"head.classifier.bias", "encoder.layers.3.mlp_bda.norm.bias"}),
+        ("bert", SPANS | {"conditional_end": True}, {"head.start.bias", "head.norm.bias", "head.end.bias"}),
         ("bloom", CHOICE, {"head.classifier.bias", "decoder.layers.3.final.norm.bias"}),
         ("bert", CHOICE, {"head.classifier.bias"}),  # behind a dense layer and tanh, a bias is felt
         ("bloom", CHOICE | {"language_model_weight": 0.5}, set()),
