@@ -24,7 +24,7 @@ ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 NoiseDensity = Annotated[float, Field(gt=0, lt=1, description="fraction of the tokens to corrupt")]
 
 
-_NOT_OF_SAMPLES = frozenset({"label_smoothing", "z_loss", "padding", "replaced_weight"})
+_NOT_OF_SAMPLES = frozenset({"label_smoothing", "z_loss", "padding", "replaced_weight", "conditional_end"})
 """Settings that samples do not depend on."""
 
 

@@ -103,6 +103,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "z_loss",
         "replaced_weight",
         "padding",
+        "conditional_end",
         "chat_template",
     }:
         needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})
