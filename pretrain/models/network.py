@@ -222,7 +222,7 @@ class Network(LanguageModule):
         return self.vocabulary_head(hidden, project), self._answers(hidden, batch)
 
     def _answers(self, hidden: Tensor, batch: MicroBatch) -> Tensor:
-        """Of a task head."""
+        """What a task head answers."""
         answers: Tensor = self.head(hidden, batch) if isinstance(self.head, SpanHead) else self.head(hidden)
         return answers
 

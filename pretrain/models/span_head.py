@@ -55,7 +55,7 @@ class SpanHead(nn.Module):
         return answers_LBK
 
     def _mine(self, of_positions_BL: Tensor) -> Tensor:
-        """Of this context rank's positions those of this tensor rank."""
+        """The part that is this tensor rank's, of this context rank's positions."""
         if not self.shares_sequence:
             return of_positions_BL
         return of_positions_BL.chunk(self.tensor_group.size(), dim=1)[self.tensor_group.rank()]
