@@ -52,6 +52,8 @@ class Capabilities:
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
+    mup: bool = False
+    """its parameters say how they grow with the width (`model.mup`)"""
     input_format: str | None = None
     """format of labelled inputs (`objective.format`); None: that of the model's shape"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
@@ -76,9 +78,10 @@ _DEBERTA = _BEFORE_LLAMA | {
 
 _BUILT_IN: dict[str, Capabilities] = {
     "gpt": Capabilities(
-        decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
+        mup=True, decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
     ),
     "bert": Capabilities(
+        mup=True,
         encoder=True,
         masked_head=True,
         head_bias=True,
@@ -88,6 +91,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "roberta": Capabilities(
+        mup=True,
         encoder=True,
         masked_head=True,
         head_bias=True,
@@ -99,6 +103,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "t5": Capabilities(
+        mup=True,
         encoder=True,
         decoder=True,
         decoder_alone=True,
@@ -108,9 +113,14 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "transformer": Capabilities(
-        encoder=True, decoder=True, positions=("learned", "sinusoidal", "relative", "shaw"), only=_BEFORE_LLAMA
+        mup=True,
+        encoder=True,
+        decoder=True,
+        positions=("learned", "sinusoidal", "relative", "shaw"),
+        only=_BEFORE_LLAMA,
     ),
     "bart": Capabilities(
+        mup=True,
         encoder=True,
         decoder=True,
         input_format="bart",
@@ -119,11 +129,12 @@ _BUILT_IN: dict[str, Capabilities] = {
         source_encoder=True,
         only=_BEFORE_LLAMA,
     ),
-    "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
+    "llama": Capabilities(mup=True, decoder=True, packing=True, positions=("rotary", "alibi")),
     "ctrl": Capabilities(
-        decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
+        mup=True, decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
     ),
     "roformer": Capabilities(
+        mup=True,
         encoder=True,
         masked_head=True,
         head_bias=True,
@@ -134,6 +145,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "xlm": Capabilities(
+        mup=True,
         encoder=True,
         head_bias=True,
         fewest_segments=2,
@@ -195,7 +207,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
     ),
     "albert": Capabilities(
-        encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA
+        mup=True, encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA
     ),
 }
 

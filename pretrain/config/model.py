@@ -10,6 +10,7 @@ from pretrain.config.attention import Attention
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
+from pretrain.config.mup import Mup
 from pretrain.config.positions import (
     DisentangledPositions,
     LearnedPositions,
@@ -155,6 +156,11 @@ class Model(Section):
         0.0, ge=0, lt=1, description="dropout between the two matrices of the feed-forward layer (T5)"
     )
     init: Init = NormalInit()
+    mup: Mup | None = Field(
+        None,
+        description="maximal update parametrization: what is tuned at mup.base_width suits this width (docs/mup.md); "
+        "default: none",
+    )
     attention: Attention = Attention()
     _finetune: Finetune = PrivateAttr(default_factory=Finetune)
 
@@ -295,6 +301,58 @@ class Model(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _mup_suits_it(self) -> "Model":
+        if self.mup is None:
+            return self
+        if not self.capabilities.mup:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.mup)
+            raise ValueError(f"model.mup is for the {having} family: leave it out for {self.family}")
+        if self.source_encoder is not None:
+            raise ValueError("model.mup is for models of one vocabulary: leave it out with model.source_encoder")
+        if self.embedding_norm and self.mup.input_multiplier != 1:
+            raise ValueError(
+                f"model.mup.input_multiplier={self.mup.input_multiplier:g} is undone by the norm of "
+                "model.embedding_norm: leave it out"
+            )
+        if self.mup.base_head_dim not in (None, self.dim_per_head):
+            kept = "model.qk_norm" if self.qk_norm else f"model.positions={self.positions.name}"
+            if self.qk_norm or isinstance(self.positions, RelativePositions | ShawPositions):
+                raise ValueError(
+                    f"model.mup.base_head_dim={self.mup.base_head_dim} would scale attention scores by another power "
+                    f"of the head size than {kept} does: keep heads of one size, and give wider models more of them"
+                )
+        return self
+
+    @property
+    def width_ratio(self) -> float:
+        """Width of the model, relative to the one that its hyperparameters are for (`mup`)."""
+        return 1.0 if self.mup is None else self.hidden / self.mup.base_width
+
+    @property
+    def ffn_ratio(self) -> float:
+        """`width_ratio` of the inner features of feed-forward layers."""
+        if self.mup is None or self.mup.base_ffn is None:
+            return self.width_ratio
+        return self.ffn_dim / self.mup.base_ffn
+
+    @property
+    def base_width(self) -> int:
+        """Width of the model that the hyperparameters are for."""
+        return self.hidden if self.mup is None else self.mup.base_width
+
+    @property
+    def input_multiplier(self) -> float:
+        """Factor of the sum of embeddings."""
+        return 1.0 if self.mup is None else self.mup.input_multiplier
+
+    @property
+    def output_multiplier(self) -> float:
+        """Factor of the logits; one of rows of a fixed size (`embedding_size`) does not fall with the width."""
+        if self.mup is None:
+            return 1.0
+        return self.mup.output_multiplier / (1.0 if self.embedding_size else self.width_ratio)
+
     @property
     def layers_share_by(self) -> str | None:
         """The key by which several layers have weights in common; None: none have."""
@@ -379,11 +437,14 @@ class Model(Section):
     @property
     def score_scale(self) -> float:
         """Factor of attention scores: 1 with T5's biases; with disentangled positions it counts the three products that
-        a score is the sum of."""
+        a score is the sum of. Under `mup` it falls with the head size, not with its root."""
         if isinstance(self.positions, RelativePositions):
             return 1.0
         products = 3 if isinstance(self.positions, DisentangledPositions) else 1
-        return float((products * self.dim_per_head) ** -0.5)
+        scale = float((products * self.dim_per_head) ** -0.5)
+        if self.mup is not None and self.mup.base_head_dim is not None:
+            scale *= (self.mup.base_head_dim / self.dim_per_head) ** 0.5
+        return scale
 
     @property
     def init_std(self) -> float:

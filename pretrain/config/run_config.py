@@ -14,6 +14,7 @@ from pretrain.config.start import recorded_model
 from pretrain.config.suits.finetune import check_trained
 from pretrain.config.suits.generator import check_generator
 from pretrain.config.suits.memory import check_memory
+from pretrain.config.suits.mup import check_mup
 from pretrain.config.suits.objective import check_goes_with, check_suits
 from pretrain.config.suits.teacher import check_distillation
 from pretrain.config.task_head import TaskHeadShape
@@ -192,6 +193,11 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _rows_continue_each_other(self) -> "RunConfig":
         check_memory(self)
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_suits_mup(self) -> "RunConfig":
+        check_mup(self)
         return self
 
     @model_validator(mode="after")

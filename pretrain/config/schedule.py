@@ -205,7 +205,7 @@ class PowerSchedule(_Decaying):
     final_fraction: float = Field(0.0, ge=0, le=1, description="part of the learning rate that the decay leaves")
 
     def ceiling(self, tokens: int, sequences: int) -> float:
-        return sequences * self.amplitude * max(1, tokens) ** self.exponent
+        return float(sequences * self.amplitude * max(1, tokens) ** self.exponent)
 
     def factor(self, now: int, end: int) -> float:
         return super().factor(now, end) if self.decay_length else 1.0

@@ -30,6 +30,11 @@ def check_start(config: RunConfig) -> None:
         before = recorded.get("source_encoder") or source  # a model may have none yet
         source["vocabulary"] = source["vocabulary"] or before["vocabulary"] or 1
         recorded["source_encoder"] = recorded.get("source_encoder") or source
+    if recorded.get("mup") != given["mup"]:
+        raise ConfigError(
+            f"the weights of run.start_from={start} were trained with model.mup={_text(recorded.get('mup'))}, and with "
+            f"model.mup={_text(given['mup'])} they would give other answers: leave it out"
+        )
     shapes = _shapes(recorded, given)
     if shapes is None or shapes == _shapes(given, given):  # another version's model is refused where it is loaded
         return

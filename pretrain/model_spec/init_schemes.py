@@ -50,7 +50,7 @@ class T5Scheme(NormalScheme):
         return float((inputs * self.model.dim_per_head) ** -0.5)
 
     def table(self) -> float:
-        return float(self.model.hidden**-0.5)
+        return float(self.model.base_width**-0.5)
 
     def word_embeddings(self) -> float:
         return 1.0
@@ -58,7 +58,7 @@ class T5Scheme(NormalScheme):
 
 class XavierScheme(NormalScheme):
     """sqrt(2 / (inputs + outputs)) for projections (Glorot, Bengio 2010); 1 / sqrt(hidden) for embeddings, which the
-    model scales up again."""
+    model scales up again. Under `model.mup` those are 1 / sqrt(base_width) at every width."""
 
     def projection(self, inputs: int, outputs: int) -> float:
         return math.sqrt(2 / (inputs + outputs))
@@ -67,7 +67,7 @@ class XavierScheme(NormalScheme):
         return self.projection(inputs, outputs)
 
     def table(self) -> float:
-        return float(self.model.hidden**-0.5)
+        return float(self.model.base_width**-0.5)
 
 
 SCHEMES: dict[str, type[NormalScheme]] = {"normal": NormalScheme, "t5": T5Scheme, "xavier": XavierScheme}

@@ -9,7 +9,8 @@ from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions, ShawPositions, TransformerXlPositions
 from pretrain.config.task_head import TaskHeadShape
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
-from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
+from pretrain.model_spec.mup import with_mup
+from pretrain.model_spec.parameter_spec import Constant, FanIn, Normal, ParameterSpec
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 STACK_NAMES = ("encoder", "decoder")
@@ -56,7 +57,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
                 specs += _at(depth, _final_norm(model, name), norm(model))
     specs += _distances_of_chunks(model)
     specs += _at(depth + 1, "", head(model))
-    specs = _with_rates(model, _with_trained(model, specs))
+    specs = with_mup(model, _with_rates(model, _with_trained(model, specs)))
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
 
 
@@ -157,7 +158,8 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
         if layers and model.embedding_norm:
             yield from _under(f"{name}norm.", norm(model, model.embedding_dim))
         if layers and model.embedding_size:
-            yield from _under(f"{name}projection.", _replicated_linear(model, model.embedding_size, model.hidden))
+            fixed = _replicated_linear(model, model.embedding_size, model.hidden, fan_in=None)
+            yield from _under(f"{name}projection.", fixed)
         if layers and isinstance(model.positions, DisentangledPositions):
             yield from _under("distances.", distances(model))
         if layers and model.positions.name == "relative":
@@ -209,8 +211,9 @@ def adapter(hidden: int, size: int) -> Iterator[ParameterSpec]:
     """A bottleneck adapter of `size` features. It starts close to the identity: its matrices come from a normal
     distribution of deviation 0.01 that is cut at two deviations (Houlsby et al. 2019)."""
     init = Normal((0.01,), limit=2.0)
-    for name, inputs, outputs in (("down", hidden, size), ("up", size, hidden)):
-        yield _matrix(f"{name}.weight", (outputs, inputs), (None, None), init)
+    fan_ins: tuple[FanIn, ...] = ("width", None)
+    for name, inputs, outputs, fan_in in zip(("down", "up"), (hidden, size), (size, hidden), fan_ins, strict=True):
+        yield _matrix(f"{name}.weight", (outputs, inputs), (None, None), init, fan_in)
         yield _vector(f"{name}.bias", outputs)
 
 
@@ -218,7 +221,8 @@ def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
     """A [rank, inputs] and B [outputs, rank] beside a weight [outputs, inputs], each split like it. B starts at zero,
     A with the variance of PEFT's A, whose values are uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs)."""
     (outputs, inputs), (output_axis, input_axis) = weight.shape, weight.axes
-    yield _matrix("lora_a.weight", (rank, inputs), (None, input_axis), Normal(((3 * inputs) ** -0.5,)))
+    init = Normal(((3 * inputs) ** -0.5,))
+    yield _matrix("lora_a.weight", (rank, inputs), (None, input_axis), init, weight.fan_in)
     yield _matrix("lora_b.weight", (outputs, rank), (output_axis, None), Constant(0.0))
 
 
@@ -237,18 +241,18 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     if model.qk_norm:
         for name in ("q", "k"):
             yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.dim_per_head))
-    into_residual = _into_residual(scheme, queries, hidden, model.has_projection_bias)
+    into_residual = _into_residual(scheme, queries, hidden, model.has_projection_bias, "width")
     yield from _under("self_attention.linear_proj.", into_residual)
     if has_cross_attention:
         yield from _norms("pre_cross_attn_layernorm.", "cross_attn_bda.norm.", model)
         yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased))
         yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased))
-        yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
+        yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased, "width"))
     inner = (2 if model.gated else 1) * model.ffn_dim
     yield from _norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     first = Normal((scheme.projection(hidden, inner),))
     yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased))
-    yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_dim, hidden, biased))
+    yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_dim, hidden, biased, "ffn"))
 
 
 def shaw(model: Model) -> Iterator[ParameterSpec]:
@@ -290,7 +294,7 @@ def distance_scores(model: Model) -> Iterator[ParameterSpec]:
     scheme, heads, width = SCHEMES[model.init.name](model), model.heads, model.dim_per_head
     projection = Normal((scheme.projection(model.hidden, heads * width),))
     table = Normal((scheme.table(),))
-    yield _matrix("projection", (heads, width, model.hidden), ("tensor", None, None), projection)
+    yield _matrix("projection", (heads, width, model.hidden), ("tensor", None, None), projection, "width")
     for name in QUERY_BIASES[: None if model.compares_segments else -1]:
         yield replace(_matrix(name, (heads, width), ("tensor", None), table), is_matrix=False)
     if model.compares_segments:
@@ -361,27 +365,31 @@ def _norms(before: str, after: str, model: Model) -> Iterator[ParameterSpec]:
 
 
 def column(inputs: int, outputs: int, init: Normal, bias: bool) -> Iterator[ParameterSpec]:
-    """A column-parallel linear layer: tensor ranks split its outputs."""
-    yield _matrix("weight", (outputs, inputs), ("tensor", None), init)
+    """A column-parallel linear layer of the hidden states: tensor ranks split its outputs."""
+    yield _matrix("weight", (outputs, inputs), ("tensor", None), init, "width")
     if bias:
         yield _vector("bias", outputs, axis="tensor")
 
 
-def row(inputs: int, outputs: int, init: Normal, bias: bool) -> Iterator[ParameterSpec]:
+def row(inputs: int, outputs: int, init: Normal, bias: bool, fan_in: FanIn) -> Iterator[ParameterSpec]:
     """A row-parallel linear layer: tensor ranks split its inputs."""
-    yield _matrix("weight", (outputs, inputs), (None, "tensor"), init)
+    yield _matrix("weight", (outputs, inputs), (None, "tensor"), init, fan_in)
     if bias:
         yield _vector("bias", outputs)
 
 
-def _into_residual(scheme: NormalScheme, inputs: int, outputs: int, bias: bool) -> Iterator[ParameterSpec]:
-    return row(inputs, outputs, Normal((scheme.into_residual(inputs, outputs),)), bias)
+def _into_residual(
+    scheme: NormalScheme, inputs: int, outputs: int, bias: bool, fan_in: FanIn
+) -> Iterator[ParameterSpec]:  # fmt: skip
+    return row(inputs, outputs, Normal((scheme.into_residual(inputs, outputs),)), bias, fan_in)
 
 
-def _replicated_linear(model: Model, inputs: int, outputs: int, bias: bool = True) -> Iterator[ParameterSpec]:
+def _replicated_linear(
+    model: Model, inputs: int, outputs: int, bias: bool = True, fan_in: FanIn = "width"
+) -> Iterator[ParameterSpec]:  # fmt: skip
     """A linear layer outside the stacks, replicated on every tensor rank."""
     deviation = SCHEMES[model.init.name](model).projection(inputs, outputs)
-    yield _matrix("weight", (outputs, inputs), (None, None), Normal((deviation,)))
+    yield _matrix("weight", (outputs, inputs), (None, None), Normal((deviation,)), fan_in)
     if bias:
         yield _vector("bias", outputs)
 
@@ -400,8 +408,14 @@ def _padding(model: Model) -> int:
     return model.padded_vocab_size - model.output_rows
 
 
-def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Constant | Normal) -> ParameterSpec:
-    return ParameterSpec(name=name, shape=shape, axes=axes, init=init, is_matrix=True)
+def _matrix(
+    name: str,
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    init: Constant | Normal,
+    fan_in: FanIn = None,
+) -> ParameterSpec:
+    return ParameterSpec(name=name, shape=shape, axes=axes, init=init, is_matrix=True, fan_in=fan_in)
 
 
 def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -> ParameterSpec:

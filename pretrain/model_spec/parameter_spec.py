@@ -4,6 +4,9 @@ rank holds and saves, initial values, weight decay, parameter counts."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
+from typing import Literal
+
+FanIn = Literal["width", "ffn"] | None
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class ParameterSpec:
     is_matrix: bool
     """weights that multiply or that are looked up, as opposed to biases, norms and scales: those are excluded from
     weight decay, from LAMB's trust ratio and from Adafactor's factored second moment"""
+    fan_in: FanIn = None
+    """what the number of inputs of a linear layer grows with from model to model: the hidden size, or that of the
+    feed-forward layer. None: vectors, tables, whose rows are looked up or give a logit each, and layers with inputs of
+    a fixed number (`mup.py`)"""
     depth: int = 0
     """position in the order of layers: 0 for embeddings, n for layer n (encoder layers first), and one more than the
     number of layers for the head"""

@@ -68,7 +68,8 @@ class StackEmbedding(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig, length: int) -> None:
         super().__init__()
-        self.scale = math.sqrt(model.hidden) if model.embedding_scale else 1.0
+        self.scale = math.sqrt(model.base_width) if model.embedding_scale else 1.0
+        self.multiplier = model.input_multiplier
         self.offset, self.sinusoidal = model.position_offset, model.positions.name == "sinusoidal"
         learned = model.positions.name == "learned"
         width = model.embedding_dim
@@ -91,6 +92,8 @@ class StackEmbedding(nn.Module):
             x = x + sinusoids(positions_BS, x.shape[-1]).to(x.dtype)
         if self.segment_embeddings is not None:
             x = x + self.segment_embeddings(torch.zeros_like(positions_BS) if segments_BS is None else segments_BS)
+        if self.multiplier != 1:
+            x = x * self.multiplier
         x = x.transpose(0, 1).contiguous()
         if self.megatron.sequence_parallel:
             # It is a view, which would keep the positions of all ranks until the backward pass.

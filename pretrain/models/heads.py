@@ -65,4 +65,4 @@ def dropped(model: Model, megatron: MegatronConfig) -> DroppedHead:
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:
     """T5's: a head that is the embedding, whose entries have deviation 1, gets its input scaled down."""
-    return PlainHead(model.hidden**-0.5 if model.tie_word_embeddings else 1.0)
+    return PlainHead(model.base_width**-0.5 if model.tie_word_embeddings else 1.0)

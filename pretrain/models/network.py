@@ -149,7 +149,7 @@ class Network(LanguageModule):
         projected: list[LastStates] = []
 
         def keep(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Tensor:
-            shared = self.config.sequence_parallel
+            x_LBH, shared = self._multiplied(x_LBH), self.config.sequence_parallel
             last, before_logits = (gather_from_sequence_parallel_region(x) if shared else x for x in (hidden, x_LBH))
             projected.append(
                 LastStates(
@@ -204,6 +204,11 @@ class Network(LanguageModule):
             hidden = hidden[-labels:]
         return hidden
 
+    def _multiplied(self, x_LBH: Tensor) -> Tensor:
+        """What the output projection reads, times the factor of logits."""
+        multiplier = self.model.output_multiplier
+        return x_LBH if multiplier == 1 else x_LBH * multiplier
+
     def _predict(self, hidden: Tensor, batch: MicroBatch, judge: Judge | None) -> Any:
         if not self.model.has_vocabulary_logits:
             return self._answers(hidden, batch)
@@ -212,6 +217,7 @@ class Network(LanguageModule):
         # The weight is named, since hooks of DeepSpeed make a view of each positional tensor: kept for the backward
         # pass, it would keep what was gathered for the forward pass, too.
         def project(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Any:
+            x_LBH = self._multiplied(x_LBH)
             if judge is None:
                 return finish(self.output_layer(x_LBH, weight=weight)[0])
             finished: Judge = lambda logits, where: judge(finish(logits).float(), where)  # noqa: E731

@@ -58,6 +58,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "cutoffs": _cutoffs(model, config),
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
+    if model.mup is not None:
+        tree["model"]["mup"] |= _mup(model, hidden, tree["model"]["ffn"])
     if model.source_encoder is not None:
         tree["model"]["source_encoder"] = {
             "layers": min(_CHUNK_LAYERS, model.source_encoder.layers),
@@ -86,6 +88,16 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         of_layers = {"start_layers": None, "match_layers": None}
         tree["distillation"] |= {"teacher_model": teacher.model_dump(mode="json"), **of_layers}
     return validate(RunConfig, tree, "the shrunk config")
+
+
+def _mup(model: Model, hidden: int, ffn: int) -> dict[str, int | None]:
+    """Sizes of the base as in the config: in proportion to those of a model of this width, with this `ffn`."""
+    assert model.mup is not None
+    base_ffn = model.mup.base_ffn
+    return {
+        "base_width": max(1, round(hidden / model.width_ratio)),
+        "base_ffn": None if base_ffn is None else max(1, round(ffn / model.ffn_ratio)),
+    }
 
 
 def with_layers(small: RunConfig, layout: Layout) -> RunConfig:

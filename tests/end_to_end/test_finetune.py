@@ -321,6 +321,7 @@ def test_several_seeds_are_runs_of_their_own_with_a_spread(
         (["data.path=nowhere"], "train.jsonl is missing"),
         (["model.hidden=64"], "pretrain: model.hidden=64 does not fit the weights of run.start_from="),
         (["model.layers=4"], "which have model.layers=2: leave it out"),
+        (["model.mup.base_width=8"], "were trained with model.mup=null"),
         (["--seeds", "1,1"], "names a seed twice"),
     ],
 )

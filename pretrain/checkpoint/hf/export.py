@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.heads import decoder_padding, headless, with_head, without_head
 from pretrain.checkpoint.hf.links import Link
+from pretrain.checkpoint.hf.mup import Fold, without_mup
 from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.one_model import StoredNames, stored_names
@@ -49,7 +50,9 @@ def export(
     `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ, or an encoder's last
     hidden states; raises ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate
     does not pass."""
-    tensors = MergedTensors(checkpoint, Manifest.read(checkpoint), config)
+    plain, folds = without_mup(config.model)
+    config = config.model_copy(update={"model": plain})
+    tensors = MergedTensors(checkpoint, Manifest.read(checkpoint), config, folds)
     with directory_for_export(directory) as temporary:
         family, described, end = write_model(checkpoint, config, temporary, tensors, encoder)
         if encoder:
@@ -161,14 +164,20 @@ class FullTensors:
 
 class MergedTensors(FullTensors):
     """Full tensors of a checkpoint whose run of `config` may have low-rank updates: W + alpha / rank * B A in place of
-    each weight W that has one, summed in fp32."""
+    each weight W that has one, summed in fp32; with what `folds` make of them."""
 
-    def __init__(self, checkpoint: Path, manifest: Manifest, config: RunConfig) -> None:
+    def __init__(
+        self, checkpoint: Path, manifest: Manifest, config: RunConfig, folds: Mapping[str, Fold] | None = None
+    ) -> None:
         stored = config_of(Record.read(checkpoint / RECORD))
         super().__init__(checkpoint, manifest, stored_names(stored, config))
-        self._lora = config.finetune.lora
+        self._lora, self._folds = config.finetune.lora, folds or {}
 
     def __call__(self, name: str) -> np.ndarray:
+        value = self._merged(name)
+        return self._folds[name](value) if name in self._folds else value
+
+    def _merged(self, name: str) -> np.ndarray:
         weight = super().__call__(name)
         a, b = (f"{name.removesuffix('weight')}lora_{matrix}.weight" for matrix in "ab")
         if self._lora is None or not name.endswith(".weight") or f"model/{a}" not in self._manifest.tensors:

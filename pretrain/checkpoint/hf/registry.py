@@ -70,6 +70,11 @@ def hf_family_of(model: Model) -> HfFamily:
             "model.source_encoder lies in front of the model's own encoder, which no class of transformers has: the "
             "checkpoint cannot be exported"
         )
+    if model.mup is not None:
+        raise ConfigError(
+            "model.mup multiplies activations, for which no class of transformers has a place: export with --to hf, "
+            "which multiplies weights instead"
+        )
     if model.finetune.adapters is not None:
         raise ConfigError(
             "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"

@@ -36,6 +36,11 @@ def check_distillation(config: RunSections) -> None:
     if settings.compares_layers:
         _check_layers_can_be_compared(config)
     if (teacher := settings.model) is not None:
+        if settings.start_layers is not None and teacher.mup != model.mup:
+            raise ValueError(
+                "distillation.start_layers takes weights of the teacher, which with another model.mup would give "
+                "other answers: make them equal, or leave one out"
+            )
         _check_teacher(model, teacher, settings.cosine_weight)
         if settings.compares_layers:
             _check_matched_layers(settings, model, teacher)

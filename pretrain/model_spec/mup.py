@@ -1,0 +1,40 @@
+"""Maximal update parametrization: what `model.mup` makes of the parameters of a model (Yang et al. 2022, arXiv
+2203.03466, table 8, in the form in which a head may be tied to the embedding).
+
+With m the width in multiples of `mup.base_width`, and m_in the number of inputs of a matrix in multiples of the base's:
+
+| | Initial deviation | Learning rate | Weight decay | eps |
+|---|---|---|---|---|
+| linear layers, whose inputs grow (`fan_in`) | / sqrt(m_in) | / m_in | * m_in, so that rate * decay stays | / m |
+| tables, head, norms, biases, layers with inputs of a fixed number | the base's | the base's | the base's | / m |
+
+Logits are multiplied by `output_multiplier` / m, embeddings by `input_multiplier` (`models/`). Gradients fall as 1 / m,
+so eps does too. Schemes other than `normal` have deviations that fall with the inputs as they are."""
+
+from dataclasses import replace
+from math import sqrt
+
+from pretrain.config.init import NormalInit
+from pretrain.config.model import Model
+from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
+
+
+def with_mup(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
+    """`specs` of `model` with the deviations and multipliers of its `mup`."""
+    if model.mup is None:
+        return specs
+    return [_at_width(model, spec) for spec in specs]
+
+
+def _at_width(model: Model, spec: ParameterSpec) -> ParameterSpec:
+    ratio = {"width": model.width_ratio, "ffn": model.ffn_ratio, None: 1.0}[spec.fan_in]
+    init = spec.init
+    if isinstance(init, Normal) and isinstance(model.init, NormalInit) and not spec.name.endswith(".lora_a.weight"):
+        init = replace(init, deviations=tuple(deviation / sqrt(ratio) for deviation in init.deviations))
+    return replace(
+        spec,
+        init=init,
+        lr_mult=spec.lr_mult / ratio,
+        wd_mult=spec.wd_mult * ratio,
+        eps_mult=spec.eps_mult / model.width_ratio,
+    )

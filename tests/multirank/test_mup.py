@@ -1,0 +1,129 @@
+"""Maximal update parametrization as it runs: nothing at the base's width, the same run on every layout, and in
+transformers' classes, which lack its multipliers."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import RunError
+from tests.helpers.breadth import slow
+from tests.helpers.families import family_config, train_family
+from tests.helpers.hf import randomise, save, tokenizer_for
+from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
+
+MUP = {"base_width": 16, "input_multiplier": 2.0, "output_multiplier": 3.0}
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one rank": (1, {}),
+    "tensor 2 + sequence": (2, {"tensor": 2, "sequence": True}),
+    "pipeline 2": (2, {"pipeline": 2}),
+    "data 2, zero 1": (2, {"zero": 1}),
+    "data 2, zero 2": (2, {"zero": 2, "zero_engine": "deepspeed"}),
+    "data 2, zero 3": (2, {"zero": 3, "zero_engine": "deepspeed"}),
+}
+
+
+def _states(family: str, mups: list[Any]) -> list[Any]:
+    """For each `model.mup`: the curve of three steps and the state after them."""
+    found = []
+    for mup in mups:
+        engine = build_engine(family_config(family, model={"mup": mup}))
+        found.append((train_family(engine, range(1, 4)), whole_state(engine)))
+        meet_again()
+    return found
+
+
+@pytest.mark.parametrize("family", ["gemma", "bert", "t5"])
+def test_at_the_base_s_width_a_run_is_the_standard_one_to_the_bit(family: str) -> None:
+    width = family_config(family).model.hidden
+    ((standard, same, other),) = run_ranks(1, _states, family, [None, {"base_width": width}, {"base_width": 16}])
+    assert same[0] == standard[0]
+    for name, value in standard[1].items():
+        np.testing.assert_array_equal(same[1][name], value, err_msg=name)
+    assert other[0] != standard[0]
+
+
+def _config(parallel: dict[str, Any]) -> RunConfig:
+    optimizer = {"learning_rate": 4e-3, "eps": 1e-5, "weight_decay": 1.0}
+    return tiny_config(model={"mup": MUP}, optimizer=optimizer, parallel=parallel)
+
+
+def _runs(layouts: list[str]) -> list[Any]:
+    found = []
+    for layout in layouts:
+        engine = build_engine(_config(LAYOUTS[layout][1]))
+        found.append((train(engine, range(4)), whole_state(engine)))
+        meet_again()
+    return found
+
+
+def test_it_is_the_same_run_on_every_layout() -> None:
+    names = list(LAYOUTS)
+    ((alone, final),) = run_ranks(1, _runs, names[:1])[0]
+    assert alone[-1][0] < alone[0][0] - 0.2, "it learns"
+    for layout, (curve, state) in zip(names[1:], run_ranks(2, _runs, names[1:])[0], strict=True):
+        np.testing.assert_allclose(np.array(curve)[:, 0], np.array(alone)[:, 0], rtol=0, atol=1e-5, err_msg=layout)
+        for name, value in final.items():
+            if name.startswith("model/") and not name.endswith("linear_qkv.bias"):
+                np.testing.assert_allclose(state[name], value, rtol=0, atol=1e-5, err_msg=f"{layout}: {name}")
+
+
+EXPORTED: dict[str, dict[str, Any]] = {
+    "gpt": {**MUP, "base_head_dim": 8},
+    "gpt-post": MUP,
+    "llama": {**MUP, "base_head_dim": 4},
+    "gemma": {"base_width": 16, "input_multiplier": 2.0, "output_multiplier": 3.0},
+    "t5": MUP,
+    "t5v1.1": MUP,
+    "bert": {"base_width": 16, "output_multiplier": 3.0},
+    "bart": {"base_width": 16, "output_multiplier": 3.0, "base_head_dim": 4},
+    "ctrl": {"base_width": 16, "output_multiplier": 3.0},
+}
+
+
+def _family(name: str, mup: Any) -> RunConfig:
+    vocabulary = {"vocabulary": 390, "mup": mup}
+    if name.startswith("gpt"):
+        norm = "post" if name.endswith("post") else "pre"
+        return tiny_config(model={**vocabulary, "attention": {}, "norm": norm})
+    return family_config(name, model=vocabulary)
+
+
+def _exported(names: list[str], root: Path, folds: bool = True) -> list[str]:
+    """Of each family: the gate's message, or its error."""
+    from pretrain.checkpoint.hf import export as exports
+    from pretrain.evaluate.opening import build_scorer
+
+    if not folds:
+        exports.without_mup = lambda model: (model.model_copy(update={"mup": None}), {})
+    found = []
+    for name in names:
+        config, directory = _family(name, EXPORTED[name]), root / name
+        directory.mkdir()
+        engine = build_engine(config)
+        randomise(engine)
+        checkpoint = save(engine, config, tokenizer_for(name, directory), directory / "checkpoints")
+        scorer = partial(build_scorer, config, checkpoint)
+        try:
+            found.append(str(exports.export(checkpoint, config, directory / "hf", scorer)))
+        except RunError as error:
+            found.append(str(error))
+        meet_again()
+    return found
+
+
+@pytest.mark.parametrize("names", [["gpt", "t5"], slow([name for name in EXPORTED if name not in ("gpt", "t5")])])
+def test_transformers_computes_the_same_of_weights_that_take_the_multipliers_up(
+    names: list[str], tmp_path: Path
+) -> None:
+    (found,) = run_ranks(1, _exported, names, tmp_path, timeout_s=300)
+    assert all(message.startswith("largest logit difference") for message in found), found
+
+
+def test_without_that_the_gate_does_not_pass(tmp_path: Path) -> None:
+    ((message,),) = run_ranks(1, _exported, ["gpt"], tmp_path, False)
+    assert message.startswith("not exported: logits differ")

@@ -1,0 +1,148 @@
+"""Maximal update parametrization against the table, worked out by hand; and what is refused."""
+
+import re
+from typing import Any
+
+import pytest
+
+from pretrain.config.families import CAPABILITIES
+from pretrain.config.load import validate
+from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
+from tests.helpers.families import FAMILIES, family_config
+
+_TABLES = re.compile(r"embeddings\.weight|^output_layer|relative\.|shaw\.|\.lora_b\.|adapter\.up|positions\.")
+
+
+def _model(**changes: Any) -> Model:
+    """Width 128 with 2 layers and heads of 16, tuned at width 32 with `model.mup`."""
+    tree = {
+        "layers": 2, "hidden": 128, "heads": 8, "sequence_length": 16, "vocabulary": 100, "init": {"std": 0.08},
+        "mup": {"base_width": 32},
+    }  # fmt: skip
+    return validate(Model, {**tree, **changes}, "model")
+
+
+def _by_name(model: Model) -> dict[str, ParameterSpec]:
+    return {spec.name: spec for spec in parameter_specs(model)}
+
+
+def _figures(spec: ParameterSpec) -> tuple[Any, float, float, float]:
+    """(initial deviation or value, multipliers of learning rate, decay and eps)."""
+    init = spec.init.deviations[0] if isinstance(spec.init, Normal) else spec.init.value
+    return init, spec.lr_mult, spec.wd_mult, spec.eps_mult
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_kind_of_parameter_at_four_times_the_width(tied: bool) -> None:
+    found = _by_name(_model(tie_word_embeddings=tied))
+    layer = "decoder.layers.1."
+    for name, expected in {
+        "embedding.word_embeddings.weight": (0.08, 1, 1, 0.25),
+        "embedding.position_embeddings.weight": (0.08, 1, 1, 0.25),
+        "output_layer.weight": (0.08, 1, 1, 0.25),
+        "decoder.final_layernorm.weight": (1.0, 1, 1, 0.25),
+        f"{layer}self_attention.linear_qkv.weight": (0.04, 0.25, 4, 0.25),
+        f"{layer}self_attention.linear_qkv.bias": (0.0, 1, 1, 0.25),
+        f"{layer}self_attention.linear_proj.weight": (0.02, 0.25, 4, 0.25),  # 4 additions to the residual stream
+        f"{layer}mlp.linear_fc1.weight": (0.04, 0.25, 4, 0.25),
+        f"{layer}mlp.linear_fc2.weight": (0.02, 0.25, 4, 0.25),
+    }.items():
+        assert _figures(found[name]) == pytest.approx(expected), name
+
+
+def test_each_kind_of_input_has_its_own_ratio() -> None:
+    """Feed-forward layers 8 times as large as the base's, between states of 4 times its width."""
+    found = _by_name(_model(ffn=1024, mup={"base_width": 32, "base_ffn": 128}))
+    assert _figures(found["decoder.layers.0.mlp.linear_fc1.weight"]) == pytest.approx((0.04, 0.25, 4, 0.25))
+    down = 0.08 / (8**0.5 * 2), 0.125, 8, 0.25
+    assert _figures(found["decoder.layers.0.mlp.linear_fc2.weight"]) == pytest.approx(down)
+
+
+def test_schemes_that_follow_the_width_follow_it_in_layers_only() -> None:
+    for init, rows in (("t5", 1.0), ("xavier", 32**-0.5)):
+        model = {"family": "transformer", "encoder_layers": 2, "target_length": 16, "init": init}
+        wide, standard = (_by_name(_model(**model, mup=mup)) for mup in ({"base_width": 32}, None))
+        assert _figures(wide["embedding.word_embeddings.weight"])[0] == pytest.approx(rows)
+        for name, spec in wide.items():
+            if spec.fan_in is not None:
+                assert spec.init == standard[name].init, name
+
+
+def test_forward_multipliers() -> None:
+    multipliers = {"base_width": 32, "input_multiplier": 10.0, "output_multiplier": 2.0}
+    found = _model(mup=multipliers)
+    assert (found.input_multiplier, found.output_multiplier) == (10.0, 0.5)
+    assert found.score_scale == 16**-0.5
+    wider_heads = _model(heads=2, mup={"base_width": 32, "base_head_dim": 16})
+    assert wider_heads.score_scale == pytest.approx(16**0.5 / 64)
+    albert = _model(family="albert", embedding_size=16, segments=2, mup={"base_width": 32}, norm="post")
+    assert albert.output_multiplier == 1.0  # its logits are products of 16 features at any width
+    found_albert = _by_name(albert)
+    assert found_albert["embedding.encoder.projection.weight"].lr_mult == 1
+    assert found_albert["head.transform.weight"].lr_mult == 0.25
+
+
+def _with_mup(name: str) -> bool:
+    return CAPABILITIES[family_config(name).model.family].mup
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if _with_mup(name)])
+def test_at_the_base_s_width_nothing_changes(name: str) -> None:
+    model = family_config(name).model
+    same = family_config(name, model={"mup": {"base_width": model.hidden}}).model
+    assert parameter_specs(same) == parameter_specs(model)
+    assert (same.input_multiplier, same.output_multiplier, same.score_scale) == (1.0, 1.0, model.score_scale)
+    assert same.base_width == model.hidden
+
+
+@pytest.mark.parametrize("finetune", [{}, {"lora": {"rank": 4}}, {"adapters": {"size": 8}}])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if _with_mup(name)])
+def test_a_matrix_says_that_its_inputs_grow_where_they_do(name: str, finetune: dict[str, Any]) -> None:
+    """Against the shapes of a model of twice the width."""
+    one = family_config(name, finetune=finetune).model
+    two = one.model_copy(update={"hidden": 2 * one.hidden, "heads": 2 * one.heads, "ffn": 2 * one.ffn_dim})
+    if one.kv_heads is not None:
+        two = two.model_copy(update={"kv_heads": 2 * one.kv_heads})
+    two = two.trained_by(one.finetune)
+    for narrow, wide in zip(parameter_specs(one), parameter_specs(two), strict=True):
+        assert narrow.name == wide.name
+        if narrow.is_matrix and not _TABLES.search(narrow.name):
+            assert (wide.shape[-1] == 2 * narrow.shape[-1]) == (narrow.fan_in is not None), narrow.name
+        else:
+            assert narrow.fan_in is None, narrow.name
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "words"),
+    [
+        ("xlnet", {}, "model.mup is for the gpt"),
+        ("electra", {}, "leave it out for electra"),
+        ("bloom", {"model": {"mup": {"base_width": 32, "input_multiplier": 2.0}}}, "undone by the norm"),
+        ("qwen3", {"model": {"mup": {"base_width": 32, "base_head_dim": 8}}}, "than model.qk_norm does"),
+        ("t5", {"model": {"mup": {"base_width": 32, "base_head_dim": 16}}}, "than model.positions=relative does"),
+        ("llama", {"optimizer": {"name": "lamb"}}, "which optimizer.name=lamb is not: use adamw"),
+        ("llama", {"optimizer": {"name": "adagrad"}}, "which optimizer.name=adagrad is not"),
+        ("llama", {"optimizer": {"name": "adafactor"}}, "optimizer.scale_parameter=true makes steps relative"),
+        ("llama", {"optimizer": {"name": "adam", "weight_decay": 0.1}}, "set optimizer.weight_decay=0"),
+    ],
+)
+def test_what_would_not_transfer_is_refused(name: str, sections: dict[str, Any], words: str) -> None:
+    tree = family_config(name).model_dump(mode="json")
+    tree["model"]["mup"] = {"base_width": 32}
+    for section, values in sections.items():
+        tree[section] = values | {"learning_rate": 1e-3} if section == "optimizer" else {**tree[section], **values}
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        validate(RunConfig, tree, "config")
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [{"name": "lion"}, {"name": "adafactor", "scale_parameter": False}, {"name": "adam", "weight_decay": 0}],
+)
+def test_rules_with_steps_of_one_size_are_not(optimizer: dict[str, Any]) -> None:
+    config = family_config("llama", model={"mup": {"base_width": 32}}).model_dump(mode="json")
+    validate(RunConfig, {**config, "optimizer": optimizer | {"learning_rate": 1e-3}}, "config")
