@@ -80,11 +80,13 @@ class SampleStream:
         """Samples per epoch of each source."""
         identities = [dataset.identity for dataset in self.datasets]
         settings = self.recipe.settings
+        notes = [getattr(samples, "annotations", None) for samples in self.samples]
         self._fingerprints = []  # one for the order up to the end of each phase
         for last in range(1, len(weights) + 1):
             blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights[:last]]
             order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
             order += [{"lanes": lanes}] if lanes else []
+            order += [{"annotations": notes}] if any(notes) else []
             self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
         self.fingerprint = self._fingerprints[0]
         """Digest of the order that a run begins with."""

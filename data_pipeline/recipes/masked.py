@@ -19,6 +19,8 @@ from pydantic import Field, model_validator
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.mask_units import MaskUnits
+from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import (
     ChangedRows,
     Ids,
@@ -44,6 +46,24 @@ class Masked(MaskingObjective):
         ge=1,
         description="largest number of consecutive words to mask together (with whole_words): n words have a "
         "probability proportional to 1 / n (ALBERT: 3)",
+    )
+    geometric: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="with ngrams: n words have a probability proportional to (1 - this)^(n - 1) in place of 1 / n "
+        "(SpanBERT: 0.2, with ngrams 10)",
+    )
+    mask_together: bool = Field(
+        default=False,
+        description="mask, replace or keep all tokens of a word, span or unit alike, in place of each by itself "
+        "(SpanBERT)",
+    )
+    units: Literal["required", "optional"] | None = Field(
+        default=None,
+        description="mask the units that documents have (pretrain data units), such as named entities, as a whole, as "
+        "if each were a word (ERNIE). required: all documents have a line of units, be it an empty one; optional: "
+        "others are masked without; default: no units",
     )
     mask_smoothing: float = Field(
         default=0.0,
@@ -94,9 +114,19 @@ class Masked(MaskingObjective):
             )
         if self.ngrams > 1 and not self.whole_words:
             raise ValueError(f"objective.ngrams={self.ngrams} counts words: set objective.whole_words=true")
-        if self.mask_smoothing and self.whole_words:
+        if self.geometric and self.ngrams == 1:
+            raise ValueError(f"objective.geometric={self.geometric} is for spans of words: set objective.ngrams, too")
+        if self.mask_together and not self.whole_words and self.units is None:
+            raise ValueError("objective.mask_together=true is for words and units: set whole_words=true, or units")
+        if self.units is not None and (self.has_segments or self.language is not None):
             raise ValueError(
-                f"objective.mask_smoothing={self.mask_smoothing} chooses single tokens: leave out objective.whole_words"
+                f"objective.units={self.units} is for rows of one text: leave out next_sentence, sentence_order and "
+                "language"
+            )
+        if self.mask_smoothing and (self.whole_words or self.units is not None):
+            raise ValueError(
+                f"objective.mask_smoothing={self.mask_smoothing} chooses single tokens: leave out "
+                "objective.whole_words and objective.units"
             )
         return self
 
@@ -144,13 +174,24 @@ class FullSentencesRecipe(EncoderRecipe, ABC):
     def masking(self, dataset: Dataset) -> Masking:
         """Which tokens of the samples of a dataset are masked."""
 
+    def units(self, dataset: Dataset, split: SplitName) -> MaskUnits | None:
+        """Tokens of a split that are masked as a whole; None: there are no such units."""
+        return None
+
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         check_dataset(dataset, self.known.tokenizer)
         count = dataset.num_tokens(split) // self.text_tokens
         if count == 0:
             raise too_short_error(dataset, split, self.text_tokens)
-        return FullSentences(recipe=self, dataset=dataset, split=split, masking=self.masking(dataset), count=count)
+        return FullSentences(
+            recipe=self,
+            dataset=dataset,
+            split=split,
+            masking=self.masking(dataset),
+            count=count,
+            units=self.units(dataset, split),
+        )
 
 
 @dataclass(frozen=True)
@@ -169,6 +210,8 @@ class MaskedRecipe(FullSentencesRecipe):
             noise_density=objective.noise_density,
             whole_words=objective.whole_words,
             ngrams=objective.ngrams,
+            geometric=objective.geometric,
+            together=objective.mask_together,
             weights=weights,
         )
 
@@ -189,6 +232,22 @@ class MaskedRecipe(FullSentencesRecipe):
             short_fraction=self.objective.short_fraction,
         )
 
+    def units(self, dataset: Dataset, split: SplitName) -> MaskUnits | None:
+        """See `FullSentencesRecipe`. Raises DataError where a document lacks the line that the objective requires."""
+        if self.objective.units is None:
+            return None
+        units = MaskUnits.load(dataset, split)
+        missing = int((~units.listed).sum())
+        if missing and self.objective.units == "required":
+            start = int(dataset.starts(split)[int(np.argmin(units.listed))])
+            record = dataset.documents_at(split, start, 1)[0].record
+            raise DataError(
+                f"{missing:,} of {len(units.listed):,} documents of the {split} split of {dataset.address} have no "
+                f"line of units, such as document {record['index']} of {record['source']}: run `pretrain data units` "
+                "with lines for all, or set objective.units=optional."
+            )
+        return units
+
 
 @dataclass(frozen=True, kw_only=True)
 class FullSentences:
@@ -200,6 +259,12 @@ class FullSentences:
     masking: Masking
     count: int
     num_skipped: int = 0
+    units: MaskUnits | None = None
+
+    @property
+    def annotations(self) -> str | None:
+        """Digest of what rows depend on besides the dataset's tokens; None: of nothing."""
+        return None if self.units is None else self.units.identity
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """Full rows; documents' ends become [SEP]."""
@@ -208,8 +273,17 @@ class FullSentences:
         text[text == known.end_of_text] = known.specials.sep
         labels = np.pad(text, ((0, 0), (1, 1)))
         labels[:, 0], labels[:, -1] = known.specials.cls, known.specials.sep
-        made = [self.masking.masked(row, generator(seed, sample)) for row, sample in zip(labels, ids, strict=True)]
+        made = [
+            self.masking.masked(row, generator(seed, sample), self._units_of(sample))
+            for row, sample in zip(labels, ids, strict=True)
+        ]
         return Rows(np.stack([tokens for tokens, _ in made]), labels, np.stack([counted for _, counted in made]))
+
+    def _units_of(self, sample: Ids) -> Ids | None:
+        """[units, 2] positions of a row's units, behind [CLS]."""
+        if self.units is None:
+            return None
+        return self.units.within(int(sample[2]) * self.recipe.text_tokens, self.recipe.text_tokens) + 1
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""

@@ -62,16 +62,27 @@ class Masking:
     noise_density: float
     whole_words: bool = False
     ngrams: int = 1
+    geometric: float = 0.0
+    """n words side by side have a probability proportional to (1 - this)^(n - 1); 0: to 1 / n"""
+    together: bool = False
+    """whether all tokens of a span, a word or a unit are masked, replaced or left alike"""
     shares: tuple[float, float] = (_MASKED, _REPLACED)
     """fractions of the chosen tokens that become [MASK], and random tokens; the rest stay unchanged"""
     weights: NDArray[np.float64] | None = None
     """[vocabulary]: tokens are chosen one after the other with probabilities proportional to these; None: all alike"""
 
-    def masked(self, labels: Ids, random: np.random.Generator) -> tuple[Ids, NDArray[np.float32]]:
-        """A row of ids [n] -> (the row with some masked, 1 where one was chosen)."""
+    def masked(
+        self, labels: Ids, random: np.random.Generator, units: Ids | None = None
+    ) -> tuple[Ids, NDArray[np.float32]]:
+        """A row of ids [n] -> (the row with some masked, 1 where one was chosen). `units` [units, 2]: positions, first
+        and end, that are chosen together, as the tokens of a word are."""
         specials = self.known.specials
-        chosen = self._chosen(labels, random)
-        draw, (masked, replaced_share) = random.random(len(chosen)), self.shares
+        chosen, group_of = self._chosen(labels, random, units)
+        masked, replaced_share = self.shares
+        if self.together and group_of is not None:
+            draw = random.random(int(group_of.max(initial=-1)) + 1)[group_of]
+        else:
+            draw = random.random(len(chosen))
         # Draws the same as `random.choice`, at a sixth of its cost.
         other = self.known.ordinary[random.integers(0, len(self.known.ordinary), len(chosen))]
         replaced = np.where(draw < masked + replaced_share, other, labels[chosen])
@@ -91,8 +102,9 @@ class Masking:
         labels, _ = pad_rows(rows, length, pad)
         return Rows(input_ids, labels, mask, attention_mask=visible, segments=pad_rows(segments, length, 0)[0])
 
-    def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
-        """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""
+    def _chosen(self, labels: Ids, random: np.random.Generator, units: Ids | None) -> tuple[Ids, Ids | None]:
+        """(positions of `noise_density` of the tokens that are not special, at least one where there is one; the number
+        of the span that each is of, None for single tokens)."""
         # A row is short: each call of numpy counts.
         (positions,) = (~self.known.is_special[labels]).nonzero()
         budget = min(len(positions), max(1, round(self.noise_density * len(positions))))
@@ -100,11 +112,13 @@ class Masking:
             # The first arrivals of exponential clocks are a weighted draw without replacement.
             arrivals = random.exponential(size=len(positions)) / self.weights[labels[positions]]
             first: Ids = positions[np.argsort(arrivals)[:budget]]
-            return first
-        if not self.whole_words or not len(positions):
-            return random.choice(positions, budget, replace=False)
-        begins = self.known.starts_word[labels]
+            return first, None
+        if not (self.whole_words or units is not None) or not len(positions):
+            return random.choice(positions, budget, replace=False), None
+        begins = self.known.starts_word[labels] if self.whole_words else np.ones(len(labels), np.bool_)
         begins[1:] |= self.known.ends_word[labels[:-1]]
+        if units is not None:
+            _begin_units(begins, units)
         begins[positions[0]] = True
         (firsts,) = begins[positions].nonzero()  # of words, among `positions`
         sizes = np.empty_like(firsts)
@@ -112,22 +126,24 @@ class Masking:
         sizes[-1] = len(positions) - firsts[-1]
         if self.ngrams > 1:
             apart = positions[firsts] != positions[firsts - 1] + 1
-            words = self._spans(sizes, apart, budget, random)
+            words, group_of = self._spans(sizes, apart, budget, random)
         else:
             words = _single_words(sizes, budget, random)
+            group_of = np.arange(len(words))
         chosen = sizes[words]
         ends = chosen.cumsum()
         places: Ids = positions[np.arange(ends[-1]) + (firsts[words] - ends + chosen).repeat(chosen)]
-        return places
+        return places, group_of.repeat(chosen)
 
-    def _spans(self, sizes: Ids, apart: NDArray[np.bool_], budget: int, random: np.random.Generator) -> Ids:
-        """Indices of words in spans of n, p(n) as 1 / n, up to `budget` positions: each begins at a random word that is
-        free, and is as many words shorter as would be too many positions, or not free, or beyond a special token, which
-        is between a word and the one that it is `apart` from."""
-        weights = 1 / np.arange(1, self.ngrams + 1)
+    def _spans(self, sizes: Ids, apart: NDArray[np.bool_], budget: int, random: np.random.Generator) -> tuple[Ids, Ids]:
+        """(indices of words in spans of n, of each the number of its span), up to `budget` positions: each begins at a
+        random word that is free, and is as many words shorter as would be too many positions, or not free, or beyond a
+        special token, which is between a word and the one that it is `apart` from."""
+        sizes_of_spans = np.arange(1, self.ngrams + 1)
+        weights = (1 - self.geometric) ** (sizes_of_spans - 1) if self.geometric else 1 / sizes_of_spans
         lengths = random.choice(np.arange(1, self.ngrams + 1), len(sizes), p=weights / weights.sum()).tolist()
         begins, size_of = apart.tolist(), sizes.tolist()
-        free, left, chosen = [True] * len(sizes), budget, list[int]()
+        free, left, chosen, spans = [True] * len(sizes), budget, list[int](), list[int]()
         for first in random.permutation(len(sizes)).tolist():
             for word in range(first, min(first + lengths[first], len(sizes))):
                 if not free[word] or (word > first and begins[word]) or (chosen and size_of[word] > left):
@@ -135,9 +151,20 @@ class Masking:
                 free[word] = False
                 left -= size_of[word]
                 chosen.append(word)
+                spans.append(first)
             if left <= 0:
                 break
-        return np.array(chosen)
+        return np.array(chosen), np.unique(spans, return_inverse=True)[1]
+
+
+def _begin_units(begins: NDArray[np.bool_], units: Ids) -> None:
+    """Marks in `begins` [n] where units, which are not split, and what follows each of them begin."""
+    steps = np.zeros(len(begins) + 1, np.int64)
+    np.add.at(steps, units[:, 0], 1)
+    np.add.at(steps, units[:, 1], -1)
+    begins &= steps[:-1].cumsum() == 0
+    begins[units[:, 0]] = True
+    begins[units[units[:, 1] < len(begins), 1]] = True
 
 
 def smoothed_weights(counts: NDArray[np.int64], smoothing: float, vocabulary: int) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""`pretrain data build|inspect|report|ledger|trace`"""
+"""`pretrain data build|inspect|report|ledger|trace|units`"""
 
 from pretrain.commands.dispatch import dispatch
 
@@ -8,6 +8,7 @@ _MODULES = {
     "report": "data_report",
     "ledger": "data_ledger",
     "trace": "data_trace",
+    "units": "data_units",
 }
 """verb -> file in `commands/`"""
 
@@ -25,5 +26,6 @@ def main(argv: list[str]) -> int:
             "report datasets/book",
             "ledger runs/book",
             "trace runs/book --step 17 --text",
+            "units datasets/news news.jsonl",
         ),
     )

@@ -89,7 +89,7 @@ def test_help_names_values_and_shows_examples(capsys: pytest.CaptureFixture[str]
         ([], "data: the following arguments are required: verb; see `pretrain data --help`"),
         (
             ["biuld"],
-            "data: verb: invalid choice: 'biuld' (choose from 'build', 'inspect', 'report', 'ledger', 'trace')",
+            "data: verb: invalid choice: 'biuld' (choose from 'build', 'inspect', 'report', 'ledger', 'trace'",
         ),
         (["build"], "data build: the following arguments are required: CONFIG; see `pretrain data build --help`"),
         (["build", "data/text", "--output=there"], "data build knows no --output: see `pretrain data build --help`"),
@@ -104,7 +104,7 @@ def test_data_refuses_in_one_sentence(argv: list[str], said: str, capsys: pytest
     assert printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["build", "inspect", "ledger", "trace"])
+@pytest.mark.parametrize("verb", ["build", "inspect", "ledger", "trace", "units"])
 def test_data_s_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ([], [verb]):
         with pytest.raises(SystemExit) as leaving:

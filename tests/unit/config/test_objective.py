@@ -95,7 +95,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "messages": "m", "sequence_length": 8, "choices": "c", "max_choices": 3, "both_orders": True,
         "language": 1, "gap_fraction": 0.5, "selection": "lead", "score_noise": 0.1, "kept_fraction": 0.1,
         "language_model_weight": 0.5, "predict_one_in": 4, "max_span": 3, "masked_fraction": 1.0, "mask_smoothing": 0.7,
-        "bi_data": True,
+        "bi_data": True, "geometric": 0.2, "mask_together": True, "units": "optional",
     }  # fmt: skip
     for key in kind.model_fields.keys() - {
         "name",
@@ -106,7 +106,11 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "conditional_end",
         "chat_template",
     }:
-        needed = {"short_fraction": {"next_sentence": True}, "ngrams": {"whole_words": True}}.get(key, {})
+        words = {"whole_words": True}
+        needed: dict[str, Any] = {
+            "short_fraction": {"next_sentence": True}, "ngrams": words, "geometric": {**words, "ngrams": 3},
+            "mask_together": words,
+        }.get(key, {})  # fmt: skip
         needed |= {"codes": {"wiki": "Wiki"}} if name == "control" else {}
         needed |= (
             {"labels": [0, 1]} if name == "classification" else {"labels": ["a", "b"]} if name == "tagging" else {}
