@@ -310,6 +310,10 @@ class Model(Section):
             raise ValueError(f"model.mup is for the {having} family: leave it out for {self.family}")
         if self.source_encoder is not None:
             raise ValueError("model.mup is for models of one vocabulary: leave it out with model.source_encoder")
+        if self.mup.zero_head and self.tie_word_embeddings:
+            raise ValueError(
+                "model.mup.zero_head would start the embedding at zero, too: set model.tie_word_embeddings=false"
+            )
         if self.embedding_norm and self.mup.input_multiplier != 1:
             raise ValueError(
                 f"model.mup.input_multiplier={self.mup.input_multiplier:g} is undone by the norm of "

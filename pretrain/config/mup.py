@@ -20,5 +20,8 @@ class Mup(Section):
         gt=0,
         description="head size of that model; default: that of this one, so that wider models have more heads",
     )
+    zero_head: bool = Field(
+        False, description="start an untied head at zero, so that the first logits do not depend on the width"
+    )
     input_multiplier: float = Field(1.0, gt=0, le=1e6, description="factor of the sum of embeddings")
     output_multiplier: float = Field(1.0, gt=0, le=1e6, description="factor of the logits, beside base_width / hidden")

@@ -16,7 +16,9 @@ from math import sqrt
 
 from pretrain.config.init import NormalInit
 from pretrain.config.model import Model
-from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
+from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
+
+OUTPUT_LAYER = "output_layer.weight"
 
 
 def with_mup(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
@@ -29,6 +31,8 @@ def with_mup(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
 def _at_width(model: Model, spec: ParameterSpec) -> ParameterSpec:
     ratio = {"width": model.width_ratio, "ffn": model.ffn_ratio, None: 1.0}[spec.fan_in]
     init = spec.init
+    if spec.name == OUTPUT_LAYER and model.mup is not None and model.mup.zero_head:
+        init = Constant(0.0)
     if isinstance(init, Normal) and isinstance(model.init, NormalInit) and not spec.name.endswith(".lora_a.weight"):
         init = replace(init, deviations=tuple(deviation / sqrt(ratio) for deviation in init.deviations))
     return replace(

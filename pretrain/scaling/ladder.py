@@ -59,6 +59,7 @@ class LadderSpec:
 def ladder(base: RunConfig, spec: LadderSpec) -> list[PlannedRun]:
     """The runs, in an order in which each stem comes before its branches. `base` is resolved: its vocabulary is known.
     Raises ConfigError for sizes that no shape has."""
+    base = rules.with_mup(spec.rule, base)
     if len(spec.seeds) not in (1, len(spec.sizes)):
         raise ConfigError(f"--seeds is one number, or one for each of the {len(spec.sizes)} sizes")
     counts = spec.seeds * len(spec.sizes) if len(spec.seeds) == 1 else spec.seeds

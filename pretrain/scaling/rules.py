@@ -5,11 +5,12 @@
 | `olmo` | 0.0047 (N / 108M)^(-1/3) / 2 | 327,680 (N / 108M)^(2/3) | N |
 | `gpt3` | its table 2.1, between sizes and beyond them as a power of N | the same | 375e6 |
 | `constant` | that of the base | as `olmo` | as `olmo` |
+| `mup` | that of the base, of models with `model.mup` tuned at the base's width | as `olmo` | as `olmo` |
 | `width` | that of the base x base width / width | that of the base | that of the base |
 
 `olmo` is OLMo-core's ladder, after Porian et al. 2024, arXiv 2406.19146. `gpt3` is Brown et al. 2020, arXiv 2005.14165.
-`width` is what muP says of Adam on matrices between hidden layers (Yang et al. 2022, arXiv 2203.03466, table 3), here
-for all parameters: simpler than muP, which keeps embeddings at one rate. `constant` is for models as small as those
+`mup` is Yang et al. 2022, arXiv 2203.03466. `width` is what it says of Adam on matrices between hidden layers, here for
+all parameters: simpler than muP, which keeps embeddings at one rate. `constant` is for models as small as those
 of the sweep in docs/scale.md, of 32 to 56 channels, for which `olmo` is too high.
 """
 
@@ -18,9 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 
-RULES = ("olmo", "gpt3", "constant", "width")
+RULES = ("olmo", "gpt3", "constant", "mup", "width")
+_OF_ONE_RATE = ("constant", "mup")
+"""rules that leave learning rates alone, as `model.mup` wants them"""
 _OLMO_PARAMETERS, _OLMO_RATE, _OLMO_BATCH = 108e6, 0.0047, 327_680
 _GPT3_WARMUP = 375_000_000
 # Table 2.1: parameters, learning rate, tokens of a batch.
@@ -43,7 +48,7 @@ class Settings:
 def settings(rule: str, parameters: float, width: int, base: RunConfig) -> Settings:
     """Settings by one of RULES. `width`: width of the model. `base`: config that the ladder is made from."""
     match rule:
-        case "olmo" | "constant":
+        case "olmo" | "constant" | "mup":
             batch_tokens = _OLMO_BATCH * (parameters / _OLMO_PARAMETERS) ** (2 / 3)
             rate = olmo_rate(parameters) if rule == "olmo" else base.optimizer.learning_rate
             return Settings(rate, batch_tokens, parameters)
@@ -54,6 +59,21 @@ def settings(rule: str, parameters: float, width: int, base: RunConfig) -> Setti
             warmup = base.schedule.warmup_length * (batch if base.schedule.in_steps else 1)
             rate = base.optimizer.learning_rate * base.model.hidden / width
             return Settings(rate, batch, warmup)
+
+
+def with_mup(rule: str, base: RunConfig) -> RunConfig:
+    """The base, which under `mup` is tuned at its own width unless it says another. Raises ConfigError for a base with
+    `model.mup` and a rule that lowers rates with the size too."""
+    if base.model.mup is not None and rule not in _OF_ONE_RATE:
+        raise ConfigError(
+            f"model.mup makes one learning rate suit all widths, and --rule {rule} gives each size another: use "
+            "--rule mup, or leave out model.mup"
+        )
+    if base.model.mup is not None or rule != "mup":
+        return base
+    tree = base.model_dump(mode="json")
+    tree["model"]["mup"] = {"base_width": base.model.hidden}
+    return validate(RunConfig, tree, "the ladder")
 
 
 def olmo_rate(parameters: float) -> float:

@@ -46,6 +46,19 @@ def _shapes(base: Model, parameters: float) -> Iterator[tuple[float, int, int]]:
                 yield off + _ASPECT * aspect**2, heads, layers
 
 
+def at_width(base: Model, width: int) -> Model:
+    """The base with as many more heads as make it `width` wide. Raises ConfigError for a width without such a shape."""
+    groups = base.heads // base.num_kv_heads
+    heads, rest = divmod(base.heads * width, base.hidden)
+    if rest or not heads or heads % groups:
+        step = base.hidden * groups // math.gcd(base.hidden * groups, base.heads)
+        raise ConfigError(
+            f"a width of {width} has no number of heads like those of the config, {base.heads} in {base.hidden}: use "
+            f"multiples of {step}"
+        )
+    return _model(base, heads, base.layers)
+
+
 def _model(base: Model, heads: int, layers: int) -> Model:
     width = base.hidden * heads // base.heads
     changed: dict[str, Any] = {"heads": heads, "hidden": width, "layers": layers}

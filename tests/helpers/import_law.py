@@ -136,7 +136,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.scaling": (
         "points size",
         "forms isoflop shape rules runs",
-        "fit ladder",
+        "coordinates fit ladder",
         "backtest ladder_files",
         "law",
         "predict",
@@ -147,7 +147,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "conversation dispatch",
         (
             "launch_rehearsal site_options decoding eval_fetch eval_report finetune_fetch "
-            "scale_fit scale_ladder scale_predict plan_data"
+            "scale_coordinates scale_fit scale_ladder scale_predict plan_data"
         ),
         (
             "train eval finetune verify compare export import_ translate generate features lm_eval keys plan rehearse "
@@ -175,7 +175,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.engine.zero": ("base", "select"),
     "pretrain.engine.megatron": ("engine",),
     "pretrain.rehearse": ("progress", "rank", "run", "report"),
-    "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),
+    "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report", "coordinates"),
     "pretrain.commands": ("lean_imports", "verbs"),
     "pretrain.training": ("finetuned", "loop", "session"),
     "pretrain.evaluate": (

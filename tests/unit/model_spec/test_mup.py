@@ -54,6 +54,13 @@ def test_each_kind_of_parameter_at_four_times_the_width(tied: bool) -> None:
         assert _figures(found[name]) == pytest.approx(expected), name
 
 
+def test_an_untied_head_may_start_at_zero() -> None:
+    found = _by_name(_model(tie_word_embeddings=False, mup={"base_width": 32, "zero_head": True}))
+    assert _figures(found["output_layer.weight"]) == (0.0, 1, 1, 0.25)
+    with pytest.raises(ConfigError, match="would start the embedding at zero"):
+        _model(mup={"base_width": 32, "zero_head": True})
+
+
 def test_each_kind_of_input_has_its_own_ratio() -> None:
     """Feed-forward layers 8 times as large as the base's, between states of 4 times its width."""
     found = _by_name(_model(ffn=1024, mup={"base_width": 32, "base_ffn": 128}))

@@ -56,6 +56,21 @@ def test_the_width_rule_divides_the_bases_rate_by_the_width() -> None:
     assert found.batch_tokens == 8 * 32
 
 
+def test_the_mup_rule_is_constant_for_models_that_are_tuned_at_the_bases_width() -> None:
+    found, constant = (ladder(base(), spec(rule=rule)) for rule in ("mup", "constant"))
+    assert [run.config.optimizer for run in found] == [run.config.optimizer for run in constant]
+    assert [run.config.batch for run in found] == [run.config.batch for run in constant]
+    assert {run.config.model.base_width for run in found} == {base().model.hidden}
+    assert len({run.config.model.width_ratio for run in found}) > 1
+    assert all(run.config.model.mup is None for run in constant)
+
+
+def test_a_rule_that_lowers_rates_is_refused_for_models_that_keep_theirs() -> None:
+    tuned = rules.with_mup("mup", base())
+    with pytest.raises(ConfigError, match="use --rule mup"):
+        ladder(tuned, spec(rule="olmo"))
+
+
 def test_batches_are_whole_micro_batches() -> None:
     assert rules.sequences(1000, 32, 4) == (32, 4)
     assert rules.sequences(70, 32, 4) == (2, 2)
