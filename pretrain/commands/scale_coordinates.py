@@ -31,6 +31,9 @@ def main(argv: list[str]) -> int:
         required=True,
         help="Values of model.hidden, such as 64,128,256. Without model.mup.base_width, muP's base is the smallest.",
     )
+    parser.add_argument(
+        "--seeds", type=count, default=3, help="Number of initial weights that figures are means over (default 3)."
+    )
     parser.add_argument("--steps", type=count, default=10, help="Optimizer steps (default 10).")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="Output directory.")
     options = parser.parse(argv)
@@ -45,7 +48,7 @@ def main(argv: list[str]) -> int:
     from pretrain.scaling.report.coordinates import draw
     from pretrain.verify.coordinates import measure
 
-    measured = measure(base, options.widths, options.steps, show=lambda text: print(text, flush=True))
+    measured = measure(base, options.widths, options.steps, options.seeds, show=lambda text: print(text, flush=True))
     command = f"pretrain scale coordinates {shlex.join(argv)}"
     file = save(measured, options.out, command)
     print_lines(["", *lines(measured), "", f"figures: {file}", f"picture: {draw(measured, options.out)}"])

@@ -5,8 +5,9 @@ appendix D.1). No torch."""
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from pretrain.config.load import validate
@@ -53,6 +54,17 @@ def configs(
             tree.pop("loss_scale")
             found.append((width, parametrization, validate(RunConfig, tree, f"the config at width {width}")))
     return found
+
+
+def mean_of(measured: Sequence[Measured]) -> Measured:
+    """The means of models of one kind, which began with other weights."""
+
+    def mean(values: Sequence[Values]) -> Values:
+        names = values[0]
+        return {name: [fmean(step) for step in zip(*(one[name] for one in values), strict=True)] for name in names}
+
+    sizes, changes = mean([one.sizes for one in measured]), mean([one.changes for one in measured])
+    return replace(measured[0], sizes=sizes, changes=changes)
 
 
 def ratio(measured: Sequence[Measured], values: Callable[[Measured], float]) -> float:

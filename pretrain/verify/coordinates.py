@@ -16,21 +16,29 @@ from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device, rendezvous
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
-from pretrain.scaling.coordinates import Measured, Parametrization, Values, configs
+from pretrain.scaling.coordinates import Measured, Parametrization, Values, configs, mean_of
 from pretrain.verify.scoring import without_noise
 
 _ROWS = 4  # that activations are measured on
 Activations = dict[str, list[Tensor]]
 
 
-def measure(base: RunConfig, widths: list[int], steps: int, show: Callable[[str], None]) -> list[Measured]:
-    """Activations of `base` at all `widths`, standard and with muP, before the first step and after each of `steps`."""
+def measure(
+    base: RunConfig, widths: list[int], steps: int, seeds: int, show: Callable[[str], None]
+) -> list[Measured]:  # fmt: skip
+    """Activations of `base` at all `widths`, standard and with muP, before the first step and after each of `steps`:
+    means over so many initial weights."""
     device.install()
     store, found = HashStore(), []
-    for number, (width, parametrization, config) in enumerate(configs(base, widths, steps)):
+    for width, parametrization, config in configs(base, widths, steps):
         show(f"width {width}, {parametrization}")
-        with rendezvous.temporary_process_group(store, str(number), 0, 1, config.health.timeout_s):
-            found.append(_measured(without_noise(config), width, parametrization, steps))
+        of_seeds = []
+        for seed in range(config.run.seed, config.run.seed + seeds):
+            one = without_noise(config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})}))
+            name = f"{width} {parametrization} {seed}"
+            with rendezvous.temporary_process_group(store, name, 0, 1, config.health.timeout_s):
+                of_seeds.append(_measured(one, width, parametrization, steps))
+        found.append(mean_of(of_seeds))
     return found
 
 

@@ -27,9 +27,9 @@ from pretrain.layout.layout import plan_layout
 from pretrain.run_length.schedule import learning_rate
 from pretrain.scaling.coordinates import PARAMETRIZATIONS, configs
 
-WIDTHS, STEPS, FIRST = (64, 128, 256, 512), 150, -7
+WIDTHS, STEPS, FIRST = (64, 128, 256, 512), 100, -7
 """and the power of two that is the middle of the first width's rates"""
-JUDGED = 30  # last steps, whose losses are averaged
+JUDGED = 20  # last steps, whose losses are averaged
 SETTINGS = [
     "model.hidden=64", "model.heads=4", "model.head_dim=16", "model.layers=2", "model.sequence_length=64",
     "batch.sequences=8", "batch.micro_sequences=8",
@@ -42,12 +42,12 @@ def main(data: str, file: Path) -> None:
     device.install()
     store = HashStore()
     by_name = {(width, kind): config for width, kind, config in configs(base, WIDTHS, STEPS)}
-    for kind in PARAMETRIZATIONS:
-        middle = FIRST
-        for width in WIDTHS:
+    middles = dict.fromkeys(PARAMETRIZATIONS, FIRST)
+    for width in WIDTHS:
+        for kind, middle in middles.items():
 
             def loss(power: int, width: int = width, kind: str = kind) -> float:
-                name = f"{kind} {width} 2^{power}"
+                name = f"{'both' if width == min(WIDTHS) else kind} {width} 2^{power}"
                 if name not in found:
                     found[name] = _loss(by_name[width, kind], 2.0**power, store, name)  # type: ignore[index]
                     file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +62,7 @@ def main(data: str, file: Path) -> None:
                 if low < middle < high:
                     break
                 low, high = min(low, middle - 1), max(high, middle + 1)
+            middles[kind] = middle
             print(f"{kind}, width {width}: best 2^{middle} = {2.0**middle:.2g}, loss {losses[middle]:.4f}", flush=True)
 
 
@@ -69,7 +70,7 @@ def _loss(config: RunConfig, rate: float, store: Any, name: str) -> float:
     """Mean training loss of the last steps of a run that warms up, stays, and decays over its last third."""
     tree = config.model_dump(mode="json")
     tree["optimizer"]["learning_rate"] = rate
-    tree["schedule"] = {"name": "wsd", "warmup_steps": 15, "decay_steps": STEPS // 3, "final_fraction": 0.0}
+    tree["schedule"] = {"name": "wsd", "warmup_steps": STEPS // 10, "decay_steps": STEPS // 3, "final_fraction": 0.0}
     config = validate(RunConfig, tree, name)
     with rendezvous.temporary_process_group(store, name, 0, 1, config.health.timeout_s):
         engine = make_engine(config, plan_layout(config, 1))

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import RunError
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config, train_family
 from tests.helpers.hf import randomise, save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
+from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config, train, whole_state
 
 MUP = {"base_width": 16, "input_multiplier": 2.0, "output_multiplier": 3.0}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -70,6 +71,37 @@ def test_it_is_the_same_run_on_every_layout() -> None:
         for name, value in final.items():
             if name.startswith("model/") and not name.endswith("linear_qkv.bias"):
                 np.testing.assert_allclose(state[name], value, rtol=0, atol=1e-5, err_msg=f"{layout}: {name}")
+
+
+def _read() -> dict[str, list[np.ndarray]]:
+    """Log probabilities of the tokens of a text: of the logits of all of it, of its scores, and read token by token."""
+    found = {}
+    for name, model in {"gpt": {"mup": MUP}, "t5": {"mup": MUP}}.items():
+        config = tiny_config(model=model) if name == "gpt" else family_config(name, model=model)
+        engine = build_engine(config, train=False)
+        randomise(engine)
+        tokens = np.random.default_rng(1).integers(0, VOCABULARY, (1, 16))
+        labels, mask, read = tokens[:, 1:], np.ones((1, 15), np.float32), int(name == "gpt")
+        if name == "gpt":
+            rows = Rows(tokens[:, :-1], labels, mask)
+        else:
+            rows = Rows(tokens, labels, mask, decoder_tokens=tokens[:, :-1])
+        whole = engine.logits(rows)[0][0].log_softmax(-1).numpy()[np.arange(15), labels[0]]
+        # A decoder alone continues the text that it has read; behind an encoder it begins with its own first token.
+        held = engine.prefill(tokens[:, :1].tolist() if read else tokens.tolist())
+        decoded = [
+            engine.next_tokens(held, np.array([0]), tokens[:, index])[0, tokens[0, index + 1]]
+            for index in range(read, 15)
+        ]
+        found[name] = [whole[read:], engine.score(rows).log_probability[0, read:], np.array(decoded)]
+        meet_again()
+    return found
+
+
+def test_scores_and_decoding_are_those_of_the_logits() -> None:
+    for name, (whole, scored, decoded) in run_ranks(1, _read)[0].items():
+        np.testing.assert_allclose(scored, whole, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(decoded, whole, atol=1e-4, err_msg=name)
 
 
 EXPORTED: dict[str, dict[str, Any]] = {

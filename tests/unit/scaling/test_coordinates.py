@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import ConfigError
-from pretrain.scaling.coordinates import PARAMETRIZATIONS, Measured, check_widths, configs, kinds, lines, of, worst
+from pretrain.scaling.coordinates import (
+    PARAMETRIZATIONS,
+    Measured,
+    check_widths,
+    configs,
+    kinds,
+    lines,
+    mean_of,
+    of,
+    worst,
+)
 from pretrain.scaling.report.coordinates import draw
 from pretrain.scaling.shape import at_width
 from tests.helpers.command import run
@@ -42,6 +52,15 @@ def test_the_table_says_what_is_equal_after_the_last_step(tmp_path: Path) -> Non
     assert draw(_measured(), tmp_path).stat().st_size > 1000
 
 
+def test_figures_are_means_over_initial_weights() -> None:
+    one, other = (
+        Measured(width=8, parametrization="muP", sizes={"logits": [1.0, by]}, changes={"logits": [0.0, by]})
+        for by in (1.0, 3.0)
+    )
+    assert mean_of([one, other]).sizes == {"logits": [1.0, 2.0]}
+    assert mean_of([one, other]).changes == {"logits": [0.0, 2.0]}
+
+
 def test_each_width_is_standard_and_with_mup() -> None:
     found = configs(tiny_config(parallel={"tensor": 2}), [128, 64], steps=3)
     assert [(width, kind) for width, kind, _ in found] == [
@@ -65,7 +84,7 @@ def test_activations_of_real_models_keep_their_size_with_mup_and_grow_without(tm
     out = tmp_path / "out"
     sections = ["model.vocabulary=512", "batch.sequences=8", "batch.micro_sequences=8", "model.sequence_length=32"]
     shape = ["model.tie_word_embeddings=false", "model.mup={base_width: 32, zero_head: true}"]
-    options = ["--widths", "32,128", "--steps", "2", "--out", str(out), "optimizer.learning_rate=2e-3"]
+    options = ["--widths", "32,128", "--steps", "2", "--seeds", "1", "--out", str(out), "optimizer.learning_rate=2e-3"]
     done = run("scale", "coordinates", "debug/ladder", *sections, *shape, *options)
     assert done.returncode == 0, done.stderr
     assert (out / "coordinates.png").is_file()
