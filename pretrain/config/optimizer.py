@@ -121,7 +121,81 @@ class LionOptimizer(OptimizerSettings):
         return 1
 
 
-_BuiltIn = AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer | AdagradOptimizer | LionOptimizer
+class MuonOptimizer(OptimizerSettings):
+    """Orthogonalized momentum for the matrices of layers; AdamW for all else (docs/muon.md). Its defaults are torch's,
+    with rates that match AdamW's."""
+
+    name: Literal["muon"] = "muon"
+    momentum: float = Field(0.95, ge=0, lt=1, description="decay of the momentum")
+    nesterov: bool = Field(True, description="Nesterov momentum: the update is that of the next step's momentum")
+    weight_decay: float = Field(
+        0.1, ge=0, description="decoupled weight decay, at the unadjusted rate; never applied to biases and norms"
+    )
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] = Field(
+        "match_rms_adamw",
+        description="factor of the rate of an R x C matrix. original: sqrt(max(1, R / C)); match_rms_adamw: update_rms "
+        "* sqrt(max(R, C)), with which rates are those of AdamW",
+    )
+    update_rms: float = Field(
+        0.2, gt=0, le=10, description="RMS of updates with match_rms_adamw (Moonlight: 0.2; DeepSeek-V4: 0.18)"
+    )
+    ns_steps: int = Field(5, ge=1, le=99, description="Newton-Schulz steps with ns_coefficients")
+    ns_coefficients: tuple[float, float, float] = Field(
+        (3.4445, -4.7750, 2.0315), description="a, b, c of a step: X = aX + b(XX')X + c(XX')(XX')X"
+    )
+    ns_final_steps: int = Field(
+        0, ge=0, le=99, description="steps with ns_final_coefficients after those (DeepSeek-V4: 2, after 8)"
+    )
+    ns_final_coefficients: tuple[float, float, float] = Field(
+        (2.0, -1.5, 0.5), description="a, b, c of the final steps, which bring singular values to 1"
+    )
+    ns_precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="precision of the steps; bf16 is torch's: faster on GPUs, and layouts agree to 1e-2 only"
+    )
+    eps: float = Field(1e-7, ge=1e-30, le=1, description="least norm that a matrix is divided by")
+    per_head: bool = Field(
+        False, description="orthogonalize queries, keys and values of each attention head by themselves"
+    )
+    adamw_learning_rate: float | None = Field(
+        None,
+        ge=1e-12,
+        le=1000,
+        description="peak learning rate of what AdamW updates, on the same schedule; default: learning_rate",
+    )
+    adamw_beta1: float = Field(0.9, ge=0, lt=1, description="decay of AdamW's first moment")
+    adamw_beta2: float = Field(0.95, ge=0, lt=1, description="decay of AdamW's second moment")
+    adamw_eps: float = Field(1e-8, ge=1e-30, le=1, description="epsilon of AdamW")
+
+    @property
+    def adamw_rate_factor(self) -> float:
+        """Rate of what AdamW updates, relative to that of matrices."""
+        return (self.adamw_learning_rate or self.learning_rate) / self.learning_rate
+
+    @property
+    def num_moments(self) -> int:
+        """The momentum."""
+        return 1
+
+    @model_validator(mode="after")
+    def _keeps_weights(self) -> "MuonOptimizer":
+        rate = self.adamw_learning_rate or 0.0
+        if rate * self.weight_decay >= 1:
+            raise ValueError(
+                f"optimizer.weight_decay={self.weight_decay:g} with optimizer.adamw_learning_rate={rate:g} takes away "
+                "more than each weight has, in every step: choose values whose product is below 1"
+            )
+        return self
+
+
+_BuiltIn = (
+    AdamWOptimizer
+    | AdamOptimizer
+    | LambOptimizer
+    | AdafactorOptimizer
+    | AdagradOptimizer
+    | LionOptimizer
+    | MuonOptimizer
+)
 OPTIMIZERS: Registry[type[OptimizerSettings]] = Registry(
     OptimizerSettings.plugin_group,
     {str(kind.model_fields["name"].default): kind for kind in get_args(_BuiltIn)},

@@ -8,6 +8,7 @@ from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions, ShawPositions, TransformerXlPositions
 from pretrain.config.task_head import TaskHeadShape
+from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.mup import with_mup
 from pretrain.model_spec.parameter_spec import Constant, FanIn, Normal, ParameterSpec
@@ -213,17 +214,20 @@ def adapter(hidden: int, size: int) -> Iterator[ParameterSpec]:
     init = Normal((0.01,), limit=2.0)
     fan_ins: tuple[FanIn, ...] = ("width", None)
     for name, inputs, outputs, fan_in in zip(("down", "up"), (hidden, size), (size, hidden), fan_ins, strict=True):
-        yield _matrix(f"{name}.weight", (outputs, inputs), (None, None), init, fan_in)
+        matrix = _matrix(f"{name}.weight", (outputs, inputs), (None, None), init, fan_in)
+        yield replace(matrix, blocks=RowBlocks())
         yield _vector(f"{name}.bias", outputs)
 
 
 def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
     """A [rank, inputs] and B [outputs, rank] beside a weight [outputs, inputs], each split like it. B starts at zero,
-    A with the variance of PEFT's A, whose values are uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs)."""
+    A with the variance of PEFT's A, whose values are uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs). B has the
+    blocks of the weight."""
     (outputs, inputs), (output_axis, input_axis) = weight.shape, weight.axes
     init = Normal(((3 * inputs) ** -0.5,))
-    yield _matrix("lora_a.weight", (rank, inputs), (None, input_axis), init, weight.fan_in)
-    yield _matrix("lora_b.weight", (outputs, rank), (output_axis, None), Constant(0.0))
+    a = _matrix("lora_a.weight", (rank, inputs), (None, input_axis), init, weight.fan_in)
+    b = _matrix("lora_b.weight", (outputs, rank), (output_axis, None), Constant(0.0))
+    yield from (replace(a, blocks=RowBlocks()), replace(b, blocks=weight.blocks))
 
 
 def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
@@ -232,8 +236,15 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
     group = (query,) * (model.heads // model.num_kv_heads) + (key, key)  # the queries of a group precede its key
     fused = Normal(group, model.dim_per_head) if query != key else Normal((key,))
+    query_names = ("query",) * (model.heads // model.num_kv_heads)
+    of_queries, of_all, of_keys = (
+        RowBlocks(names, model.dim_per_head, are_heads=True)
+        for names in (("query",), (*query_names, "key", "value"), ("key", "value"))
+    )
     yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
-    yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias))
+    yield from _under(
+        "self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias, of_all)
+    )
     yield from _under("self_attention.core_attention.shaw.", shaw(model))
     yield from _under(SEQUENCE_PROJECTION, sequence_projection(model))
     yield from _under("self_attention.", _disentangled(model, Normal((query,)), Normal((key,))))
@@ -245,13 +256,15 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     yield from _under("self_attention.linear_proj.", into_residual)
     if has_cross_attention:
         yield from _norms("pre_cross_attn_layernorm.", "cross_attn_bda.norm.", model)
-        yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased))
-        yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased))
+        yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased, of_queries))
+        yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased, of_keys))
         yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased, "width"))
     inner = (2 if model.gated else 1) * model.ffn_dim
     yield from _norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     first = Normal((scheme.projection(hidden, inner),))
-    yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased))
+    # Rows of gate and value lie side by side.
+    of_first = RowBlocks(("gate", "value") if model.gated else ("all",))
+    yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased, of_first))
     yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_dim, hidden, biased, "ffn"))
 
 
@@ -271,7 +284,8 @@ def sequence_projection(model: Model) -> Iterator[ParameterSpec]:
     if settings is not None:
         init = Normal((model.sequence_length**-0.5,))
         for name in ("keys", *(() if settings.shares_values else ("values",))):
-            yield _matrix(name, (settings.projected_length, model.sequence_length), (None, None), init)
+            shape = settings.projected_length, model.sequence_length
+            yield replace(_matrix(name, shape, (None, None), init), blocks=RowBlocks())
 
 
 def _disentangled(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpec]:
@@ -280,8 +294,9 @@ def _disentangled(model: Model, query: Normal, key: Normal) -> Iterator[Paramete
         return
     width, key_bias = model.heads * model.dim_per_head, model.capabilities.key_bias
     if not model.positions.shared_projections:
-        yield from _under("position_key.", column(model.hidden, width, key, key_bias))
-        yield from _under("position_query.", column(model.hidden, width, query, True))
+        heads = RowBlocks(rows=model.dim_per_head, are_heads=True)
+        yield from _under("position_key.", column(model.hidden, width, key, key_bias, heads))
+        yield from _under("position_query.", column(model.hidden, width, query, True, heads))
     if not key_bias:
         yield from (_vector(name, width, axis="tensor") for name in ("query_bias", "value_bias"))
 
@@ -294,7 +309,8 @@ def distance_scores(model: Model) -> Iterator[ParameterSpec]:
     scheme, heads, width = SCHEMES[model.init.name](model), model.heads, model.dim_per_head
     projection = Normal((scheme.projection(model.hidden, heads * width),))
     table = Normal((scheme.table(),))
-    yield _matrix("projection", (heads, width, model.hidden), ("tensor", None, None), projection, "width")
+    weight = _matrix("projection", (heads, width, model.hidden), ("tensor", None, None), projection, "width")
+    yield replace(weight, blocks=RowBlocks(rows=width, are_heads=True))
     for name in QUERY_BIASES[: None if model.compares_segments else -1]:
         yield replace(_matrix(name, (heads, width), ("tensor", None), table), is_matrix=False)
     if model.compares_segments:
@@ -305,7 +321,7 @@ def head(model: Model) -> Iterator[ParameterSpec]:
     """The output layer, which a tied embedding provides or which has its own weight, and before it the layers that an
     encoder needs to predict tokens; or a task head; or both."""
     if model.teacher_hidden is not None:
-        yield from _under(TEACHER_PROJECTION, _replicated_linear(model, model.hidden, model.teacher_hidden))
+        yield from _under(TEACHER_PROJECTION, _output_linear(model, model.hidden, model.teacher_hidden))
     if model.task_head is not None:
         yield from _under("head.", task_head(model, model.task_head))
     if not model.has_vocabulary_logits:
@@ -319,7 +335,7 @@ def head(model: Model) -> Iterator[ParameterSpec]:
         yield from _under("head.norm.", norm(model, model.embedding_dim))
         if model.binary_head:
             yield from _under("head.pooler.", _replicated_linear(model, model.hidden, model.hidden))
-            yield from _under("head.next_sentence.", _replicated_linear(model, model.hidden, 2))
+            yield from _under("head.next_sentence.", _output_linear(model, model.hidden, 2))
     if model.capabilities.head_bias:
         bias = _vector("output_layer.bias", model.padded_vocab_size, axis="tensor")
         yield replace(bias, padding=_padding(model))
@@ -333,7 +349,7 @@ def task_head(model: Model, settings: TaskHeadShape) -> Iterator[ParameterSpec]:
         if model.capabilities.detector_context:
             yield from _under("norm.", norm(model))
         yield from _under("dense.", _replicated_linear(model, model.hidden, model.hidden))
-        yield from _under("detector.", _replicated_linear(model, model.hidden, settings.outputs))
+        yield from _under("detector.", _output_linear(model, model.hidden, settings.outputs))
         return
     if settings.kind == "span":
         yield from _under("start.", _replicated_linear(model, model.hidden, 1))
@@ -344,9 +360,7 @@ def task_head(model: Model, settings: TaskHeadShape) -> Iterator[ParameterSpec]:
         return
     if model.has_pooler:
         yield from _under("pooler.", _replicated_linear(model, model.hidden, model.hidden))
-    yield from _under(
-        "classifier.", _replicated_linear(model, model.hidden, settings.outputs, bias=model.classifier_bias)
-    )
+    yield from _under("classifier.", _output_linear(model, model.hidden, settings.outputs, bias=model.classifier_bias))
 
 
 def norm(model: Model, width: int | None = None) -> Iterator[ParameterSpec]:
@@ -364,16 +378,16 @@ def _norms(before: str, after: str, model: Model) -> Iterator[ParameterSpec]:
         yield from _under(after, norm(model))
 
 
-def column(inputs: int, outputs: int, init: Normal, bias: bool) -> Iterator[ParameterSpec]:
+def column(inputs: int, outputs: int, init: Normal, bias: bool, blocks: RowBlocks) -> Iterator[ParameterSpec]:
     """A column-parallel linear layer of the hidden states: tensor ranks split its outputs."""
-    yield _matrix("weight", (outputs, inputs), ("tensor", None), init, "width")
+    yield replace(_matrix("weight", (outputs, inputs), ("tensor", None), init, "width"), blocks=blocks)
     if bias:
         yield _vector("bias", outputs, axis="tensor")
 
 
 def row(inputs: int, outputs: int, init: Normal, bias: bool, fan_in: FanIn) -> Iterator[ParameterSpec]:
     """A row-parallel linear layer: tensor ranks split its inputs."""
-    yield _matrix("weight", (outputs, inputs), (None, "tensor"), init, fan_in)
+    yield replace(_matrix("weight", (outputs, inputs), (None, "tensor"), init, fan_in), blocks=RowBlocks())
     if bias:
         yield _vector("bias", outputs)
 
@@ -389,9 +403,15 @@ def _replicated_linear(
 ) -> Iterator[ParameterSpec]:  # fmt: skip
     """A linear layer outside the stacks, replicated on every tensor rank."""
     deviation = SCHEMES[model.init.name](model).projection(inputs, outputs)
-    yield _matrix("weight", (outputs, inputs), (None, None), Normal((deviation,)), fan_in)
+    weight = _matrix("weight", (outputs, inputs), (None, None), Normal((deviation,)), fan_in)
+    yield replace(weight, blocks=RowBlocks())
     if bias:
         yield _vector("bias", outputs)
+
+
+def _output_linear(model: Model, inputs: int, outputs: int, bias: bool = True) -> Iterator[ParameterSpec]:
+    """A linear layer outside the stacks whose outputs nothing but the loss reads."""
+    return (replace(spec, blocks=None) for spec in _replicated_linear(model, inputs, outputs, bias))
 
 
 def _table(name: str, rows: int, model: Model) -> ParameterSpec:

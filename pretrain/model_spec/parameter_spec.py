@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Literal
 
+from pretrain.model_spec.blocks import RowBlocks
+
 FanIn = Literal["width", "ffn"] | None
 
 
@@ -44,6 +46,9 @@ class ParameterSpec:
     """what the number of inputs of a linear layer grows with from model to model: the hidden size, or that of the
     feed-forward layer. None: vectors, tables, whose rows are looked up or give a logit each, and layers with inputs of
     a fixed number (`mup.py`)"""
+    blocks: RowBlocks | None = None
+    """matrices in it that Muon updates each by itself; None for what AdamW updates in its place: embeddings, tables of
+    positions, the last layer before an output, and all that is no matrix"""
     depth: int = 0
     """position in the order of layers: 0 for embeddings, n for layer n (encoder layers first), and one more than the
     number of layers for the head"""
@@ -64,6 +69,7 @@ class ParameterSpec:
 
     def __post_init__(self) -> None:
         assert len(self.axes) == len(self.shape), f"{self.name}: an axis, or None, for each dimension"
+        assert self.blocks is None or not self.padding, f"{self.name}: rows of padding belong to no block"
 
     @property
     def decays(self) -> bool:

@@ -34,6 +34,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adafactor with all": {
         "name": "adafactor", "learning_rate": 5e-4, "scale_parameter": False, "beta1": 0.5, "weight_decay": 0.1,
     },
+    "muon": {"name": "muon", "learning_rate": 2e-3, "adamw_learning_rate": 3e-3},
+    "muon with all": {
+        "name": "muon", "learning_rate": 1e-2, "adamw_learning_rate": 1e-3, "adjust_lr_fn": "original", "ns_steps": 4,
+        "ns_final_steps": 2, "nesterov": False, "per_head": True, "momentum": 0.9,
+    },
 }  # fmt: skip
 DEEPSPEED = {"zero_engine": "deepspeed"}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -63,6 +68,8 @@ SOME: Cells = {
     "lion": ["one rank", "data 2, zero 3, offloaded", "pipeline 2 x data 2, zero 1"],
     "adafactor": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
     "adafactor with all": ["one rank", "tensor 2 + sequence"],
+    "muon": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
+    "muon with all": ["one rank", "tensor 2 + sequence"],
 }
 
 
@@ -192,6 +199,47 @@ def _lion(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t:
     return decayed - settings.learning_rate * direction.sign()
 
 
+def _muon(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    """Jordan 2024 on the matrices that the paper has, cut out of ours; Loshchilov and Hutter 2017 for all else."""
+    decayed = w * (1 - settings.learning_rate * settings.weight_decay) if w.dim() == 2 else w
+    if w.dim() == 1 or "embedding" in name:
+        rate = settings.adamw_learning_rate
+        decayed = w * (1 - rate * settings.weight_decay) if w.dim() == 2 else w
+        state["exp_avg"] = 0.9 * state.get("exp_avg", 0) + 0.1 * g
+        state["exp_avg_sq"] = 0.95 * state.get("exp_avg_sq", 0) + 0.05 * g**2
+        m, v = state["exp_avg"] / (1 - 0.9**t), state["exp_avg_sq"] / (1 - 0.95**t)
+        return decayed - rate * m / (v**0.5 + settings.adamw_eps)
+    state["momentum"] = settings.momentum * state.get("momentum", 0) + (1 - settings.momentum) * g
+    u = state["momentum"]
+    if settings.nesterov:
+        u = settings.momentum * u + (1 - settings.momentum) * g
+    heads, size = 4, w.shape[0] // 12
+    parts = [u]
+    if "linear_qkv" in name:  # query, key and value of each head in turn
+        by_head = u.view(heads, 3, size, -1)
+        parts = [by_head[h, i] for h in range(heads) for i in range(3)]
+        if not settings.per_head:
+            parts = [by_head[:, i].flatten(0, 1) for i in range(3)]
+    stepped = [_orthogonalized(settings, part) for part in parts]
+    if "linear_qkv" in name and settings.per_head:
+        whole_u = torch.cat(stepped)
+    elif "linear_qkv" in name:
+        whole_u = torch.stack([part.view(heads, size, -1) for part in stepped], dim=1).flatten(0, 2)
+    else:
+        (whole_u,) = stepped
+    return decayed - settings.learning_rate * whole_u
+
+
+def _orthogonalized(settings: Optimizer, u: Tensor) -> Tensor:
+    """Times what its rate is adjusted by."""
+    rows, columns = u.shape
+    x = u / u.norm()
+    for a, b, c in [(3.4445, -4.7750, 2.0315)] * settings.ns_steps + [(2.0, -1.5, 0.5)] * settings.ns_final_steps:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x * (max(1, rows / columns) ** 0.5 if settings.adjust_lr_fn == "original" else 0.2 * max(u.shape) ** 0.5)
+
+
 RULES: dict[str, Callable[[Optimizer, str, Tensor, Tensor, State, int], Tensor]] = {
     "adam": _adam,
     "adamw": _uncorrected,
@@ -199,6 +247,7 @@ RULES: dict[str, Callable[[Optimizer, str, Tensor, Tensor, State, int], Tensor]]
     "adagrad": _adagrad,
     "lion": _lion,
     "adafactor": _adafactor,
+    "muon": _muon,
 }
 
 

@@ -8,6 +8,7 @@ such sums and stays with torch's fused kernel (`adam.py`).
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,15 @@ class Owned:
     """the weights"""
     moments: dict[str, Tensor]
     """what the optimizer keeps of each weight, by its name in checkpoints"""
+
+
+class OwnedRange(NamedTuple):
+    """A range of a parameter that some data or context rank updates."""
+
+    parameter: nn.Parameter
+    start: int
+    """in the parameter's local values, flattened"""
+    count: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +66,10 @@ class Rule(ABC):
         self.updates = 0
         """updates made so far"""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
+
+    def set_ranges(self, ranges: Sequence[Sequence[OwnedRange]]) -> None:  # noqa: B027  # most rules need none
+        """Notes what each data or context rank of the stage owns, by its rank; a single entry is what all of them own.
+        Tensor ranks own the same ranges, of their parts of the parameters. Called once, before the first update."""
 
     def moments(self, parameter: Parameter, main: Tensor) -> dict[str, Tensor]:
         """Moments of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first

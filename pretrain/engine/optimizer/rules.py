@@ -13,11 +13,14 @@ from pretrain.engine.optimizer.adagrad import Adagrad
 from pretrain.engine.optimizer.base import Rule
 from pretrain.engine.optimizer.lamb import Lamb
 from pretrain.engine.optimizer.lion import Lion
+from pretrain.engine.optimizer.muon import Muon
 from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.models.placement import Parameter
 
 RULES: Registry[type[Rule]] = Registry(
-    "pretrain.update_rules", {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad, "lion": Lion}, Rule
+    "pretrain.update_rules",
+    {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad, "lion": Lion, "muon": Muon},
+    Rule,
 )
 
 

@@ -26,7 +26,22 @@ class ReplicaGroups:
         self.parameters: dict[nn.Parameter, Parameter] = {parameter.value: parameter for parameter in parameters}
         self.device = torch.device("cpu") if offloads else device
         self._device, self._groups = device, groups
+        self.replicated = replicated
         self._others = groups.tensor_group if replicated else groups.stage_group
+
+    @property
+    def stage_group(self) -> dist.ProcessGroup:
+        """All ranks that hold parts or copies of these parameters: tensor ranks are neighbours in it."""
+        return self._groups.stage_group
+
+    @property
+    def tensor_world(self) -> int:
+        return self._groups.tensor_world
+
+    @property
+    def compute_device(self) -> torch.device:
+        """Where the model computes, which is also where ranks exchange tensors."""
+        return self._device
 
     def counted(self, parameter: Parameter, start: int, flat: Tensor) -> Tensor:
         """What this rank is to add to sums over the whole parameter: of its range `flat`, which begins at `start`, what

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
-from pretrain.engine.optimizer.base import Owned, Rule
+from pretrain.engine.optimizer.base import Owned, OwnedRange, Rule
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
 
@@ -103,6 +104,7 @@ class OptimizerState(ABC):
     _settings: Optimizer
     _rule: Rule | None
     """None: torch's Adam makes the step"""
+    replicated: bool
     _updates = 0
     """updates that led to the weights"""
 
@@ -121,6 +123,12 @@ class OptimizerState(ABC):
                 state["step"].fill_(adam.counted(self._settings, max(0, updates - spec.frozen_updates)))
         self._publish()
 
+    def _set_ranges(self, groups: Groups) -> None:
+        """Tells a rule what each rank owns."""
+        ranks = 1 if self.replicated else dist.get_world_size(groups.replica_group)
+        if self._rule is not None:
+            self._rule.set_ranges([list(self._ranges_of(rank)) for rank in range(ranks)])
+
     def _count_update(self) -> None:
         """Counts an update. torch's Adam has counted it for every parameter, and corrects its bias by that."""
         if self._rule is None:
@@ -136,6 +144,10 @@ class OptimizerState(ABC):
     @abstractmethod
     def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
         """Adam's states, each with one of the parameters that it is of."""
+
+    @abstractmethod
+    def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
+        """The ranges that a data or context rank of this stage updates, of parameters as each tensor rank has them."""
 
     @abstractmethod
     def _publish(self) -> None:

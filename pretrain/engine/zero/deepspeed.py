@@ -23,7 +23,7 @@ from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
-from pretrain.engine.optimizer.base import Owned
+from pretrain.engine.optimizer.base import Owned, OwnedRange
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.engine.zero.frozen import FrozenParameters
@@ -165,6 +165,10 @@ class DeepSpeedSharding(OptimizerState):
                 flat.parameter.value, flat.start, self._range(flat, self._mains[flat.group]), self._moments(flat)
             )
 
+    def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
+        for flat in self._find_flats(replica_rank):
+            yield OwnedRange(flat.parameter.value, flat.start, flat.count)
+
     def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
         for index, spec in {flat.group: flat.parameter.spec for flat in self.flats}.items():
             yield spec, self.optimizer.optimizer.state[self._mains[index]]
@@ -200,6 +204,10 @@ class DeepSpeedSharding(OptimizerState):
     @abstractmethod
     def _mains(self) -> Sequence[Tensor]:
         """The fp32 weights that this rank updates: one flat tensor for each group."""
+
+    @abstractmethod
+    def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
+        """Where the ranges of a data or context rank lie in its flat tensors."""
 
     @abstractmethod
     def _device_gradient(self, flat: Flat) -> Tensor:

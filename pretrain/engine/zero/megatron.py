@@ -26,7 +26,7 @@ from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
-from pretrain.engine.optimizer.base import Owned
+from pretrain.engine.optimizer.base import Owned, OwnedRange
 from pretrain.engine.optimizer.rules import find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.engine.zero.frozen import FrozenParameters
@@ -98,6 +98,7 @@ class MegatronSharding(OptimizerState):
         inner = self.optimizer.optimizer  # which never makes a step if there is a rule; None where nothing is trained
         for main in (main for group in self.optimizer.param_groups for main in group["params"] if self._rule is None):
             inner.state[main] = adam.adam_state(settings, main)
+        self._set_ranges(groups)
 
     def begin(self, keeps_gradients: bool) -> None:
         for chunk in self._all_chunks:
@@ -149,6 +150,21 @@ class MegatronSharding(OptimizerState):
     def owned(self) -> Iterator[Owned]:
         for parameter, main, start in self._mains():
             yield Owned(parameter, start, main.detach(), self._moments(parameter, main))
+
+    def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
+        optimizer = self.optimizer
+        if not isinstance(optimizer, DistributedOptimizer):
+            yield from (OwnedRange(value, 0, main.numel()) for value, main, _ in self._mains())
+            return
+        ranks = dist.get_world_size(self._groups.replica_group)
+        for buffer in optimizer.buffers:  # of each bucket, megatron-core gives every rank an equal share
+            for value, (start, end, index) in buffer.param_index_map.items():
+                bucket = buffer.buckets[index]
+                size = bucket.grad_data.numel() // ranks
+                first = bucket.offset + replica_rank * size
+                low, high = max(first, start), min(first + size, end)
+                if low < high:
+                    yield OwnedRange(value, low - start, high - low)
 
     def gradients(self) -> Iterator[ParameterRange]:
         for parameter, main, start in self._mains():

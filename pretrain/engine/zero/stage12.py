@@ -55,7 +55,8 @@ class Stage12(DeepSpeedSharding):
             compute_grad_norm=self._offloads,  # required with offloading
         )
         self._make_moments()
-        self.flats = list(self._find_flats())
+        self.flats = list(self._find_flats(groups.replica_rank))
+        self._set_ranges(groups)
         # Its hooks keep parameters and optimizer alive together, where Python's garbage collection does not see it.
         weakref.finalize(self, self.optimizer.destroy).atexit = False
 
@@ -71,10 +72,10 @@ class Stage12(DeepSpeedSharding):
         if self._offloads:
             optimizer.reset_cpu_buffers()
 
-    def _find_flats(self) -> Iterator[Flat]:
+    def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
         for index, group in enumerate(self.optimizer.bit16_groups):
             size = self.optimizer.partition_size[index]
-            first = self.groups.replica_rank * size
+            first = replica_rank * size
             for value, offset in zip(group, self.optimizer.round_robin_bit16_offsets[index], strict=True):
                 low, high = max(first, offset), min(first + size, offset + value.numel())
                 if low < high:

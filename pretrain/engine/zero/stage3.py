@@ -73,7 +73,8 @@ class Stage3(DeepSpeedSharding):
             # collective of all ranks that they have the same order, while stages run different modules.
             self.optimizer.parameter_offload.fwd_pre_hook.remove()
         self._make_moments()
-        self.flats = list(self._find_flats())
+        self.flats = list(self._find_flats(groups.replica_rank))
+        self._set_ranges(groups)
         weakref.finalize(self, _release, self.optimizer, root).atexit = False
         self._indices = {value: index for group in self.optimizer.fp16_groups for index, value in enumerate(group)}
 
@@ -100,12 +101,12 @@ class Stage3(DeepSpeedSharding):
     def discard(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _find_flats(self) -> Iterator[Flat]:
+    def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
         for index, group in enumerate(self.optimizer.fp16_groups):
             position = 0
             for value in group:
                 size = value.partition_numel()
-                start = self.groups.replica_rank * size
+                start = replica_rank * size
                 count = min(size, value.ds_numel - start)  # the last ranks' ranges may be partly or only padding
                 if count > 0:
                     yield Flat(self._parameter_of[value], index, start, position, count)

@@ -41,7 +41,7 @@ def test_a_key_has_its_type_bounds_default_and_meaning() -> None:
 
 
 def test_a_choice_has_its_names_and_the_settings_of_each() -> None:
-    assert of("optimizer.name").choices == ("adamw", "adam", "lamb", "adafactor", "adagrad", "lion")
+    assert of("optimizer.name").choices == ("adamw", "adam", "lamb", "adafactor", "adagrad", "lion", "muon")
     assert (of("optimizer.name").default, of("optimizer.name").required) == ("adamw", False)
     assert of("optimizer.learning_rate").only == ()
     assert of("optimizer.scale_parameter").only == ("adafactor",)

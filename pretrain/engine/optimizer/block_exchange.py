@@ -1,0 +1,230 @@
+"""Blocks of parameters, made complete on one rank each, updated there, and handed back.
+
+A rank owns ranges of parameters, cut anywhere by tensor parallelism and ZeRO. A rule that needs complete matrices
+(Muon) gets them here: each block of a stage has one owner among the stage's ranks; ranges travel to it, it computes on
+the very matrix that one rank would compute on, and ranges of the result travel back. So what is computed does not
+depend on the layout. Owners are chosen by the work of their blocks, the same on every rank.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pretrain.engine.boxes import Box, boxes
+from pretrain.engine.optimizer.base import OwnedRange
+from pretrain.engine.optimizer.totals import ReplicaGroups
+from pretrain.models.placement import Parameter
+
+_ROUND_VALUES = 1 << 24
+"""values of the blocks that a rank computes between two exchanges, unless a single block has more: bounds memory"""
+
+Rows = slice | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A matrix in a parameter."""
+
+    parameter: Parameter
+    name: str
+    rows: np.ndarray = field(repr=False)
+    """of the parameter as a matrix, ascending"""
+    work: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), self.parameter.spec.shape[-1]
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The common part of a block and of a range: some rows of a box of the range, and consecutive ones of the block."""
+
+    box: Box
+    box_rows: Rows
+    block_rows: slice
+    columns: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.block_rows.stop - self.block_rows.start, self.columns.stop - self.columns.start
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def read(self, flat: Tensor) -> Tensor:
+        """The values of the range `flat`: a view or a copy."""
+        return self.box.of(flat)[self.box_rows]
+
+    def subtract(self, flat: Tensor, values: Tensor) -> None:
+        """Subtracts `values` from those of the range `flat`, in place."""
+        self.box.of(flat)[self.box_rows] -= values
+
+
+class BlockExchange:
+    """The exchanges of a stage. `blocks` and `ranges` (`Rule.set_ranges`) are alike on all its ranks."""
+
+    def __init__(
+        self, blocks: Sequence[Block], ranges: Sequence[Sequence[OwnedRange]], replica_groups: ReplicaGroups
+    ) -> None:
+        self._group, self._device = replica_groups.stage_group, replica_groups.compute_device
+        self._owned_on = replica_groups.device
+        self._world, self._rank = dist.get_world_size(self._group), dist.get_rank(self._group)
+        self._tensor, self._replicated = replica_groups.tensor_world, replica_groups.replicated
+        self._ranges = [{r.parameter: r for r in of_rank} for of_rank in ranges]
+        self.owners = _owners(blocks, self._world)
+        self._rounds = list(_rounds(self.owners))
+        mine = [block for of_ranks in self._rounds for block in of_ranks[self._rank]]
+        self._own = {block: list(self._segments(block, self._rank)) for block in blocks}
+        self._others = {
+            block: [
+                self._own[block] if rank == self._rank else list(self._segments(block, rank))
+                for rank in range(self._world)
+            ]
+            for block in mine
+        }
+
+    def run(
+        self, read: Callable[[Parameter, Segment], Tensor], compute: Callable[[Block, Tensor], Tensor],
+        write: Callable[[Parameter, Segment, Tensor], None], is_live: Callable[[Parameter], bool],
+    ) -> None:  # fmt: skip
+        """`compute` of all blocks of live parameters, between `read` and `write` of this rank's ranges. Collective."""
+        for of_ranks in self._rounds:
+            live = [[block for block in blocks if is_live(block.parameter)] for blocks in of_ranks]
+            if any(live):
+                self._run_round(live, read, compute, write)
+
+    def _run_round(
+        self, of_ranks: Sequence[Sequence[Block]], read: Callable[[Parameter, Segment], Tensor],
+        compute: Callable[[Block, Tensor], Tensor], write: Callable[[Parameter, Segment, Tensor], None],
+    ) -> None:  # fmt: skip
+        mine = of_ranks[self._rank]
+        gives = [[(b, s) for b in blocks for s in self._given(b, owner)] for owner, blocks in enumerate(of_ranks)]
+        takes = [[(b, s) for b in mine for s in self._taken(b, rank)] for rank in range(self._world)]
+        sent = [read(block.parameter, segment) for pairs in gives for block, segment in pairs]
+        received = iter(self._exchange(sent, gives, takes))
+        matrices = {block: torch.empty(block.shape, device=self._device) for block in mine}
+        for block, segment in (pair for pairs in takes for pair in pairs):
+            matrices[block][segment.block_rows, segment.columns] = next(received)
+        del received
+        results = {block: compute(block, matrices.pop(block)) for block in mine}
+        returns = [[(b, s) for b in mine for s in self._others[b][rank]] for rank in range(self._world)]
+        awaited = [[(b, s) for b in blocks for s in self._own[b]] for blocks in of_ranks]
+        sent = [results[b][s.block_rows, s.columns] for pairs in returns for b, s in pairs]
+        for (block, segment), values in zip(
+            (pair for pairs in awaited for pair in pairs), self._exchange(sent, returns, awaited), strict=True
+        ):
+            write(block.parameter, segment, values)
+
+    def _exchange(
+        self, values: Sequence[Tensor], sends: Sequence[Sequence[tuple[Block, Segment]]],
+        receives: Sequence[Sequence[tuple[Block, Segment]]],
+    ) -> Sequence[Tensor]:  # fmt: skip
+        """Sends `values`, those of the segments that are for each rank, and returns those of the segments received."""
+        empty = torch.empty(0, device=self._device)
+        sent = torch.cat([empty, *(value.reshape(-1).to(self._device) for value in values)])
+        received = sent
+        if self._world > 1:
+            sizes = [[sum(segment.size for _, segment in pairs) for pairs in side] for side in (receives, sends)]
+            received = torch.empty(sum(sizes[0]), device=self._device)
+            dist.all_to_all_single(received, sent, *sizes, group=self._group)
+        segments = [segment for pairs in receives for _, segment in pairs]
+        parts = received.split([segment.size for segment in segments])
+        return [part.view(segment.shape) for part, segment in zip(parts, segments, strict=True)]
+
+    def _given(self, block: Block, owner: int) -> Sequence[Segment]:
+        """What this rank gives to the owner of a block."""
+        return self._own[block] if self._gives(block, self._rank, owner) else ()
+
+    def _taken(self, block: Block, rank: int) -> Sequence[Segment]:
+        """What the owner, this rank, takes from another."""
+        return self._others[block][rank] if self._gives(block, rank, self._rank) else ()
+
+    def _gives(self, block: Block, rank: int, owner: int) -> bool:
+        """Whether `rank` gives its ranges to `owner`: of ranks that have the same ones, the one closest to it does."""
+        (replica, tensor), (owner_replica, owner_tensor) = divmod(rank, self._tensor), divmod(owner, self._tensor)
+        same_replica = not self._replicated or replica == owner_replica
+        return same_replica and ("tensor" in block.parameter.spec.axes or tensor == owner_tensor)
+
+    def _segments(self, block: Block, rank: int) -> Iterator[Segment]:
+        """The segments of a block that a rank of the group owns."""
+        replica, tensor = divmod(rank, self._tensor)
+        parameter = block.parameter
+        owned = self._ranges[0 if self._replicated else replica].get(parameter.value)
+        if owned is None:
+            return
+        *_, last = shape = parameter.local_shape
+        *_, first_column = offset = _offset(parameter, tensor)
+        assert shape[1:-1] == parameter.spec.shape[1:-1], f"{parameter.name}: rows of matrices are split"
+        rows = prod(shape[:-1])
+        first_row = offset[0] * prod(shape[1:-1])
+        for box in boxes(owned.start, owned.count, (rows, last), (first_row, first_column)):
+            (row, column), (height, width) = box.offset, box.shape
+            low, high = np.searchsorted(block.rows, (row, row + height)).tolist()
+            if low < high:
+                yield Segment(
+                    box,
+                    _as_slice(block.rows[low:high] - row, self._owned_on if rank == self._rank else None),
+                    slice(low, high),
+                    slice(column, column + width),
+                )
+
+
+def find_blocks(parameters: Sequence[Parameter], per_head: bool, work: Callable[[int, int], float]) -> list[Block]:
+    """The blocks that are declared of `parameters`. `work`: of a matrix of rows and columns."""
+    return [
+        Block(parameter, name, rows, work(len(rows), parameter.spec.shape[-1]))
+        for parameter in parameters
+        if parameter.spec.blocks is not None
+        for name, rows in parameter.spec.blocks.rows_of(prod(parameter.spec.shape[:-1]), per_head).items()
+    ]
+
+
+def _owners(blocks: Sequence[Block], ranks: int) -> list[list[Block]]:
+    """The blocks of each rank: the largest first, each to the rank with the least work so far."""
+    owned: list[list[Block]] = [[] for _ in range(ranks)]
+    work = np.zeros(ranks)
+    for block in sorted(blocks, key=lambda block: (-block.work, block.parameter.name, block.name)):
+        rank = int(work.argmin())
+        owned[rank].append(block)
+        work[rank] += block.work
+    return owned
+
+
+def _rounds(owned: Sequence[Sequence[Block]]) -> Iterator[list[list[Block]]]:
+    """The blocks of each rank in each round."""
+    left = [list(blocks) for blocks in owned]
+    while any(left):
+        of_ranks = []
+        for blocks in left:
+            count, size = 0, 0
+            while count < len(blocks) and (not count or size + blocks[count].size <= _ROUND_VALUES):
+                size += blocks[count].size
+                count += 1
+            of_ranks.append(blocks[:count])
+            del blocks[:count]
+        yield of_ranks
+
+
+def _offset(parameter: Parameter, tensor: int) -> tuple[int, ...]:
+    """Where the part of a tensor rank begins in the whole parameter."""
+    sizes = zip(parameter.spec.axes, parameter.local_shape, strict=True)
+    return tuple(tensor * size if axis == "tensor" else 0 for axis, size in sizes)
+
+
+def _as_slice(rows: np.ndarray, device: torch.device | None) -> Rows:
+    """Indices as a slice, if they have equal distances. `device`: None if only their number matters."""
+    step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
+    if device is None or (np.diff(rows) == step).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1, step)
+    return torch.from_numpy(rows).to(device)

@@ -1,0 +1,96 @@
+"""Orthogonalization: torch's in bf16, exact in fp32, and what it does to singular values."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pretrain.config.optimizer import MuonOptimizer
+from pretrain.engine.optimizer.muon import adjusted_rate, newton_schulz_steps
+from pretrain.engine.optimizer.newton_schulz import Coefficients, flops, frobenius_norm, orthogonalize
+
+TORCH = newton_schulz_steps(MuonOptimizer(learning_rate=1.0))
+V4 = newton_schulz_steps(MuonOptimizer(learning_rate=1.0, ns_steps=8, ns_final_steps=2))
+SHAPES = [(64, 64), (128, 48), (48, 128), (1, 32)]
+EPS = 1e-7
+
+
+def _normal(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows + columns))
+
+
+def _spread(rows: int, columns: int) -> Tensor:
+    """Singular values from 1 down to 1e-6."""
+    u, s, v = torch.linalg.svd(_normal(rows, columns).double(), full_matrices=False)
+    return ((u * torch.logspace(0, -6, len(s), dtype=torch.float64)) @ v).float()
+
+
+def _in_fp64(matrix: Tensor, steps: list[Coefficients]) -> Tensor:
+    x = matrix.double() / matrix.double().norm()
+    for a, b, c in steps:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+def test_steps_in_bf16_are_those_of_torch(shape: tuple[int, int], adjust: str) -> None:
+    """Two steps of torch.optim.Muon, with a momentum between them."""
+    settings = MuonOptimizer(learning_rate=0.02, weight_decay=0.1, adjust_lr_fn=adjust)  # type: ignore[arg-type]
+    weight = nn.Parameter(_normal(*shape))
+    ours, momentum = weight.detach().clone(), torch.zeros(shape)
+    theirs = torch.optim.Muon([weight], lr=0.02, weight_decay=0.1, adjust_lr_fn=adjust)
+    for step in range(2):
+        weight.grad = _normal(*shape) + step
+        theirs.step()
+        momentum.lerp_(weight.grad, 1 - settings.momentum)
+        x = orthogonalize(weight.grad.lerp(momentum, settings.momentum), TORCH, EPS, torch.bfloat16)
+        ours.mul_(1 - 0.02 * 0.1).sub_(x * adjusted_rate(settings, *shape) * 0.02)
+        assert torch.equal(momentum, theirs.state[weight]["momentum_buffer"])
+        torch.testing.assert_close(ours, weight.detach(), rtol=0, atol=1e-6 * float(ours.abs().max()))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_matrix_in_bf16_is_torch_s_to_the_bit(shape: tuple[int, int]) -> None:
+    expected = torch.optim._muon._zeropower_via_newtonschulz(_normal(*shape), TORCH[0], len(TORCH), EPS)
+    assert torch.equal(orthogonalize(_normal(*shape), TORCH, EPS, torch.bfloat16), expected.float())
+
+
+@pytest.mark.parametrize("shape", SHAPES[:3])
+@pytest.mark.parametrize(
+    ("make", "steps", "bound"), [(_normal, TORCH, 1e-5), (_spread, TORCH, 5e-5), (_normal, V4, 1e-5)]
+)
+def test_fp32_is_exact_up_to_rounding(
+    shape: tuple[int, int], make: Callable[..., Tensor], steps: list[Coefficients], bound: float
+) -> None:
+    matrix = make(*shape)
+    expected = _in_fp64(matrix, steps)
+    found = orthogonalize(matrix, steps, EPS, torch.float32).double()
+    assert float((found - expected).norm() / expected.norm()) <= bound
+
+
+def test_singular_values_end_close_to_one() -> None:
+    for shape in SHAPES[1:]:
+        values = torch.linalg.svdvals(orthogonalize(_normal(*shape), TORCH, EPS, torch.float32))
+        assert float(values.min()) >= 0.68
+        assert float(values.max()) <= 1.135
+    values = torch.linalg.svdvals(orthogonalize(_normal(64, 64), V4, EPS, torch.float32))
+    assert float(values[:-2].min()) >= 0.99  # all but the two that began near zero
+    assert float(values.max()) <= 1.001
+
+
+def test_zeros_stay_zeros() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        assert not orthogonalize(torch.zeros(8, 16), TORCH, EPS, dtype).any()
+
+
+def test_norm_is_that_of_fp64() -> None:
+    matrix = _normal(300, 701)
+    assert float(frobenius_norm(matrix)) == pytest.approx(float(matrix.double().norm()), rel=2e-7)
+
+
+def test_work_is_that_of_the_products() -> None:
+    assert flops(2048, 2048, 5) == flops(2048, 2048, 1) * 5 == 5 * 6 * 2048.0**3
+    assert flops(128, 48, 1) == flops(48, 128, 1) == 4 * 48 * 48 * 128 + 2 * 48**3
