@@ -1,6 +1,7 @@
 """`optimizer`: the update rule. Packages add others: settings in `pretrain.optimizers`, the rule in
 `pretrain.update_rules`."""
 
+from math import prod, sqrt
 from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, model_validator
@@ -165,6 +166,22 @@ class MuonOptimizer(OptimizerSettings):
     adamw_beta1: float = Field(0.9, ge=0, lt=1, description="decay of AdamW's first moment")
     adamw_beta2: float = Field(0.95, ge=0, lt=1, description="decay of AdamW's second moment")
     adamw_eps: float = Field(1e-8, ge=1e-30, le=1, description="epsilon of AdamW")
+
+    @property
+    def steps(self) -> list[tuple[float, float, float]]:
+        """Coefficients of each Newton-Schulz step."""
+        return [self.ns_coefficients] * self.ns_steps + [self.ns_final_coefficients] * self.ns_final_steps
+
+    @property
+    def amplification(self) -> float:
+        """The most that the steps multiply a small difference of a matrix of norm 1 by: their slopes at zero."""
+        return prod(abs(a) for a, _, _ in self.steps)
+
+    def rate_factor(self, rows: int, columns: int) -> float:
+        """Factor of the learning rate of a matrix."""
+        if self.adjust_lr_fn == "original":
+            return sqrt(max(1, rows / columns))
+        return self.update_rms * sqrt(max(rows, columns))
 
     @property
     def adamw_rate_factor(self) -> float:

@@ -32,3 +32,9 @@ class RowBlocks:
             name: np.flatnonzero(np.isin(turn, [n for n, other in enumerate(self.names) if other == name]))
             for name in dict.fromkeys(self.names)
         }
+
+
+def newton_schulz_flops(rows: int, columns: int, steps: int) -> float:
+    """FLOPs of orthogonalizing a matrix: of the products of its steps."""
+    small, large = sorted((rows, columns))
+    return steps * (4.0 * small * small * large + 2.0 * small**3)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.config.load import validate
+from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve, with_teacher
 from pretrain.errors import ConfigError
@@ -35,6 +36,11 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
     """Jobs in order: one rank with another micro-batch size, then the layouts; all in fp32 and then in the config's own
     precision if that differs. The config is shrunk to as many layers as each layout needs, and one rank runs for each
     number of layers; with `full` it keeps its sizes. Raises ConfigError for a layout that the config can't run on."""
+    if isinstance(config.optimizer, MuonOptimizer) and config.optimizer.ns_precision != "fp32":
+        raise ConfigError(
+            f"optimizer.ns_precision={config.optimizer.ns_precision} rounds updates to 1e-2, which hides faults of "
+            "layouts: verify the run with optimizer.ns_precision=fp32"
+        )
     chosen = list(dict.fromkeys(layouts))
     small = config if full else shrink(config, chosen)
     sized = [(layout, small if full else with_layers(small, layout)) for layout in chosen]

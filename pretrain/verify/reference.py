@@ -13,6 +13,7 @@ from pretrain.models.megatron_config import DTYPES
 from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
 from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
 from pretrain.verify.observation import Observation, RankMetrics, RankSamples, RankScores, TensorShard
+from pretrain.verify.orthogonalized import Amplification
 from pretrain.verify.samples import Flips, Replay, count_flips
 from pretrain.verify.vanishing import vanishing_gradients
 
@@ -32,6 +33,7 @@ class Reference:
     def __init__(self, config: RunConfig, observations: Iterable[Observation]) -> None:
         self._optimizer, self._vanishing = config.optimizer, vanishing_gradients(config)
         self._loss_weight = _loss_weight(config)
+        self._amplification = Amplification(config)
         self.steps = list(observations)
         self.replay = Replay.of(self.steps)
         self.weights = [{shard.name: shard.value for shard in seen.weights} for seen in self.steps]
@@ -45,6 +47,7 @@ class Reference:
         verdict = Verdict(dict.fromkeys(QUANTITIES, 0.0), [])
         before: Before = {}
         self._clear = {}
+        self._amplification.restart()
         for seen in observations:
             departures = []
             everything = self._measure(seen, before, bounds, DTYPES[precision])
@@ -76,6 +79,7 @@ class Reference:
             return {"initial weights": different, "replicas": self._replicas(seen, dtype)}
         expected = self.steps[seen.step]
         (reference,) = expected.metrics
+        self._amplification.add(self.gradients[seen.step], seen.gradients)
         found: dict[str, list[Sighting]] = {
             "samples": _samples(seen, expected),
             "token count": [(float(abs(m.token_count - reference.token_count)), None, m.rank) for m in seen.metrics],
@@ -90,7 +94,7 @@ class Reference:
             "scores": _scores(seen.scores, expected.scores),
             "flips": [(flips.share, None, None) for flips in self._flips(seen)],
         }
-        return found | self._updates(seen, before, bounds)
+        return found | self._updates(seen, before, bounds, dtype)
 
     def _replicas(self, seen: Observation, dtype: torch.dtype) -> list[Sighting]:
         """Elements of the weights in use that are not the optimizer's weights, rounded: a rank that missed an update,
@@ -122,7 +126,9 @@ class Reference:
             return _rms(shard.value) / max(map(_rms, self.gradients[step].values()))
         return _relative(shard.value - wanted, wanted, _rms(whole))
 
-    def _updates(self, seen: Observation, before: Before, bounds: dict[str, float]) -> dict[str, list[Sighting]]:
+    def _updates(
+        self, seen: Observation, before: Before, bounds: dict[str, float], dtype: torch.dtype
+    ) -> dict[str, list[Sighting]]:
         """Updates and the decay in them, per parameter and over all parameters of a rank: decay that rounding hides in
         one shows in many."""
         updates: list[Sighting] = []
@@ -139,8 +145,12 @@ class Reference:
                 updates.append((0.0 if np.isfinite(difference).all() else np.nan, name, rank))
                 continue
             whole_clear = self._clear_elements(seen.step, name, bounds["gradient"])
-            updates.append((self._update(shard, old, new, difference, whole_clear), name, rank))
-            rate = decay_rate(self._optimizer, self.steps[seen.step].learning_rate, new - old)
+            learning_rate = self.steps[seen.step].learning_rate
+            by = self._update(shard, old, new, difference, whole_clear)
+            if name in self._amplification and self._is_explained(shard, difference, learning_rate, dtype):
+                by = 0.0
+            updates.append((by, name, rank))
+            rate = decay_rate(self._optimizer, learning_rate * self._amplification.rate_factor(name), new - old)
             if rate * _rms(old) < _LEAST_DECAY * _rms(new - old):
                 continue
             clear = shard.of(whole_clear)
@@ -149,10 +159,21 @@ class Reference:
             sums[rank] = sums.get(rank, DecaySums()) + decay
         return {"update": updates, "decay": lost + [(decay.lost, None, rank) for rank, decay in sums.items()]}
 
+    def _is_explained(
+        self, shard: TensorShard, difference: np.ndarray, learning_rate: float, dtype: torch.dtype
+    ) -> bool:
+        """Whether the difference of an update is no more than Muon's steps make of that of the gradients. Only in fp32,
+        where gradients are close enough for that to say something."""
+        explained = self._amplification.explained(shard.name, learning_rate)
+        off = np.abs(difference) - 2 * _FP32_RESOLUTION * np.abs(shard.value)
+        return dtype == torch.float32 and float(np.linalg.norm(np.maximum(off, 0))) <= explained
+
     def _clear_elements(self, step: int, name: str, bound: float) -> np.ndarray:
         """Mask of the elements whose gradients so far are all clear of zero. From a gradient within rounding of zero
         Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay. Of `lion`
         the sums of momentum and gradient count, whose signs its steps have."""
+        if name in self._amplification:
+            return np.ones(self.gradients[step][name].shape, bool)
         if (step, name) not in self._clear:
             earlier = self._clear_elements(step - 1, name, bound) if step > 1 else True
             gradient, old = self.gradients[step][name], self.weights[step - 1][name]

@@ -20,7 +20,8 @@ from torch import Tensor
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.engine.optimizer.base import OwnedRange, Rule, UpdateRange
 from pretrain.engine.optimizer.block_exchange import Block, BlockExchange, Segment, find_blocks
-from pretrain.engine.optimizer.newton_schulz import Coefficients, flops, orthogonalize
+from pretrain.engine.optimizer.newton_schulz import orthogonalize
+from pretrain.model_spec.blocks import newton_schulz_flops
 from pretrain.models.placement import Parameter
 
 MOMENTUM = "momentum"
@@ -36,9 +37,9 @@ class Muon(Rule):
     _exchange: BlockExchange
 
     def set_ranges(self, ranges: Sequence[Sequence[OwnedRange]]) -> None:
-        steps = self.settings.ns_steps + self.settings.ns_final_steps
+        steps = len(self.settings.steps)
         parameters = sorted(self.replica_groups.parameters.values(), key=lambda parameter: parameter.name)
-        blocks = find_blocks(parameters, self.settings.per_head, lambda rows, columns: flops(rows, columns, steps))
+        blocks = find_blocks(parameters, self.settings.per_head, lambda *shape: newton_schulz_flops(*shape, steps))
         self._exchange = BlockExchange(blocks, ranges, self.replica_groups)
 
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
@@ -71,8 +72,8 @@ class Muon(Rule):
     def _orthogonalized(self, block: Block, matrix: Tensor) -> Tensor:
         """The update of a block, at a learning rate of 1."""
         settings = self.settings
-        x = orthogonalize(matrix, newton_schulz_steps(settings), settings.eps, _DTYPES[settings.ns_precision])
-        return x.mul_(adjusted_rate(settings, *block.shape))
+        x = orthogonalize(matrix, settings.steps, settings.eps, _DTYPES[settings.ns_precision])
+        return x.mul_(settings.rate_factor(*block.shape))
 
     def _step_adamw(self, span: UpdateRange, rate: float) -> None:
         beta1, beta2, update = self.settings.adamw_beta1, self.settings.adamw_beta2, span.update
@@ -81,16 +82,3 @@ class Muon(Rule):
         eps = self.settings.adamw_eps * span.parameter.spec.eps_mult
         root = square.sqrt().div_(sqrt(1 - beta2**update)).add_(eps)
         span.main.addcdiv_(mean, root, value=-rate / (1 - beta1**update))
-
-
-def newton_schulz_steps(settings: MuonOptimizer) -> list[Coefficients]:
-    """Coefficients of each step."""
-    first, final = settings.ns_coefficients, settings.ns_final_coefficients
-    return [first] * settings.ns_steps + [final] * settings.ns_final_steps
-
-
-def adjusted_rate(settings: MuonOptimizer, rows: int, columns: int) -> float:
-    """Factor of the learning rate of a matrix."""
-    if settings.adjust_lr_fn == "original":
-        return sqrt(max(1, rows / columns))
-    return settings.update_rms * sqrt(max(rows, columns))

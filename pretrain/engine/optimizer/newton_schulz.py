@@ -43,9 +43,3 @@ def frobenius_norm(matrix: Tensor) -> Tensor:
         for blocks in (flat[:blocked].view(-1, _BLOCK), flat[blocked:].view(1, -1))
     ]
     return torch.cat(norms).square().sum().sqrt().float()
-
-
-def flops(rows: int, columns: int, steps: int) -> float:
-    """FLOPs of orthogonalizing a matrix: of its steps' products."""
-    small, large = sorted((rows, columns))
-    return steps * (4.0 * small * small * large + 2.0 * small**3)

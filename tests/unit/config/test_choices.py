@@ -74,7 +74,7 @@ def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("optimizer.name=lamp", "'lamp': expected one of adamw, adam, lamb, adafactor, adagrad, lion, muon: did you mean"),
+        ("optimizer.name=lamp", "expected one of adamw, adam, lamb, adafactor, adagrad, lion, muon: did you mean"),
         ("model.positions=relativ", "'model.positions.name' = 'relativ': expected one of learned"),
         ("schedule.name=5", "'schedule.name' = '5': expected one of cosine"),
         ("optimizer=adamw", "'optimizer.learning_rate' is required"),

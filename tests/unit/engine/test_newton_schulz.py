@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.config.optimizer import MuonOptimizer
-from pretrain.engine.optimizer.muon import adjusted_rate, newton_schulz_steps
-from pretrain.engine.optimizer.newton_schulz import Coefficients, flops, frobenius_norm, orthogonalize
+from pretrain.engine.optimizer.newton_schulz import Coefficients, frobenius_norm, orthogonalize
+from pretrain.model_spec.blocks import newton_schulz_flops
 
-TORCH = newton_schulz_steps(MuonOptimizer(learning_rate=1.0))
-V4 = newton_schulz_steps(MuonOptimizer(learning_rate=1.0, ns_steps=8, ns_final_steps=2))
+TORCH = MuonOptimizer(learning_rate=1.0, weight_decay=0.0).steps
+V4 = MuonOptimizer(learning_rate=1.0, weight_decay=0.0, ns_steps=8, ns_final_steps=2).steps
 SHAPES = [(64, 64), (128, 48), (48, 128), (1, 32)]
 EPS = 1e-7
 
@@ -47,7 +47,7 @@ def test_steps_in_bf16_are_those_of_torch(shape: tuple[int, int], adjust: str) -
         theirs.step()
         momentum.lerp_(weight.grad, 1 - settings.momentum)
         x = orthogonalize(weight.grad.lerp(momentum, settings.momentum), TORCH, EPS, torch.bfloat16)
-        ours.mul_(1 - 0.02 * 0.1).sub_(x * adjusted_rate(settings, *shape) * 0.02)
+        ours.mul_(1 - 0.02 * 0.1).sub_(x * settings.rate_factor(*shape) * 0.02)
         assert torch.equal(momentum, theirs.state[weight]["momentum_buffer"])
         torch.testing.assert_close(ours, weight.detach(), rtol=0, atol=1e-6 * float(ours.abs().max()))
 
@@ -92,5 +92,5 @@ def test_norm_is_that_of_fp64() -> None:
 
 
 def test_work_is_that_of_the_products() -> None:
-    assert flops(2048, 2048, 5) == flops(2048, 2048, 1) * 5 == 5 * 6 * 2048.0**3
-    assert flops(128, 48, 1) == flops(48, 128, 1) == 4 * 48 * 48 * 128 + 2 * 48**3
+    assert newton_schulz_flops(2048, 2048, 5) == 5 * 6 * 2048.0**3
+    assert newton_schulz_flops(128, 48, 1) == newton_schulz_flops(48, 128, 1) == 4 * 48 * 48 * 128 + 2 * 48**3
