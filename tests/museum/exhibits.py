@@ -1,36 +1,17 @@
 """All exhibits, in the order of the page, and the faults that wait for a part of the engine."""
 
-from tests.museum import context, data, model, pipeline, precision, resuming, tensor, zero
+from tests.museum import context, data, model, muon, pipeline, precision, resuming, tensor, zero
 from tests.museum.exhibit import Exhibit, Waiting
 
 EXHIBITS: list[Exhibit] = [
     exhibit
-    for group in (data, tensor, pipeline, context, zero, precision, resuming, model)
+    for group in (data, tensor, pipeline, context, zero, muon, precision, resuming, model)
     for exhibit in group.EXHIBITS
 ]
 
 _EXPERTS = "no mixture of experts yet"
-_MUON = "no Muon yet"
 
 WAITING = [
-    Waiting(
-        title="Muon splits queries, keys and values by the rows of a rank's shard",
-        threads=("NVIDIA/Megatron-LM#7117", "NVIDIA/Megatron-LM#6326", "NVIDIA/Megatron-LM#4731"),
-        effect="updates 26% off, 95% for keys and values; loss 0.173% higher on 256 GPUs",
-        reason=_MUON,
-    ),
-    Waiting(
-        title="Muon per head counts the heads of the unsharded matrix",
-        threads=("deepspeedai/DeepSpeed#8384",),
-        effect="updates 29% off",
-        reason=_MUON,
-    ),
-    Waiting(
-        title="The loss is abnormal after resuming with distributed Muon",
-        threads=("NVIDIA-NeMo/Megatron-Bridge#4565",),
-        effect="a jump",
-        reason=_MUON,
-    ),
     Waiting(
         title="Gradients of experts are not divided by the number of expert ranks",
         threads=("NVIDIA/Megatron-LM#5956", "NVIDIA/Megatron-LM#1628"),

@@ -18,6 +18,7 @@ GROUPS = {
     "pipeline": "Pipeline stages and micro-batches",
     "context": "Context ranks",
     "zero": "Data ranks and sharded optimizers",
+    "muon": "Muon",
     "precision": "Half precision",
     "resuming": "Resuming",
     "model": "The model itself, on every layout",
