@@ -29,6 +29,11 @@ class OptimizerSettings(Section):
         """Values that the rule keeps for each weight of a matrix, in fp32."""
         return 2
 
+    def moments_of(self, has_blocks: bool) -> int:
+        """Values that the rule keeps for each weight of a parameter. `has_blocks`: it is declared to hold matrices of a
+        layer (`ParameterSpec.blocks`)."""
+        return self.num_moments
+
     @model_validator(mode="after")
     def _trains_something(self) -> "OptimizerSettings":
         """Smaller rates than the least above are below the rounding of every weight in fp32."""
@@ -192,6 +197,10 @@ class MuonOptimizer(OptimizerSettings):
     def num_moments(self) -> int:
         """The momentum."""
         return 1
+
+    def moments_of(self, has_blocks: bool) -> int:
+        """The momentum, or both moments of AdamW."""
+        return 1 if has_blocks else 2
 
     @model_validator(mode="after")
     def _keeps_weights(self) -> "MuonOptimizer":

@@ -1,10 +1,12 @@
 """Bytes of a training state. No torch."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.parameters import num_rank_parameters
+from pretrain.model_spec.parameters import StageParameter, chunk_parameters, num_rank_parameters
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(parameters: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
-    """Bytes for the `parameters` of one tensor and pipeline rank, and the number of `moments` of the optimizer.
+def state_bytes(parameters: float, layout: Layout, precision: str, moments: float = 2) -> StateBytes:
+    """Bytes for the `parameters` of one tensor and pipeline rank, and the number of `moments` of the optimizer for each
+    of them, on average.
 
     Gradients are accumulated in fp32 whatever the precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has
     half precision gradients). Not counted: activations, the buckets of an exchange, the small weights that stage 3
@@ -48,11 +51,21 @@ def build_bytes(layout: Layout, precision: str) -> float:
     return 2 * (4 if precision == "fp32" else 2) + 4 if shares else 0.0
 
 
-def trained_state(parameters: float, trained: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
+def trained_state(parameters: float, trained: float, layout: Layout, precision: str, moments: float = 2) -> StateBytes:
     """`state_bytes` where only `trained` of the `parameters` have gradients and optimizer states. The fp32 values of
     frozen ones beside weights in half precision are in host memory, and not counted."""
     every, updated = (state_bytes(count, layout, precision, moments) for count in (parameters, trained))
     return StateBytes(weights=every.weights, gradients=updated.gradients, optimizer=updated.optimizer)
+
+
+def mean_moments(config: RunConfig, chunks: Iterable[Iterable[StageParameter]], tensor: int) -> float:
+    """Values that the optimizer keeps for each trained parameter of `chunks` on one of `tensor` ranks, on average."""
+    sizes, moments = 0, 0
+    for spec in (held.spec for chunk in chunks for held in chunk if held.spec.trained):
+        size = prod(spec.local_shape({"tensor": tensor}))
+        sizes += size
+        moments += size * config.optimizer.moments_of(spec.blocks is not None)
+    return moments / sizes if sizes else 0.0
 
 
 def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
@@ -63,7 +76,7 @@ def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
             num_rank_parameters(config.model, layout, stage, trained=True),
             layout,
             config.precision,
-            config.optimizer.num_moments,
+            mean_moments(config, chunk_parameters(config.model, layout)[stage :: layout.pipeline], layout.tensor),
         )
         for stage in range(layout.pipeline)
     ]

@@ -21,6 +21,7 @@ _GROUPS = {
     "PIPELINE_MODEL_PARALLEL": "pipeline",
     "CONTEXT_PARALLEL": "context",
     "EMBEDDING": "embedding",
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "stage",
     "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE": "optimizer",
 }
 """megatron-core's descriptions of groups, in the words of `parallel.*`"""
@@ -102,6 +103,8 @@ def read_exchange(
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     group = read_group(ProcessGroup.unbox(named["process_group"]))
     kind = exchange_kind(func)
+    # With sizes for each peer, ranks send and receive as much as these say, each its own.
+    of_sizes = any(named.get(name) for name in ("output_split_sizes", "input_split_sizes"))
     tensors = tree_leaves(args[1] if kind in _EQUAL_INPUTS else args[0])
     reduction = dist.ReduceOp.RedOpType(named["reduce_op"].op()).name.lower() if "reduce_op" in named else ""
     root, peer = named.get("root_rank"), named.get("dst", named.get("src"))
@@ -109,7 +112,9 @@ def read_exchange(
     return Exchange(
         group=group,
         kind=kind,
-        tensors=() if kind == "barrier" else tuple(_described(one) for one in tensors if isinstance(one, Tensor)),
+        tensors=()
+        if kind == "barrier" or of_sizes
+        else tuple(_described(one) for one in tensors if isinstance(one, Tensor)),
         reduction=reduction,
         names=_names(args[:2], names_in),
         root=None if root is None else group.ranks[root],

@@ -22,6 +22,7 @@ from pretrain.plan.estimate.shapes import (
     ModelShapes,
     of_every_product,
 )
+from pretrain.plan.estimate.stages import StateByDepth
 from pretrain.plan.estimate.step_settings import (
     GENERATIONS,
     RECOMPUTE,
@@ -175,7 +176,8 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             activation_bytes=2,
             weight_bytes=states[:, 0],
             gradient_bytes=states[:, 1],
-            optimizer_bytes=states[:, 2],
+            main_bytes=states[:, 2],
+            moment_bytes=0,
             fp8=text("precision") == "fp8",
             exchanged_gradient_bytes=np.where(number("zero") > 1, 2.0, 4.0),
             sums_everywhere=0,
@@ -230,6 +232,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             count,
             generation=[GENERATIONS.index(device.generation) for device in devices],
             peak_flops=of_device("bf16_flops"),
+            block_peak_flops=of_device("bf16_flops"),
             memory_bytes_per_s=of_device("memory_bytes_per_s"),
             processors=of_device("processors"),
             link_bytes_per_s=of_device("link_bytes_per_s"),
@@ -273,6 +276,7 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
         replicated_parameters=np.zeros_like(count),
         sharded_trained=on_stage * matrices[:, None] + tables * table,
         replicated_trained=np.zeros_like(count),
+        **{name: np.zeros_like(count) for name in StateByDepth.NAMES},
         embeds=embeds,
         trains_embedding=embeds,
         head_input=predicts,

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
@@ -20,7 +21,7 @@ from pretrain.plan.estimate.model_shapes import (
     layer_stacks,
     model_shapes,
 )
-from pretrain.plan.estimate.stages import ParametersByDepth, StageGroups
+from pretrain.plan.estimate.stages import ParametersByDepth, StageGroups, StateByDepth
 from pretrain.plan.estimate.step_settings import (
     GENERATIONS,
     RECOMPUTE,
@@ -144,6 +145,7 @@ class WorkloadBuilder:
             replicated_parameters=padded("replicated"),
             sharded_trained=padded("sharded_trained"),
             replicated_trained=padded("replicated_trained"),
+            **{name: padded(name) for name in StateByDepth.NAMES},
             embeds=padded("embeds"),
             trains_embedding=padded("trains_embedding"),
             predicts=padded("predicts"),
@@ -159,12 +161,15 @@ class WorkloadBuilder:
     ) -> StepSettings:
         """Batch, recomputation and precision of each choice, whose layout is `layouts[rows[i]]`."""
         config, parallel = self.config, self.config.parallel
-        states = [state_bytes(1.0, layout, config.precision, config.optimizer.num_moments) for layout in layouts]
+        states = [state_bytes(1.0, layout, config.precision, 0) for layout in layouts]
+        of_moments = [state_bytes(1.0, layout, config.precision, 1).optimizer for layout in layouts]
         weights_offloaded = np.array([parallel.offload_parameters and layout.zero == 3 for layout in layouts])
         optimizer_offloaded = np.array(
             [parallel.offload_optimizer and layout.shards_by_deepspeed for layout in layouts]
         )
-        weights, optimizer = (np.array([getattr(state, name) for state in states]) for name in ("weights", "optimizer"))
+        weights, mains = (np.array([getattr(state, name) for state in states]) for name in ("weights", "optimizer"))
+        kept = np.array([optimizer_offloaded, optimizer_offloaded])
+        mains, moments = np.where(kept, 0.0, [mains, np.array(of_moments) - mains])
         buckets, copies, table_copies = np.array([self._deepspeed_bytes(layout, width) for layout in layouts]).T
         return StepSettings.repeat(
             len(choices),
@@ -175,7 +180,8 @@ class WorkloadBuilder:
             activation_bytes=width,
             weight_bytes=np.where(weights_offloaded, 0.0, weights)[rows],
             gradient_bytes=np.array([state.gradients for state in states])[rows],
-            optimizer_bytes=np.where(optimizer_offloaded, 0.0, optimizer)[rows],
+            main_bytes=mains[rows],
+            moment_bytes=moments[rows],
             fp8=config.precision == "fp8",
             # Gradients are exchanged in fp32, also by DeepSpeed (`engine/zero/deepspeed.py`), whose stages 1 and 2
             # all-reduce complete buckets. In a pipeline, whose order of modules varies, its stage 3 gathers weights
@@ -226,6 +232,11 @@ class WorkloadBuilder:
         chosen = self.config.parallel.overlap
         return chosen if chosen is not None else self.device.generation != "cpu" and layout.pipeline == 1
 
+    def _block_peak(self) -> float:
+        optimizer = self.config.optimizer
+        precision = optimizer.ns_precision if isinstance(optimizer, MuonOptimizer) else "fp32"
+        return self.device.peak(precision) or self.device.peak("fp32") or 1.0
+
     def _device(self, count: int) -> DeviceSpeeds:
         device, precision = self.device, self.config.precision
         in_fp8 = precision == "fp8"
@@ -239,6 +250,7 @@ class WorkloadBuilder:
             count,
             generation=GENERATIONS.index(device.generation),
             peak_flops=peak,
+            block_peak_flops=self._block_peak(),
             memory_bytes_per_s=device.memory_bytes_per_s,
             processors=device.processors,
             link_bytes_per_s=device.link_bytes_per_s,

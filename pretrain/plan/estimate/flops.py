@@ -37,7 +37,7 @@ def _model_flops(work: StepWorkload) -> Array:
     for product in products.decoder_products(work):  # recomputed with their layer
         again = (work.step.recompute == 2)[:, None]
         total += stages.predicts * (1 + of_input + of_weight + again) * _operations(product)[:, None]
-    return total * work.micro_batches[:, None]
+    return total * work.micro_batches[:, None] + stages.block_flops / work.layout.of_stage[:, None]
 
 
 def _layers(work: StepWorkload, stack: LayerStack) -> Array:

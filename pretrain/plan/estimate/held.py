@@ -143,7 +143,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     return _ModelBytes(
         weights=step.weight_bytes[:, None] * parameters,
         gradients=step.gradient_bytes[:, None] * work.trained,
-        optimizer=step.optimizer_bytes[:, None] * work.trained,
+        optimizer=step.main_bytes[:, None] * work.trained + step.moment_bytes[:, None] * work.moments,
         activations=saved + first + _kept_states(work),
         working=working,
         buffers=gathered + messages + step.bucket_bytes[:, None] + copies,

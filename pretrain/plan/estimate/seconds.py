@@ -92,7 +92,8 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
     unhidden = c.replica_exposed * of_slowest(per_step) + np.maximum(
         0.0, (1 - c.replica_exposed) * of_slowest(per_step) - window
     )
-    update = (compute.update(work, c)).max(axis=1)
+    exchanged = traffic.block_bytes(work) / np.minimum(at.replicas, at.tensor)[:, None]
+    update = (compute.update(work, c) + exchanged).max(axis=1)
     return {
         "compute": micro_batches * of_slowest(forward + backward),
         "recompute": micro_batches * of_slowest(recomputed),

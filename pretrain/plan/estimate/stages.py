@@ -1,11 +1,14 @@
 """Parameters, layers and gradients of a model by pipeline stage."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
+from pretrain.config.optimizer import MuonOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.blocks import newton_schulz_flops
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
@@ -34,6 +37,16 @@ class StageGroups:
     """trained ones of `sharded`"""
     replicated_trained: Array
     """trained ones of `replicated`"""
+    sharded_moments: Array
+    """values that the optimizer keeps of `sharded`"""
+    replicated_moments: Array
+    """values that the optimizer keeps of `replicated`"""
+    sharded_blocks: Array
+    """parameters among `sharded_trained` that Muon orthogonalizes; 0 with other optimizers"""
+    replicated_blocks: Array
+    """parameters among `replicated_trained` that Muon orthogonalizes; 0 with other optimizers"""
+    block_flops: Array
+    """operations of Muon's Newton-Schulz steps for all blocks of the stage"""
     embeds: Array
     trains_embedding: Array
     predicts: Array
@@ -44,6 +57,33 @@ class StageGroups:
     """`StageShapes.summed_parameters`"""
 
 
+class StateByDepth:
+    """What the optimizer keeps and computes of a model's parameters, by depth."""
+
+    NAMES = ("sharded_moments", "replicated_moments", "sharded_blocks", "replicated_blocks", "block_flops")
+    """fields of `StageGroups`"""
+
+    def __init__(self, optimizer: Optimizer, depths: int) -> None:
+        self._optimizer = optimizer
+        self.values = {name: np.zeros(depths) for name in self.NAMES}
+
+    def copy(self) -> "StateByDepth":
+        other = StateByDepth(self._optimizer, 0)
+        other.values = {name: values.copy() for name, values in self.values.items()}
+        return other
+
+    def add(self, spec: ParameterSpec, depths: Sequence[int]) -> None:
+        """Adds a trained parameter at each of `depths`."""
+        kind = "sharded" if any(spec.axes) else "replicated"
+        at = list(depths)
+        self.values[f"{kind}_moments"][at] += spec.size * self._optimizer.moments_of(spec.blocks is not None)
+        if isinstance(self._optimizer, MuonOptimizer) and spec.blocks is not None:
+            self.values[f"{kind}_blocks"][at] += spec.size
+            blocks = spec.blocks.rows_of(prod(spec.shape[:-1]), self._optimizer.per_head).values()
+            steps = len(self._optimizer.steps)
+            self.values["block_flops"][at] += sum(newton_schulz_flops(len(r), spec.shape[-1], steps) for r in blocks)
+
+
 class ParametersByDepth:
     """Parameters of a model by depth, summed once."""
 
@@ -52,6 +92,7 @@ class ParametersByDepth:
         self.model = config.model
         depths = sum(self.model.stacks) + 2
         self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
+        self.state = StateByDepth(config.optimizer, depths)
         self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
         """shared parameters by name: the parameter, and the depths of its uses after the first"""
         specs = parameter_specs(self.model)
@@ -75,6 +116,7 @@ class ParametersByDepth:
             elif spec.name not in left_out:
                 (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
                 if spec.trained:
+                    self.state.add(spec, [spec.depth])
                     (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
 
     def stages(self, pipeline: int, virtual: int) -> StageGroups:
@@ -94,6 +136,7 @@ class ParametersByDepth:
             for values in (self.sharded, self.replicated, self.sharded_trained, self.replicated_trained)
         )
         summed = np.zeros(pipeline)
+        state = self.state.copy()
         for original, depths in self.copies.values():
             first = of_depth[original.depth]
             elsewhere = np.unique(of_depth[list(depths)])
@@ -102,6 +145,7 @@ class ParametersByDepth:
             if not original.trained:
                 continue
             (sharded_trained if any(original.axes) else replicated_trained)[elsewhere] += original.size
+            state.add(original, [np.flatnonzero(of_depth == stage)[0] for stage in elsewhere])
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
         encoder = self.model.stacks[0]
@@ -128,6 +172,7 @@ class ParametersByDepth:
             "head_input": np.eye(pipeline)[-1] * (is_trained if of_chunk[-1] else self.gradients.head_input),
             "position": np.arange(pipeline, dtype=np.float64),
             "summed": summed,
+            **{name: np.bincount(of_depth, values, pipeline) for name, values in state.values.items()},
         }
         differ = self.model.is_encoder_decoder or (self._weights != self._weights[:, :1]).any()
         if differ or pipeline <= 3:

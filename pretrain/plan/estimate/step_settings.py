@@ -25,6 +25,16 @@ class StageShapes(Entries):
     """trained ones of `sharded_parameters`"""
     replicated_trained: Array
     """trained ones of `replicated_parameters`"""
+    sharded_moments: Array
+    """values that the optimizer keeps of `sharded_parameters`"""
+    replicated_moments: Array
+    """values that the optimizer keeps of `replicated_parameters`"""
+    sharded_blocks: Array
+    """parameters that tensor ranks split and whose updates Muon orthogonalizes; 0 with other optimizers"""
+    replicated_blocks: Array
+    """parameters that every tensor rank holds and whose updates Muon orthogonalizes; 0 with other optimizers"""
+    block_flops: Array
+    """operations of Muon's Newton-Schulz steps on one such stage, which its ranks share"""
     embeds: Array
     """1 on stages with the embedding"""
     trains_embedding: Array
@@ -61,6 +71,11 @@ class LayoutSizes(Entries):
         return self.tensor * self.context * self.pipeline * self.data
 
     @property
+    def of_stage(self) -> Array:
+        """Ranks of a pipeline stage."""
+        return self.tensor * self.context * self.data
+
+    @property
     def replicas(self) -> Array:
         """Ranks that hold the same weights."""
         return self.context * self.data
@@ -89,8 +104,11 @@ class StepSettings(Entries):
     """bytes of weights that a rank holds for each parameter of its stage"""
     gradient_bytes: Array
     """bytes of gradients that a rank holds for each parameter of its stage"""
-    optimizer_bytes: Array
-    """bytes of optimizer states that a rank holds for each parameter of its stage"""
+    main_bytes: Array
+    """bytes of fp32 weights that a rank holds for each parameter of its stage, beside those that the model computes
+    with"""
+    moment_bytes: Array
+    """bytes that a rank holds for each value that the optimizer keeps of its stage"""
     fp8: Array
     """1 if the matrix products of layers are in fp8"""
     exchanged_gradient_bytes: Array
@@ -118,6 +136,8 @@ class DeviceSpeeds(Entries):
     """index into GENERATIONS"""
     peak_flops: Array
     """peak of matrix products in 16 bits, or in fp32 if the model computes in fp32"""
+    block_peak_flops: Array
+    """peak of the matrix products of Muon's Newton-Schulz steps"""
     memory_bytes_per_s: Array
     processors: Array
     """processors that work on tiles of a matrix product at the same time"""

@@ -45,6 +45,8 @@ class WireBytes:
     """gradients and weights, between ranks with the same weights"""
     summed: Array
     """gradients of weights that several stages hold"""
+    blocks: Array
+    """ranges of Muon's matrices, between all ranks of a stage"""
 
 
 def links(work: StepWorkload, c: Constants) -> Links:
@@ -224,6 +226,24 @@ def summed_bytes(work: StepWorkload) -> Array:
     return work.step.exchanged_gradient_bytes[:, None] * work.stages.summed_parameters / share[:, None]
 
 
+def block_bytes(work: StepWorkload) -> Array:
+    """Bytes per step, [n, s], of Muon's matrices, in fp32: to their owners, and of results to all ranks that update
+    them. Where all data ranks update all (no ZeRO), and where tensor ranks hold copies, owners have their own and lack
+    the others' parts."""
+    layout, ranks = work.layout, work.layout.of_stage
+    shares = (layout.zero > 0) & ((layout.replicas > 1) | (layout.deepspeed > 0))
+    total = np.zeros_like(work.stages.count)
+    for values, tensor in (
+        (work.stages.sharded_blocks, layout.tensor),
+        (work.stages.replicated_blocks, np.ones_like(ranks)),
+    ):
+        parts = tensor * np.where(shares, layout.replicas, 1.0)  # that different ranks hold, of which the owner has one
+        holders = ranks / parts
+        given, returned = (parts - 1) / parts, holders - 1 / parts
+        total = total + 4 * values * ((given + returned) / ranks)[:, None]
+    return total
+
+
 def wire_bytes(work: StepWorkload) -> WireBytes:
     """Bytes that a rank of each kind of stage sends in a step, for all models."""
     sent = list(map(_model_bytes, work.models))
@@ -252,6 +272,7 @@ def _model_bytes(work: StepWorkload) -> WireBytes:
         pipeline=micro_batches * pipeline_bytes(work)[:, None] * (stages.count > 0),
         replicas=per_step + micro_batches * per_micro,
         summed=summed_bytes(work),
+        blocks=block_bytes(work),
     )
 
 

@@ -59,6 +59,11 @@ class StepWorkload(Entries):
         return self.stages.sharded_trained / self.layout.tensor[:, None] + self.stages.replicated_trained
 
     @property
+    def moments(self) -> Array:
+        """Values that the optimizer keeps of `trained`, [n, s], without sharding over data ranks."""
+        return self.stages.sharded_moments / self.layout.tensor[:, None] + self.stages.replicated_moments
+
+    @property
     def in_flight(self) -> Array:
         """Most micro-batches, each of one chunk of a stage, whose activations the stage holds at once, [n, s]: those
         forwarded before the first backward pass, and one more (Narayanan et al. 2021, arXiv 2104.04473, section 2.2;
