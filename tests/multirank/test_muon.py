@@ -1,0 +1,107 @@
+"""Muon on many layouts and every ZeRO stage: updates are those of one rank, as far as gradients are.
+
+The model has fewer KV heads than the largest number of tensor ranks, and gated feed-forwards, so that blocks of rows
+are cut in many ways. A few cells are tried with every test run, all of them with `make test-slow`.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.config.run_config import RunConfig
+from pretrain.verify.observation import TensorShard
+from pretrain.verify.orthogonalized import Amplification
+from tests.helpers.breadth import slow
+from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.tiny import build_engine, tiny_config, train, whole, whole_state
+
+STEPS = 8
+MODEL = {"kv_heads": 2, "activation": "gated_silu"}
+OPTIMIZER = {"name": "muon", "learning_rate": 2e-3, "weight_decay": 0.1}
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "tp2": (2, {"tensor": 2}),
+    "tp4": (4, {"tensor": 4}),
+    "tp2+sp": (2, {"tensor": 2, "sequence": True}),
+    "cp2": (2, {"context": 2}),
+    "pp2": (2, {"pipeline": 2}),
+    "pp2+vp2": (2, {"pipeline": 2, "virtual": 2}),
+    "dp2": (2, {}),
+    "dp4": (4, {}),
+    "tp2dp2": (4, {"tensor": 2}),
+    "tp2cp2": (4, {"tensor": 2, "context": 2}),
+    "cp2dp2": (4, {"context": 2}),
+    "pp2dp2": (4, {"pipeline": 2}),
+    "tp2pp2dp2": (8, {"tensor": 2, "pipeline": 2}),
+}
+ZERO: dict[str, dict[str, Any]] = {
+    "zero 0": {"zero": 0},
+    "zero 1": {"zero": 1},
+    "DeepSpeed's zero 1": {"zero": 1, "zero_engine": "deepspeed"},
+    "zero 2": {"zero": 2, "zero_engine": "deepspeed"},
+    "zero 3": {"zero": 3, "zero_engine": "deepspeed"},
+}
+Cell = tuple[str, str]
+QUICK: list[Cell] = [("tp4", "zero 0"), ("tp2dp2", "zero 3")]
+ALL: list[Cell] = [(layout, zero) for layout in LAYOUTS for zero in ZERO]
+
+
+def _config(parallel: dict[str, Any]) -> RunConfig:
+    return tiny_config(optimizer=OPTIMIZER, model=MODEL, parallel=parallel)
+
+
+def _runs(parallels: list[dict[str, Any]]) -> list[Any]:
+    """Of each run the losses, and after each step the weights and the gradients."""
+    found = []
+    for parallel in parallels:
+        engine = build_engine(_config(parallel))
+        engine.keeps_gradients = True
+        losses, weights, gradients = [], [whole_state(engine)], []
+        for step in range(STEPS):
+            losses += [loss for loss, _ in train(engine, range(step, step + 1))]
+            weights.append(whole_state(engine))
+            gradients.append(whole(engine.gradients()))
+        found.append((losses, weights, gradients))
+        meet_again()
+    return found
+
+
+def _departures(found: Any, expected: Any) -> Iterator[tuple[str, float, float]]:
+    """Of each matrix and step: how far the update is from the expected one, relative to it, and how far it may be."""
+    amplification, rate = Amplification(_config({})), OPTIMIZER["learning_rate"]
+    (_, weights, gradients), (_, expected_weights, expected_gradients) = found, expected
+    for step in range(STEPS):
+        ours, theirs = (
+            {name.removeprefix("gradient/"): value for name, value in one[step].items()}
+            for one in (gradients, expected_gradients)
+        )
+        shards = [TensorShard(0, name, (0,) * value.ndim, value) for name, value in ours.items()]
+        amplification.add(theirs, shards)
+        for name in (name for name in theirs if name in amplification):
+            update, expected_update = (
+                one[step + 1][f"model/{name}"].astype(np.float64) - one[step][f"model/{name}"]
+                for one in (weights, expected_weights)
+            )
+            size = float(np.linalg.norm(expected_update))
+            explained = amplification.explained(name, rate)
+            yield name, float(np.linalg.norm(update - expected_update)) / size, max(1e-3, explained / size)
+
+
+def _check(cells: list[Cell]) -> None:
+    (expected,) = run_ranks(1, _runs, [{}], timeout_s=600)[0]
+    for world, together in groupby(sorted(cells, key=lambda cell: LAYOUTS[cell[0]][0]), lambda c: LAYOUTS[c[0]][0]):
+        names = list(together)
+        parallels = [LAYOUTS[layout][1] | ZERO[zero] for layout, zero in names]
+        for cell, found in zip(names, run_ranks(world, _runs, parallels, timeout_s=3000)[0], strict=True):
+            assert np.abs(np.array(found[0]) - expected[0]).max() <= 1e-5, cell
+            assert expected[0][-1] < expected[0][0] - 0.5
+            for name, by, bound in _departures(found, expected):
+                assert by <= bound, (cell, name)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("cells", [QUICK, slow(ALL)], ids=["some", "all"])
+def test_every_layout_makes_the_updates_of_one_rank(cells: list[Cell]) -> None:
+    _check(cells)
