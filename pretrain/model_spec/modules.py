@@ -352,11 +352,11 @@ def task_head(model: Model, settings: TaskHeadShape) -> Iterator[ParameterSpec]:
         yield from _under("detector.", _output_linear(model, model.hidden, settings.outputs))
         return
     if settings.kind == "span":
-        yield from _under("start.", _replicated_linear(model, model.hidden, 1))
+        yield from _under("start.", _output_linear(model, model.hidden, 1))
         yield from _under("dense.", _replicated_linear(model, model.hidden, model.hidden))
         yield from _under("of_start.", _replicated_linear(model, model.hidden, model.hidden, bias=False))
         yield from _under("norm.", norm(model))
-        yield from _under("end.", _replicated_linear(model, model.hidden, 1))
+        yield from _under("end.", _output_linear(model, model.hidden, 1))
         return
     if model.has_pooler:
         yield from _under("pooler.", _replicated_linear(model, model.hidden, model.hidden))
