@@ -15,7 +15,7 @@ from pretrain.engine.base import Piece
 
 
 @dataclass(frozen=True)
-class Box:
+class FlatBox:
     """Where a part of a flat range lies: at `position` in the range, and at `offset` of the global tensor."""
 
     position: int
@@ -27,7 +27,7 @@ class Box:
         return flat.narrow(0, self.position, prod(self.shape)).view(self.shape)
 
 
-def boxes(start: int, count: int, local_shape: tuple[int, ...], offset: tuple[int, ...]) -> tuple[Box, ...]:
+def boxes(start: int, count: int, local_shape: tuple[int, ...], offset: tuple[int, ...]) -> tuple[FlatBox, ...]:
     """The boxes of the `count` values from flat position `start` of a local tensor of `local_shape`, which lies at
     `offset` of the global one."""
     return tuple(_boxes(0, start, count, local_shape, offset))
@@ -41,19 +41,19 @@ def pieces(flat: Tensor, start: int, local_shape: tuple[int, ...], offset: tuple
 
 def _boxes(
     position: int, start: int, count: int, local_shape: tuple[int, ...], offset: tuple[int, ...]
-) -> Iterator[Box]:
+) -> Iterator[FlatBox]:
     if count <= 0:
         return
     if len(local_shape) == 1:
-        yield Box(position, (offset[0] + start,), (count,))
+        yield FlatBox(position, (offset[0] + start,), (count,))
         return
     size = prod(local_shape[1:])  # of a row
     row, column = divmod(start, size)
     if column or count < size:  # a part of one row, or of two
         done = min(size - column, count)
         for box in _boxes(position, column, done, local_shape[1:], offset[1:]):
-            yield Box(box.position, (offset[0] + row, *box.offset), (1, *box.shape))
+            yield FlatBox(box.position, (offset[0] + row, *box.offset), (1, *box.shape))
     else:
         done = count // size * size
-        yield Box(position, (offset[0] + row, *offset[1:]), (count // size, *local_shape[1:]))
+        yield FlatBox(position, (offset[0] + row, *offset[1:]), (count // size, *local_shape[1:]))
     yield from _boxes(position + done, start + done, count - done, local_shape, offset)

@@ -21,7 +21,7 @@ from statistics import mean, stdev
 
 STEPS, SHARE = 400, 0.8
 SEEDS = (1, 2, 3)
-FIRST_RATE = {"adamw": 8e-3, "muon": 16e-3}
+FIRST_RATE = {"adamw": 4e-3, "muon": 8e-3}
 MODEL = ["model.layers=3", "model.hidden=96", "model.heads=4", "model.head_dim=24", "model.init.std=0.02"]
 LENGTH = ["batch.sequences=8", "batch.micro_sequences=8", "schedule.name=cosine", "schedule.warmup_steps=40"]
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pretrain.engine.boxes import Box, boxes
+from pretrain.engine.boxes import FlatBox, boxes
 from pretrain.engine.optimizer.base import OwnedRange
 from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.models.placement import Parameter
@@ -33,7 +33,7 @@ class Block:
     parameter: Parameter
     name: str
     rows: np.ndarray = field(repr=False)
-    """of the parameter as a matrix, ascending"""
+    """indices of rows of the parameter as a matrix, ascending"""
     work: float
 
     @property
@@ -46,10 +46,10 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Segment:
+class BlockSegment:
     """The common part of a block and of a range: some rows of a box of the range, and consecutive ones of the block."""
 
-    box: Box
+    box: FlatBox
     box_rows: Rows
     block_rows: slice
     columns: slice
@@ -95,8 +95,8 @@ class BlockExchange:
         }
 
     def run(
-        self, read: Callable[[Parameter, Segment], Tensor], compute: Callable[[Block, Tensor], Tensor],
-        write: Callable[[Parameter, Segment, Tensor], None], is_live: Callable[[Parameter], bool],
+        self, read: Callable[[Parameter, BlockSegment], Tensor], compute: Callable[[Block, Tensor], Tensor],
+        write: Callable[[Parameter, BlockSegment, Tensor], None], is_live: Callable[[Parameter], bool],
     ) -> None:  # fmt: skip
         """`compute` of all blocks of live parameters, between `read` and `write` of this rank's ranges. Collective."""
         for of_ranks in self._rounds:
@@ -105,8 +105,8 @@ class BlockExchange:
                 self._run_round(live, read, compute, write)
 
     def _run_round(
-        self, of_ranks: Sequence[Sequence[Block]], read: Callable[[Parameter, Segment], Tensor],
-        compute: Callable[[Block, Tensor], Tensor], write: Callable[[Parameter, Segment, Tensor], None],
+        self, of_ranks: Sequence[Sequence[Block]], read: Callable[[Parameter, BlockSegment], Tensor],
+        compute: Callable[[Block, Tensor], Tensor], write: Callable[[Parameter, BlockSegment, Tensor], None],
     ) -> None:  # fmt: skip
         mine = of_ranks[self._rank]
         gives = [[(b, s) for b in blocks for s in self._given(b, owner)] for owner, blocks in enumerate(of_ranks)]
@@ -127,8 +127,8 @@ class BlockExchange:
             write(block.parameter, segment, values)
 
     def _exchange(
-        self, values: Sequence[Tensor], sends: Sequence[Sequence[tuple[Block, Segment]]],
-        receives: Sequence[Sequence[tuple[Block, Segment]]],
+        self, values: Sequence[Tensor], sends: Sequence[Sequence[tuple[Block, BlockSegment]]],
+        receives: Sequence[Sequence[tuple[Block, BlockSegment]]],
     ) -> Sequence[Tensor]:  # fmt: skip
         """Sends `values`, those of the segments that are for each rank, and returns those of the segments received."""
         empty = torch.empty(0, device=self._device)
@@ -142,11 +142,11 @@ class BlockExchange:
         parts = received.split([segment.size for segment in segments])
         return [part.view(segment.shape) for part, segment in zip(parts, segments, strict=True)]
 
-    def _given(self, block: Block, owner: int) -> Sequence[Segment]:
+    def _given(self, block: Block, owner: int) -> Sequence[BlockSegment]:
         """What this rank gives to the owner of a block."""
         return self._own[block] if self._gives(block, self._rank, owner) else ()
 
-    def _taken(self, block: Block, rank: int) -> Sequence[Segment]:
+    def _taken(self, block: Block, rank: int) -> Sequence[BlockSegment]:
         """What the owner, this rank, takes from another."""
         return self._others[block][rank] if self._gives(block, rank, self._rank) else ()
 
@@ -156,7 +156,7 @@ class BlockExchange:
         same_replica = not self._replicated or replica == owner_replica
         return same_replica and ("tensor" in block.parameter.spec.axes or tensor == owner_tensor)
 
-    def _segments(self, block: Block, rank: int) -> Iterator[Segment]:
+    def _segments(self, block: Block, rank: int) -> Iterator[BlockSegment]:
         """The segments of a block that a rank of the group owns."""
         replica, tensor = divmod(rank, self._tensor)
         parameter = block.parameter
@@ -172,7 +172,7 @@ class BlockExchange:
             (row, column), (height, width) = box.offset, box.shape
             low, high = np.searchsorted(block.rows, (row, row + height)).tolist()
             if low < high:
-                yield Segment(
+                yield BlockSegment(
                     box,
                     _as_slice(block.rows[low:high] - row, self._owned_on if rank == self._rank else None),
                     slice(low, high),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.engine.optimizer.base import OwnedRange, Rule, UpdateRange
-from pretrain.engine.optimizer.block_exchange import Block, BlockExchange, Segment, find_blocks
+from pretrain.engine.optimizer.block_exchange import Block, BlockExchange, BlockSegment, find_blocks
 from pretrain.engine.optimizer.newton_schulz import orthogonalize
 from pretrain.model_spec.blocks import newton_schulz_flops
 from pretrain.models.placement import Parameter
@@ -56,14 +56,14 @@ class Muon(Rule):
             else:
                 span.moments[MOMENTUM].lerp_(span.gradient, 1 - self.settings.momentum)
 
-        def read(parameter: Parameter, segment: Segment) -> Tensor:
+        def read(parameter: Parameter, segment: BlockSegment) -> Tensor:
             span = spans[parameter.value]
             momentum = segment.read(span.moments[MOMENTUM])
             if not self.settings.nesterov:
                 return momentum
             return segment.read(span.gradient).lerp(momentum, self.settings.momentum)
 
-        def write(parameter: Parameter, segment: Segment, values: Tensor) -> None:
+        def write(parameter: Parameter, segment: BlockSegment, values: Tensor) -> None:
             span = spans[parameter.value]
             segment.subtract(span.main, values.mul_(span.learning_rate).to(span.main.device))
 

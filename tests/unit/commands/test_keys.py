@@ -53,7 +53,8 @@ def test_a_build_s_keys_are_asked_for_by_name(capsys: pytest.CaptureFixture[str]
 def test_a_pattern_without_a_match_names_near_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "lerning_rate"]) == 2
     assert capsys.readouterr().err == (
-        "pretrain: no key matches 'lerning_rate': did you mean optimizer.learning_rate?\n"
+        "pretrain: no key matches 'lerning_rate': did you mean optimizer.learning_rate or "
+        "optimizer.adamw_learning_rate?\n"
     )
 
 
