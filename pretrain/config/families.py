@@ -48,6 +48,8 @@ class Capabilities:
     """it may be trained beside a generator that replaces tokens"""
     source_encoder: bool = False
     """a new encoder may take the place of its encoder's token embeddings (`model.source_encoder`)"""
+    experts: bool = False
+    """its feed-forward layers may be layers of experts (`model.experts`)"""
     detector_context: bool = False
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
@@ -129,7 +131,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         source_encoder=True,
         only=_BEFORE_LLAMA,
     ),
-    "llama": Capabilities(mup=True, decoder=True, packing=True, positions=("rotary", "alibi")),
+    "llama": Capabilities(mup=True, decoder=True, packing=True, experts=True, positions=("rotary", "alibi")),
     "ctrl": Capabilities(
         mup=True, decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
     ),

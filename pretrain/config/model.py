@@ -7,6 +7,7 @@ from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
 from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention
+from pretrain.config.experts import Experts
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
@@ -77,6 +78,11 @@ class Model(Section):
         True, description="whether, with bias, the projection after attention has one, too (Transformer-XL: not)"
     )
     qk_norm: bool = Field(False, description="norm of each head's query and key (Qwen3, Gemma 3)")
+    qk_norm_span: Literal["head", "all_heads"] = Field(
+        "head",
+        description="features that such a norm spans. head: those of one head, with the same weights for each; "
+        "all_heads: those of all heads (OLMoE)",
+    )
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu", "gated_silu", "gated_relu"] = Field(
         "gelu_tanh",
         description="activation of the feed-forward layer. gelu: exact (BERT); gelu_tanh: its tanh form; gated: "
@@ -154,6 +160,10 @@ class Model(Section):
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention probabilities")
     ffn_dropout: float = Field(
         0.0, ge=0, lt=1, description="dropout between the two matrices of the feed-forward layer (T5)"
+    )
+    experts: Experts | None = Field(
+        None,
+        description="a router and several feed-forward layers, the experts, in place of one (llama); default: none",
     )
     init: Init = NormalInit()
     mup: Mup | None = Field(
@@ -279,6 +289,42 @@ class Model(Section):
             raise ValueError(
                 f"model.positions.scaling=ntk makes the last of several wavelengths longer: a head of "
                 f"{self.dim_per_head} has one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _experts_suit_it(self) -> "Model":
+        if self.qk_norm_span != "head" and not (self.qk_norm and self.norm_type == "rms"):
+            raise ValueError(
+                "model.qk_norm_span=all_heads is of RMS norms of queries and keys: set model.qk_norm=true and "
+                "model.norm_type=rms, or leave it out"
+            )
+        experts = self.experts
+        if experts is None:
+            return self
+        if not self.capabilities.experts:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.experts)
+            raise ValueError(f"model.experts is for the {having} family: leave it out for {self.family}")
+        if self.bias:
+            raise ValueError("model.experts has no biases: set model.bias=false")
+        if self.mup is not None:
+            raise ValueError("model.mup is for models without model.experts: leave one of them out")
+        if self.ffn_dropout:
+            raise ValueError(
+                f"model.ffn_dropout={self.ffn_dropout} is drawn by row and position, and experts see tokens in another "
+                "order: leave it out with model.experts"
+            )
+        if self.shared_layers:
+            raise ValueError("model.experts is for layers of their own: leave out model.shared_layers")
+        if experts.dense_layers >= self.layers:
+            raise ValueError(
+                f"model.experts.dense_layers={experts.dense_layers} leaves no layer with experts, of "
+                f"model.layers={self.layers}: lower it, or leave out model.experts"
+            )
+        if experts.ffn is not None and not experts.dense_layers:
+            raise ValueError(
+                f"model.experts.ffn={experts.ffn} leaves no use for model.ffn, as all layers have experts: set "
+                "model.ffn to the size of an expert, or set model.experts.dense_layers"
             )
         return self
 
@@ -471,6 +517,22 @@ class Model(Section):
     @property
     def ffn_dim(self) -> int:
         return self.ffn or 4 * self.hidden
+
+    @property
+    def expert_ffn_dim(self) -> int:
+        """Size of one expert's feed-forward layer."""
+        assert self.experts is not None
+        return self.experts.ffn or self.ffn_dim
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether this layer of the decoder, from 0, has experts in place of one feed-forward layer."""
+        return self.experts is not None and layer >= self.experts.dense_layers
+
+    def active_ffn_dim(self, layer: int) -> int:
+        """Features of feed-forward layers that each token passes through in this layer of the decoder."""
+        if self.experts is None or not self.has_experts(layer):
+            return self.ffn_dim
+        return (self.experts.top_k + self.experts.shared) * self.expert_ffn_dim
 
     @property
     def embedding_dim(self) -> int:

@@ -11,6 +11,7 @@ from pretrain.config.loss_scale import LossScaling
 from pretrain.config.run_sections import RunSections
 from pretrain.config.section import as_mapping
 from pretrain.config.start import recorded_model
+from pretrain.config.suits.experts import check_experts
 from pretrain.config.suits.finetune import check_trained
 from pretrain.config.suits.generator import check_generator
 from pretrain.config.suits.memory import check_memory
@@ -77,6 +78,7 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _trained_parameters_exist(self) -> "RunConfig":
         check_trained(self)
+        check_experts(self)
         return self.model_copy(update={"model": self.model.trained_by(self.finetune)})
 
     @model_validator(mode="after")

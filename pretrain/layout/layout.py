@@ -80,6 +80,10 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     rows = (model.heads + 2 * model.num_kv_heads) * model.dim_per_head
     _check_divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
     _check_divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
+    if model.experts is not None:
+        _check_divides("parallel.tensor", parallel.tensor, "the size of model.experts", model.expert_ffn_dim)
+    if model.qk_norm_span == "all_heads":
+        _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads (model.qk_norm_span)", model.num_kv_heads)
     _check_divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocab_size)
     if model.ffn_dropout and model.ffn_dim // parallel.tensor % 4:
         raise ConfigError(

@@ -47,7 +47,8 @@ class TrainingFlops:
     Shared layers count each time they are computed, and a source encoder's as the encoder's. Factorized embeddings
     count with their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of
     the last layer, whose keys and values are those of one use, a convolution as three products of hidden * hidden. Keys
-    and values of memory, made again in each step, count too; memory has no gradient.
+    and values of memory, made again in each step, count too; memory has no gradient. Of experts, those count that a
+    token passes through, and the router.
 
     Where a part is trained (`finetune`), the product that gives a weight's gradient counts for trained weights alone,
     and the one that gives an input's gradient where something below is trained. LoRA's matrices and adapters count as
@@ -84,7 +85,7 @@ class TrainingFlops:
             keys = 2 * model.num_kv_heads * model.dim_per_head
             self._of_memory += model.memory_length * model.hidden * keys * (1 + ("qkv" in gradient.weights))
             crosses = bool(stack) and model.is_encoder_decoder
-            self._of_position[stack] += self._layer(gradient, crosses)
+            self._of_position[stack] += self._layer(gradient, crosses, number)
             if crosses:
                 self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
                 self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
@@ -148,16 +149,19 @@ class TrainingFlops:
             self._known[stack, length] = length * found
         return self._known[stack, length]
 
-    def _layer(self, gradient: LayerGradients, crosses: bool) -> float:
-        """Multiply-adds of a layer's matrices for each of its positions, without those on an encoder's."""
+    def _layer(self, gradient: LayerGradients, crosses: bool, number: int) -> float:
+        """Multiply-adds of the matrices of a stack's layer `number` for each of its positions, without those on an
+        encoder's."""
         model = self._model
         hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
         sizes = {
             "qkv": (hidden, queries + 2 * keys),
             "projection": (queries, hidden),
-            "fc1": (hidden, (2 if model.gated else 1) * model.ffn_dim),
-            "fc2": (model.ffn_dim, hidden),
+            "fc1": (hidden, (2 if model.gated else 1) * model.active_ffn_dim(number)),
+            "fc2": (model.active_ffn_dim(number), hidden),
         }
+        if model.experts is not None and model.has_experts(number):  # whose router is beside their first matrices
+            sizes["fc1"] = hidden, sizes["fc1"][1] + model.experts.count
         if crosses:
             sizes |= {"cross_q": (hidden, queries), "cross_projection": (queries, hidden)}
         found = sum(self._linear(gradient, name, *size) for name, size in sizes.items())
@@ -183,7 +187,8 @@ class TrainingFlops:
         keys = 2 * model.hidden * model.num_kv_heads * model.dim_per_head
         passes = 1 + ("qkv" in gradient.inputs) + ("qkv" in gradient.weights)
         of_pair = (1 + 2 * ("core" in gradient.inputs)) * 2 * model.heads * model.dim_per_head
-        return uses * (self._layer(gradient, False) - passes * keys), uses * float(of_pair)
+        number = model.stacks[0] - 1
+        return uses * (self._layer(gradient, False, number) - passes * keys), uses * float(of_pair)
 
     def _of_head(self, gradients: ModelGradients) -> float:
         """Multiply-adds of logits or answers, and of a matrix before them, for each position with a label."""

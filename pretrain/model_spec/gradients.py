@@ -21,8 +21,8 @@ _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     ("cross_core", ()),
     ("cross_projection", ("cross_attention.linear_proj.",)),
     (None, ("cross_attn_bda.", "pre_mlp_layernorm.")),
-    ("fc1", ("mlp.linear_fc1.",)),
-    ("fc2", ("mlp.linear_fc2.",)),
+    ("fc1", ("mlp.linear_fc1.", "mlp.router.", "mlp.experts.linear_fc1.", "mlp.shared_experts.linear_fc1.")),
+    ("fc2", ("mlp.linear_fc2.", "mlp.experts.linear_fc2.", "mlp.shared_experts.linear_fc2.")),
     (None, ("mlp_bda.", "final.", "convolution.")),
 )
 """the way through a layer: each product, or None where there is none, and how names of its parameters begin"""

@@ -42,7 +42,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
         for number in range(layers):
             depth += 1
             name = f"{STACK_NAMES[stack]}.layers.{number}."
-            of_layer = _at(depth, name, layer(model, has_cross_attention=bool(stack) and model.is_encoder_decoder))
+            of_layer = _at(depth, name, layer(model, bool(stack) and model.is_encoder_decoder, number))
             if model.shared_layers and number:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             elif stack and model.tie_encoder_decoder:
@@ -136,7 +136,7 @@ def source_encoder(model: Model) -> Iterator[ParameterSpec]:
     yield from _under(f"{SOURCE_ENCODER}embedding.", embeddings(source))
     for number in range(model.source_encoder.layers):
         name = f"{SOURCE_ENCODER}layers.{number}."
-        yield from _under(name, layer(source, has_cross_attention=False))
+        yield from _under(name, layer(source, False, number))
     if model.norm_first:
         yield from _under(_final_norm(source, name), norm(source))
 
@@ -191,9 +191,10 @@ def _distances_of_chunks(model: Model) -> Iterator[ParameterSpec]:
             yield from _at(number + 1, "", _aliases(_under(name, distances(model)), name, "embedding.distances."))
 
 
-def layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
-    """One transformer layer, with its adapters, or the matrices that LoRA puts beside its linear layers."""
-    linears = list(_layer(model, has_cross_attention))
+def layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[ParameterSpec]:
+    """Transformer layer `number` of its stack, with its adapters, or the matrices that LoRA puts beside its linear
+    layers."""
+    linears = list(_layer(model, has_cross_attention, number))
     yield from linears
     if model.finetune.adapters is not None:
         for sublayer in ("self_attn_bda", "cross_attn_bda", "mlp_bda"):
@@ -230,7 +231,7 @@ def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
     yield from (replace(a, blocks=RowBlocks()), replace(b, blocks=weight.blocks))
 
 
-def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
+def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[ParameterSpec]:
     scheme, biased = SCHEMES[model.init.name](model), model.bias
     hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
@@ -250,8 +251,7 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
     yield from _under("self_attention.", _disentangled(model, Normal((query,)), Normal((key,))))
     yield from _under("self_attention.core_attention.distance_scores.", distance_scores(model))
     if model.qk_norm:
-        for name in ("q", "k"):
-            yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.dim_per_head))
+        yield from _query_key_norms(model, queries, keys)
     into_residual = _into_residual(scheme, queries, hidden, model.has_projection_bias, "width")
     yield from _under("self_attention.linear_proj.", into_residual)
     if has_cross_attention:
@@ -259,13 +259,40 @@ def _layer(model: Model, has_cross_attention: bool) -> Iterator[ParameterSpec]:
         yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased, of_queries))
         yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased, of_keys))
         yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased, "width"))
-    inner = (2 if model.gated else 1) * model.ffn_dim
     yield from _norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
+    yield from _under("mlp.", experts(model) if model.has_experts(number) else feed_forward(model, model.ffn_dim))
+
+
+def _query_key_norms(model: Model, queries: int, keys: int) -> Iterator[ParameterSpec]:
+    """Norms of queries and of keys, which span a head, or all of them: tensor ranks then share the features."""
+    for name, width in (("q", queries), ("k", keys)):
+        prefix = f"self_attention.{name}_layernorm."
+        if model.qk_norm_span == "head":
+            yield from _under(prefix, norm(model, model.dim_per_head))
+        else:
+            yield _vector(f"{prefix}weight", width, axis="tensor", start=1.0)
+
+
+def feed_forward(model: Model, size: int) -> Iterator[ParameterSpec]:
+    """A feed-forward layer of `size` features."""
+    scheme, hidden, inner = SCHEMES[model.init.name](model), model.hidden, (2 if model.gated else 1) * size
     first = Normal((scheme.projection(hidden, inner),))
     # Rows of gate and value lie side by side.
     of_first = RowBlocks(("gate", "value") if model.gated else ("all",))
-    yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased, of_first))
-    yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_dim, hidden, biased, "ffn"))
+    yield from _under("linear_fc1.", column(hidden, inner, first, model.bias, of_first))
+    yield from _under("linear_fc2.", _into_residual(scheme, size, hidden, model.bias, "ffn"))
+
+
+def experts(model: Model) -> Iterator[ParameterSpec]:
+    """A router, the matrices of all experts as one parameter each, and the experts that every token passes through."""
+    assert model.experts is not None
+    scheme, hidden, count = SCHEMES[model.init.name](model), model.hidden, model.experts.count
+    yield _matrix("router.weight", (count, hidden), (None, None), Normal((scheme.projection(hidden, count),)), "width")
+    for spec in feed_forward(model, model.expert_ffn_dim):
+        name, shape, axes = f"experts.{spec.name}", (count, *spec.shape), (None, *spec.axes)
+        yield replace(spec, name=name, shape=shape, axes=axes, blocks=None)
+    if model.experts.shared:
+        yield from _under("shared_experts.", feed_forward(model, model.experts.shared * model.expert_ffn_dim))
 
 
 def shaw(model: Model) -> Iterator[ParameterSpec]:

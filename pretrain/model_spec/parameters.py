@@ -39,6 +39,16 @@ def num_parameters(model: Model, padded: bool = True) -> int:
     return sum(d.size if padded else prod(d.unpadded_shape) for d in originals)
 
 
+def num_active_parameters(model: Model) -> int:
+    """Parameters that each token passes through, without the rows that round up the vocabulary: of experts, as many as
+    its router chooses. The input embedding counts in full, as in `num_parameters`."""
+    count = num_parameters(model, padded=False)
+    if model.experts is None:
+        return count
+    idle, every = model.experts.count - model.experts.top_k, model.experts.count
+    return count - sum(spec.size // every * idle for spec in parameter_specs(model) if ".mlp.experts." in spec.name)
+
+
 def num_trained_parameters(model: Model) -> int:
     """Parameters that a run updates, as built (`finetune`)."""
     return sum(d.size for d in parameter_specs(model) if d.alias_of is None and d.trained)

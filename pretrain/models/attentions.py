@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pretrain.attention.cache import Pair
 from pretrain.attention.core import AttentionInputs
+from pretrain.models.all_heads_norm import AllHeadsRMSNorm
 
 
 class _Recomputed:
@@ -33,13 +34,13 @@ class _Recomputed:
 
 
 class SelfAttention(_Recomputed, MegatronSelfAttention):
-    """Self-attention of one part of the stream. Where queries and keys have norms, each tensor rank has a gradient of
-    its own heads, which engines sum as they do those of slices of a sequence."""
+    """Self-attention of one part of the stream. Where each head's query and key have norms, each tensor rank has a
+    gradient of its own heads, which engines sum as they do those of slices of a sequence."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for norm in (self.q_layernorm, self.k_layernorm):
-            for parameter in () if norm is None else norm.parameters():
+            for parameter in () if norm is None or isinstance(norm, AllHeadsRMSNorm) else norm.parameters():
                 parameter.sequence_parallel = True
 
     def forward(

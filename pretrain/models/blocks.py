@@ -1,4 +1,4 @@
-"""What layers are made of: residuals with their norms, the feed-forward layer, and the spec of a whole layer."""
+"""What layers are made of: residuals with their norms, and the spec of a whole layer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,6 @@ from typing import Any, Literal
 from megatron.core.transformer.attention import CrossAttentionSubmodules, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
-from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor, nn
@@ -15,9 +14,11 @@ from torch import Tensor, nn
 from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
 from pretrain.models.adapter import Adapter
+from pretrain.models.all_heads_norm import AllHeadsRMSNorm
 from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.disentangled import DisentangledSelfAttention
-from pretrain.models.lora import column_with_lora, row_with_lora
+from pretrain.models.experts import ExpertLayer
+from pretrain.models.feed_forward import FeedForward, linear_of
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
@@ -88,14 +89,6 @@ RESIDUALS: dict[str, type[BiasDropoutAdd]] = {
 """Residual connections by `model.norm`."""
 
 
-def linear_of(megatron: MegatronConfig, target: str, direction: Literal["column", "row"]) -> type[nn.Module]:
-    """The linear layer that `finetune.lora.targets` names `target`: with its update, if that is trained."""
-    kernels, lora = megatron.kernels, megatron.lora
-    if lora is None or target not in lora.targets:
-        return kernels.column_linear if direction == "column" else kernels.row_linear
-    return column_with_lora(kernels, lora) if direction == "column" else row_with_lora(kernels, lora)
-
-
 def _without_bias(linear: type[nn.Module]) -> type[nn.Module]:
     """The linear layer without a bias: megatron-core gives all layers one wherever some have one."""
 
@@ -106,37 +99,26 @@ def _without_bias(linear: type[nn.Module]) -> type[nn.Module]:
     return WithoutBias
 
 
-class FeedForward(MLP):
-    """megatron-core's, with dropout between its matrices. If gated, gate and value of each feature lie side by side, so
-    that tensor ranks share features and not halves."""
-
-    def __init__(self, config: MegatronConfig) -> None:
-        linears = MLPSubmodules(
-            linear_fc1=linear_of(config, "fc1", "column"), linear_fc2=linear_of(config, "fc2", "row")
-        )
-        super().__init__(config, linears, ffn_hidden_size=config.ffn_hidden_size)
-        self.dropout = Dropout(
-            config.ffn_dropout, ("context",), ("tensor",), rows_second=True, compute=config.kernels.dropout
-        )
-
-    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor | None]:
-        x, bias = self.linear_fc1(hidden_states)
-        x = self.config.kernels.bias_activation(x, bias, self.activation_func, self.config.gated_linear_unit)
-        out: tuple[Tensor, Tensor | None] = self.linear_fc2(self.dropout(x))
-        return out
+def _query_key_norms(model: Model, of_head: type[nn.Module]) -> tuple[Any, Any]:
+    """The norms of queries and of keys, which megatron-core builds for the width of a head."""
+    if not model.qk_norm:
+        return None, None
+    if model.qk_norm_span == "head":
+        return of_head, of_head
+    return tuple(ModuleSpec(AllHeadsRMSNorm, params={"heads": heads}) for heads in (model.heads, model.num_kv_heads))
 
 
 def layer_parts(
-    model: Model, megatron: MegatronConfig, part: Literal["encoder", "decoder"]
+    model: Model, megatron: MegatronConfig, part: Literal["encoder", "decoder"], number: int
 ) -> TransformerLayerSubmodules:
-    """The submodules of a layer of `part`: self-attention, cross-attention in a decoder that has an encoder,
+    """The submodules of layer `number` of `part`: self-attention, cross-attention in a decoder that has an encoder,
     feed-forward; each with its norms."""
     kernels, linear = megatron.kernels, partial(linear_of, megatron)
     core = partial(CoreAttention, model=model, backends=kernels.attention)
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
     projection = linear("projection", "row")
-    of_heads = kernels.norm[model.norm_type] if model.qk_norm else None
+    query_norm, key_norm = _query_key_norms(model, kernels.norm[model.norm_type])
     disentangled = model.positions.name == "disentangled"
     qkv = linear("qkv", "column")
     self_attention = ModuleSpec(
@@ -147,8 +129,8 @@ def layer_parts(
             linear_qkv=qkv if model.has_qkv_bias or not model.bias else _without_bias(qkv),
             core_attention=partial(core, kind=part),
             linear_proj=projection if model.projection_bias else _without_bias(projection),
-            q_layernorm=of_heads,
-            k_layernorm=of_heads,
+            q_layernorm=query_norm,
+            k_layernorm=key_norm,
         ),
     )
     parts = TransformerLayerSubmodules(
@@ -156,7 +138,7 @@ def layer_parts(
         self_attention=self_attention,
         self_attn_bda=residual,
         pre_mlp_layernorm=norm,
-        mlp=FeedForward,
+        mlp=ExpertLayer if model.has_experts(number) else FeedForward,
         mlp_bda=residual,
     )
     if part == "decoder" and model.has_encoder:

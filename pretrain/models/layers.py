@@ -193,7 +193,11 @@ class Layers(nn.Module):
         layers: list[Layer] = []
 
         def build(index: int) -> Layer:
-            parts = layer_parts(model, megatron, "encoder" if begin + index < model.stacks[0] else "decoder")
+            before_decoder, number = model.stacks[0], begin + index
+            if number < before_decoder:
+                parts = layer_parts(model, megatron, "encoder", number)
+            else:
+                parts = layer_parts(model, megatron, "decoder", number - before_decoder)
             spec = ModuleSpec(Layer, {"model": model, "final": final}, parts)
             made: Layer = build_module(
                 spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk

@@ -6,6 +6,7 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
+from pretrain.config.experts import Experts
 from pretrain.config.finetune import Lora
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.split import split_layers
@@ -22,6 +23,8 @@ class MegatronConfig(TransformerConfig):
     ffn_dropout: float = 0.0
     norm_type: str = "layer"
     lora: Lora | None = None
+    experts: Experts | None = None
+    expert_ffn_hidden_size: int = 0
     kernels: Kernels = field(kw_only=True)
 
     def make_norm(self, width: int | None = None) -> nn.Module:
@@ -46,6 +49,8 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         ffn_dropout=model.ffn_dropout,
         norm_type=model.norm_type,
         lora=model.finetune.lora,
+        experts=model.experts,
+        expert_ffn_hidden_size=0 if model.experts is None else model.expert_ffn_dim,
         kernels=kernels,
         activation_func=kernels.activation[model.activation],
         gated_linear_unit=model.gated,

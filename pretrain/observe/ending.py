@@ -99,7 +99,7 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
         dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
         head = model.task_head is None or model.task_head.kind == "token"
         return dense and head and model.norm_eps == 1e-12 and model.positions.name == "learned"
-    if model.has_mask_decoder:
+    if model.has_mask_decoder or (model.experts is not None and model.experts.shared):
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
 
@@ -113,6 +113,8 @@ def _has_a_class_of_its_encoder(model: Model) -> bool:
 def _has_a_class_with_its_head(model: Model, loss: str) -> bool:
     if model.task_head is None:
         return True
+    if model.experts is not None:
+        return False
     if model.task_head.kind == "detector":
         return not model.capabilities.detector_context
     blocks = any(pattern.name == "bigbird" for pattern in model.attention.pattern)

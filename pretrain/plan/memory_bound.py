@@ -74,7 +74,8 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
 def count_parameters(model: Model, trained: bool = False) -> int:
     """The same as `num_parameters`, or if `trained` as `num_trained_parameters`, at once for any number of layers: all
     layers of a stack are equally large."""
-    few = {name: min(value, _LISTED_LAYERS) for name in ("layers", "encoder_layers") if (value := getattr(model, name))}
+    listed_layers = _LISTED_LAYERS + (0 if model.experts is None else model.experts.dense_layers)
+    few = {name: min(value, listed_layers) for name in ("layers", "encoder_layers") if (value := getattr(model, name))}
     if "encoder_layers" not in few and model.is_encoder_decoder:
         few["encoder_layers"] = few["layers"]
     count_listed = num_trained_parameters if trained else num_parameters

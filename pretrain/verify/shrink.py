@@ -11,6 +11,7 @@ from itertools import count
 from math import lcm
 from typing import Literal
 
+from pretrain.config.experts import Experts
 from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import width
@@ -25,6 +26,7 @@ _CHUNK_LAYERS = 2
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
 _SMOOTH: dict[str, Literal["gelu", "gated_gelu"]] = {"relu": "gelu", "gated_relu": "gated_gelu"}
+_EXPERTS = 8
 _STEPS = 1000
 _TIMEOUT_S = 120  # wait for a rank that a faulty layout blocks
 
@@ -60,6 +62,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     }
     if model.mup is not None:
         tree["model"]["mup"] |= _mup(model, hidden, tree["model"]["ffn"])
+    if model.experts is not None:
+        tree["model"]["experts"] |= _experts(model.experts, hidden, share)
     if model.source_encoder is not None:
         tree["model"]["source_encoder"] = {
             "layers": min(_CHUNK_LAYERS, model.source_encoder.layers),
@@ -112,6 +116,17 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
         layers = next(n for n in count(_CHUNK_LAYERS) if _smallest_chunk(small.model, n, chunks) >= _CHUNK_LAYERS)
         tree["model"] |= {"layers": layers, "encoder_layers": layers}
     return validate(RunConfig, tree, f"the config shrunk for {layout}")
+
+
+def _experts(experts: Experts, hidden: int, share: int) -> dict[str, int | None]:
+    """A few experts, of which as large a part is chosen, as far as that goes; one dense layer if there are any."""
+    count = min(experts.count, _EXPERTS)
+    return {
+        "count": count,
+        "top_k": min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count),
+        "ffn": None if experts.ffn is None else lcm(hidden, share),
+        "dense_layers": min(experts.dense_layers, 1),
+    }
 
 
 def _cutoffs(model: Model, config: RunConfig) -> list[int]:

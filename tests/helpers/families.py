@@ -172,6 +172,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"model": _LLAMA | {"positions": "rotary", "attention": {"pattern": ["banded"], "window": 8}}},
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
     "qwen3": {"model": _LLAMA | {"positions": _YARN, "qk_norm": True, "head_dim": 24}},
+    "mixtral": {"model": _LLAMA | {"ffn": 48, "positions": "rotary", "experts": {"count": 8, "top_k": 2}}},
+    "qwen3_moe": {"model": _LLAMA | {
+        "positions": "rotary", "qk_norm": True, "head_dim": 24,
+        "experts": {"count": 16, "top_k": 4, "ffn": 32, "dense_layers": 1},
+    }},
+    "olmoe": {"model": _LLAMA | {
+        "ffn": 32, "positions": "rotary", "qk_norm": True, "qk_norm_span": "all_heads",
+        "experts": {"count": 8, "top_k": 3, "normalize": False},
+    }},
+    "shared_experts": {"model": _LLAMA | {
+        "positions": "rotary", "experts": {"count": 8, "top_k": 2, "ffn": 32, "shared": 2, "dense_layers": 1},
+    }},
 }  # fmt: skip
 LIKE_OTHERS = (
     "electra",

@@ -77,12 +77,15 @@ def with_weights_of(engine: MegatronEngine, config: RunConfig, specials: Special
     from pretrain.checkpoint.hf.registry import hf_family_of
 
     family, state = hf_family_of(config.model), engine.state()
-    links = list(family.links(config.model))
+    links = list(family.links_of_loaded(config.model))
     weights = {}
     for link in links:
         values = [state[f"model/{name}"].pieces[0].value for name in link.mcore_names]
         weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*values)), strict=True))
-    theirs = family.class_of(config.model)(family.hf_config(config.model, specials))
+    described = family.hf_config(config.model, specials)
+    if config.model.experts is not None:
+        described._experts_implementation = "eager"
+    theirs = family.class_of(config.model)(described)
     if not config.model.tie_word_embeddings:  # transformers ties every new T5's
         theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())
     theirs.load_state_dict(weights, strict=False)

@@ -14,7 +14,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.generator import generator_specs
-from pretrain.model_spec.parameters import chunk_parameters, num_parameters
+from pretrain.model_spec.parameters import chunk_parameters, num_active_parameters, num_parameters
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
 from tests.helpers.families import FAMILIES, family_config
@@ -57,6 +57,7 @@ def test_all_published_sizes_are_shipped() -> None:
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
     released |= {"bloom/560m", "smollm2/135m", "mistral/7b", "gemma2/2b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
+    released |= {"mixtral/8x7b", "mixtral/8x22b", "qwen3-moe/30b-a3b", "qwen3-moe/235b-a22b", "olmoe/1b-7b"}
     alone = {"ctrl/1.6b", "transformer-xl/enwik8", "gpt/117m", "sparse-transformer/enwik8"}
     wanted = gpt3 | gpt2 | alone | others | t5 | byt5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
@@ -134,10 +135,30 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
         ("qwen3/4b", 4_022_468_096),
         ("qwen3/8b", 8_190_735_360),
         ("mistral/7b", 7_241_732_096),
+        ("mixtral/8x7b", 46_702_792_704),
+        ("mixtral/8x22b", 140_630_071_296),
+        ("qwen3-moe/30b-a3b", 30_532_122_624),
+        ("qwen3-moe/235b-a22b", 235_093_634_560),
+        ("olmoe/1b-7b", 6_919_161_856),
     ],
 )
 def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
     assert num_parameters(read(size).model, padded=False) == parameters
+
+
+# Counted on transformers' classes (docs/experts.md): all parameters but those of experts that a token is not sent to.
+@pytest.mark.parametrize(
+    ("size", "active"),
+    [
+        ("mixtral/8x7b", 12_879_925_248),
+        ("mixtral/8x22b", 39_161_468_928),
+        ("qwen3-moe/30b-a3b", 3_353_032_704),
+        ("qwen3-moe/235b-a22b", 22_190_763_520),
+        ("olmoe/1b-7b", 1_282_017_280),
+    ],
+)
+def test_a_token_passes_through_exactly_so_many_parameters(size: str, active: int) -> None:
+    assert num_active_parameters(read(size).model) == active
 
 
 # What no count of parameters shows, as released. docs/families.md says where each was read.

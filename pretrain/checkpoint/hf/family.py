@@ -61,6 +61,9 @@ class HfFamily:
     """our `model` section for a config"""
     links: Callable[[Model], Iterator[Link]]
     """pairs of tensor names, with the conversion in both directions"""
+    loaded_links: Callable[[Model], Iterator[Link]] | None = None
+    """the same for tensors of the model that transformers loads, where those of a folder are others; None: they are the
+    same"""
     takes: Callable[[Model], bool] = _any_model
     """whether our model is exported to this family"""
     hf_class: Callable[[Model], Any] | None = None
@@ -85,3 +88,7 @@ class HfFamily:
     def class_of(self, model: Model) -> Any:
         """The class of transformers for `model`."""
         return self.model_class if self.hf_class is None else self.hf_class(model)
+
+    def links_of_loaded(self, model: Model) -> Iterator[Link]:
+        """Links to the tensors of the model that transformers loads."""
+        return self.links(model) if self.loaded_links is None else self.loaded_links(model)

@@ -86,7 +86,7 @@ def import_hf(
     hf_model = _model(folder, config, warn)
     values, state = hf_model.state_dict(), engine.state()
     _warn_of_skipped(folder, config, values, warn)
-    for link in folder.family.links(config.model):
+    for link in folder.family.links_of_loaded(config.model):
         for name in link.hf_names:
             if not values[name].isfinite().all():
                 raise ConfigError(f"{directory}: {name} has values that are no finite numbers")

@@ -55,6 +55,7 @@ def check_decoder(
     `required`, or than the kin's usual one. Keys in `free` may have any value."""
     usual: dict[str, Any] = {
         "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
+        "qk_norm_span": "head",
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
         "final_logit_softcap": None, "attention_logit_softcap": None,
         "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
@@ -133,28 +134,42 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
 
 
 def links(model: Model) -> Iterator[Link]:
-    yield rows("embedding.word_embeddings.weight", "model.embed_tokens.weight", model)
+    yield from ends_links(model)
     for layer in range(model.layers):
         mcore, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
-        yield from norm(f"{mcore}.input_layernorm", f"{hf}.input_layernorm", model)
-        names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
-        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
-        if model.qk_norm:
-            for name in "qk":
-                yield from norm(f"{mcore}.self_attention.{name}_layernorm", f"{hf}.self_attn.{name}_norm", model)
-        yield same(f"{mcore}.self_attention.linear_proj.weight", f"{hf}.self_attn.o_proj.weight")
-        if model.norm == "sandwich":
-            yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.post_attention_layernorm", model)
-            yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.pre_feedforward_layernorm", model)
-            yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.post_feedforward_layernorm", model)
-        else:
-            yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.post_attention_layernorm", model)
-        gate, value = f"{hf}.mlp.gate_proj.weight", f"{hf}.mlp.up_proj.weight"
-        yield gated(f"{mcore}.mlp.linear_fc1.weight", gate, value)
-        yield same(f"{mcore}.mlp.linear_fc2.weight", f"{hf}.mlp.down_proj.weight")
+        yield from attention_links(mcore, hf, model)
+        yield from dense_links(f"{mcore}.mlp", hf)
+
+
+def ends_links(model: Model) -> Iterator[Link]:
+    """Links of what comes before the layers and after them."""
+    yield rows("embedding.word_embeddings.weight", "model.embed_tokens.weight", model)
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "model.norm", model)
     if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
+
+
+def attention_links(mcore: str, hf: str, model: Model) -> Iterator[Link]:
+    """Links of a layer's attention and of its norms."""
+    yield from norm(f"{mcore}.input_layernorm", f"{hf}.input_layernorm", model)
+    names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
+    yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+    if model.qk_norm:
+        for name in "qk":
+            yield from norm(f"{mcore}.self_attention.{name}_layernorm", f"{hf}.self_attn.{name}_norm", model)
+    yield same(f"{mcore}.self_attention.linear_proj.weight", f"{hf}.self_attn.o_proj.weight")
+    if model.norm == "sandwich":
+        yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.post_attention_layernorm", model)
+        yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.pre_feedforward_layernorm", model)
+        yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.post_feedforward_layernorm", model)
+    else:
+        yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.post_attention_layernorm", model)
+
+
+def dense_links(mcore: str, hf: str) -> Iterator[Link]:
+    """Links of a feed-forward layer, `mcore` here and in the layer `hf` there."""
+    yield gated(f"{mcore}.linear_fc1.weight", f"{hf}.mlp.gate_proj.weight", f"{hf}.mlp.up_proj.weight")
+    yield same(f"{mcore}.linear_fc2.weight", f"{hf}.mlp.down_proj.weight")
 
 
 def _heads(sequence: Any, tokens: Any = None, spans: Any = None) -> dict[str, HfHead]:
@@ -168,7 +183,7 @@ def _heads(sequence: Any, tokens: Any = None, spans: Any = None) -> dict[str, Hf
     return heads
 
 
-def _family(
+def family(
     name: str,
     model_class: Any,
     model_type: str,
@@ -181,6 +196,8 @@ def _family(
     required: Mapping[str, Any] | None = None,
     free: tuple[str, ...] = (),
     refuse: Callable[[dict[str, Any], int], None] = refuse,
+    links: Callable[[Model], Iterator[Link]] = links,
+    loaded_links: Callable[[Model], Iterator[Link]] | None = None,
 ) -> HfFamily:
     """A row of the table. `hf_fields`: fields of its config besides the shared ones; `settings`: keys of our `model`
     section besides the shared ones; `patterns`, `required` and `free`: see `check_decoder`."""
@@ -205,13 +222,15 @@ def _family(
         hf_config=hf_config,
         model_of=model_of,
         links=links,
+        loaded_links=loaded_links,
         takes=takes,
         refuse=refuse,
         heads=heads,
     )
 
 
-def _plain_fields(model: Model) -> dict[str, Any]:
+def plain_fields(model: Model) -> dict[str, Any]:
+    """Fields of a config without windows: the activation, and rotary positions."""
     return {"hidden_act": _ACTIVATIONS[model.activation], "rope_parameters": rope(model)}
 
 
@@ -220,7 +239,7 @@ def _window_fields(model: Model) -> dict[str, Any]:
 
 
 def _qwen_fields(model: Model) -> dict[str, Any]:
-    return _plain_fields(model) | _window_fields(model) | {"use_sliding_window": bool(windows(model))}
+    return plain_fields(model) | _window_fields(model) | {"use_sliding_window": bool(windows(model))}
 
 
 def _gemma_fields(model: Model) -> dict[str, Any]:
@@ -242,19 +261,20 @@ def _gemma3_rope(model: Model) -> dict[str, Any]:
     return {"full_attention": rope(model), "sliding_attention": local}
 
 
-def _settings(config: Any) -> dict[str, Any]:
+def settings_of(config: Any) -> dict[str, Any]:
+    """Keys of our `model` section for rotary positions."""
     return {"positions": positions(config.rope_parameters)}
 
 
 def _settings_by_layer(config: Any) -> dict[str, Any]:
-    return _settings(config) | {"attention": patterns(config)}
+    return settings_of(config) | {"attention": patterns(config)}
 
 
 def _mistral_settings(config: Any) -> dict[str, Any]:
     """Without a window (from version 0.2 on) it is a Llama."""
     if config.sliding_window is None:
-        return _settings(config)
-    return _settings(config) | {"attention": {"pattern": [{"name": "banded", "window": config.sliding_window}]}}
+        return settings_of(config)
+    return settings_of(config) | {"attention": {"pattern": [{"name": "banded", "window": config.sliding_window}]}}
 
 
 def _gemma3_positions(rope_parameters: Any) -> dict[str, Any]:
@@ -278,7 +298,7 @@ _GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered",
 _GEMMA3: dict[str, Any] = _GEMMA2 | {"qk_norm": True}
 
 LLAMA_KIN = (
-    _family(  # norms on both sides of each sublayer, caps of attention scores and of logits
+    family(  # norms on both sides of each sublayer, caps of attention scores and of logits
         "Gemma 2",
         Gemma2ForCausalLM,
         "gemma2",
@@ -295,7 +315,7 @@ LLAMA_KIN = (
         },
         refuse=lambda tree, most_layers: _refuse_gemma({**tree, "attn_logit_softcapping": None}, most_layers),
     ),
-    _family(  # of text: Gemma 2 with norms of queries and keys, and angles of their own in layers with a window
+    family(  # of text: Gemma 2 with norms of queries and keys, and angles of their own in layers with a window
         "Gemma 3",
         Gemma3ForCausalLM,
         "gemma3_text",
@@ -312,7 +332,7 @@ LLAMA_KIN = (
         },
         refuse=_refuse_gemma,
     ),
-    _family(  # dense: a norm of each head's query and key
+    family(  # dense: a norm of each head's query and key
         "Qwen3",
         Qwen3ForCausalLM,
         "qwen3",
@@ -322,7 +342,7 @@ LLAMA_KIN = (
         hf_fields=lambda model: _qwen_fields(model) | {"attention_bias": False},
         settings=lambda config: _settings_by_layer(config) | {"qk_norm": True},
     ),
-    _family(  # and Qwen2.5, dense: biases of queries, keys and values
+    family(  # and Qwen2.5, dense: biases of queries, keys and values
         "Qwen2",
         Qwen2ForCausalLM,
         "qwen2",
@@ -332,24 +352,24 @@ LLAMA_KIN = (
         hf_fields=_qwen_fields,
         settings=lambda config: _settings_by_layer(config) | {"qkv_bias": True},
     ),
-    _family(  # each layer with a sliding window
+    family(  # each layer with a sliding window
         "Mistral",
         MistralForCausalLM,
         "mistral",
         heads=_heads(MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering),
         takes=lambda model: bool(windows(model)),
         patterns=("banded",),
-        hf_fields=lambda model: _plain_fields(model) | {"sliding_window": windows(model)[0]},
+        hf_fields=lambda model: plain_fields(model) | {"sliding_window": windows(model)[0]},
         settings=_mistral_settings,
     ),
-    _family(  # 1 to 3, SmolLM2 and others of the shape
+    family(  # 1 to 3, SmolLM2 and others of the shape
         "Llama",
         LlamaForCausalLM,
         "llama",
         heads=_heads(LlamaForSequenceClassification, LlamaForTokenClassification, LlamaForQuestionAnswering),
         patterns=("dense",),
-        hf_fields=lambda model: _plain_fields(model) | {"attention_bias": False, "mlp_bias": False},
-        settings=_settings,
+        hf_fields=lambda model: plain_fields(model) | {"attention_bias": False, "mlp_bias": False},
+        settings=settings_of,
     ),
 )
 """What a model goes to: the first row that takes it."""

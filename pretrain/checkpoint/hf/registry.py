@@ -22,6 +22,7 @@ from pretrain.checkpoint.hf.gpt_neo import GPT_NEO
 from pretrain.checkpoint.hf.llama_kin import LLAMA_KIN
 from pretrain.checkpoint.hf.longformer import LONGFORMER
 from pretrain.checkpoint.hf.marian import MARIAN
+from pretrain.checkpoint.hf.mixtures import MIXTURES
 from pretrain.checkpoint.hf.openai_gpt import OPENAI_GPT
 from pretrain.checkpoint.hf.pegasus import PEGASUS
 from pretrain.checkpoint.hf.roberta import ROBERTA
@@ -40,7 +41,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "t5": (T5,),
     "transformer": (PEGASUS, MARIAN),
     "bart": (BART,),
-    "llama": (BLOOM, *LLAMA_KIN),
+    "llama": (*MIXTURES, BLOOM, *LLAMA_KIN),
     "ctrl": (CTRL,),
     "roformer": (ROFORMER,),
     "albert": (ALBERT,),
@@ -95,8 +96,10 @@ def load(
     RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
     logging.disable_progress_bar()
+    of_experts = {} if model.experts is None else {"experts_implementation": "eager"}
     hf_model, report = family.class_of(model).from_pretrained(
         directory,
+        **of_experts,
         config=config,
         dtype=torch.float32,
         attn_implementation="eager",  # a config.json may name a kernel to download

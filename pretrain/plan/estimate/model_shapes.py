@@ -38,7 +38,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
     return ModelShapes.repeat(
         count,
         hidden=model.hidden,
-        ffn=model.ffn_dim,
+        ffn=np.mean([model.active_ffn_dim(layer) for layer in range(model.layers)]).item(),
         gated=model.gated,
         heads=model.heads,
         kv_heads=model.num_kv_heads,

@@ -174,7 +174,8 @@ class ParametersByDepth:
             "summed": summed,
             **{name: np.bincount(of_depth, values, pipeline) for name, values in state.values.items()},
         }
-        differ = self.model.is_encoder_decoder or (self._weights != self._weights[:, :1]).any()
+        has_dense = self.model.experts is not None and self.model.experts.dense_layers > 0
+        differ = self.model.is_encoder_decoder or has_dense or (self._weights != self._weights[:, :1]).any()
         if differ or pipeline <= 3:
             return StageGroups(**groups)
         first_middle_last = [0, 1, pipeline - 1]  # stages between the ends are alike

@@ -1,0 +1,213 @@
+"""Mixtral, Qwen3-MoE and OLMoE of Hugging Face: Llama's kin with experts in place of feed-forward layers.
+
+On disk each expert has its matrices by themselves; transformers joins them when it loads them: the rows of all gates of
+an expert, then those of all values.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MixtralForCausalLM, OlmoeForCausalLM, Qwen3MoeForCausalLM
+
+from pretrain.checkpoint.hf.links import Link, same
+from pretrain.checkpoint.hf.llama_kin import (
+    attention_links,
+    dense_links,
+    ends_links,
+    family,
+    plain_fields,
+    settings_of,
+    windows,
+)
+from pretrain.checkpoint.hf.llama_kin import refuse as refuse_kin
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+
+_MIXTRAL = "block_sparse_moe", ("w1", "w3", "w2")
+_OTHERS = "mlp", ("gate_proj", "up_proj", "down_proj")
+"""how a layer of experts is called on disk, and the gate, value and output of an expert"""
+
+
+def links_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -> Iterator[Link]:
+    """Links to the tensors of a folder, in which a layer of experts is a `module`, and each has `matrices`."""
+    gate, value, output = matrices
+
+    def of_layer(mcore: str, hf: str) -> Iterator[Link]:
+        assert model.experts is not None
+        experts = [f"{hf}.{module}.experts.{number}" for number in range(model.experts.count)]
+        yield same(f"{mcore}.router.weight", f"{hf}.{module}.gate.weight")
+        names = tuple(f"{expert}.{name}.weight" for expert in experts for name in (gate, value))
+        yield Link((f"{mcore}.experts.linear_fc1.weight",), names, _gates_and_values, _side_by_side)
+        outputs = tuple(f"{expert}.{output}.weight" for expert in experts)
+        yield Link((f"{mcore}.experts.linear_fc2.weight",), outputs, lambda x: x.unbind(0), _stacked)
+
+    return _links(model, of_layer)
+
+
+def links_in_memory(model: Model) -> Iterator[Link]:
+    """Links to the tensors of transformers' model."""
+
+    def of_layer(mcore: str, hf: str) -> Iterator[Link]:
+        yield same(f"{mcore}.router.weight", f"{hf}.mlp.gate.weight")
+        ours, theirs = f"{mcore}.experts.linear_fc1.weight", f"{hf}.mlp.experts.gate_up_proj"
+        yield Link((ours,), (theirs,), lambda x: [torch.cat((x[:, 0::2], x[:, 1::2]), dim=1)], _interleaved)
+        yield same(f"{mcore}.experts.linear_fc2.weight", f"{hf}.mlp.experts.down_proj")
+
+    return _links(model, of_layer)
+
+
+def _links(model: Model, experts_of_layer: Callable[[str, str], Iterator[Link]]) -> Iterator[Link]:
+    yield from ends_links(model)
+    for layer in range(model.layers):
+        mcore, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
+        yield from attention_links(mcore, hf, model)
+        of_layer = experts_of_layer if model.has_experts(layer) else dense_links
+        yield from of_layer(f"{mcore}.mlp", hf)
+
+
+def _gates_and_values(x_E2FH: Tensor) -> list[Tensor]:
+    return [part for of_expert in x_E2FH.unbind(0) for part in (of_expert[0::2], of_expert[1::2])]
+
+
+def _side_by_side(*values: Tensor) -> list[Tensor]:
+    gates, others = torch.stack(values[0::2]), torch.stack(values[1::2])
+    return [torch.stack((gates, others), dim=2).flatten(1, 2)]
+
+
+def _stacked(*values: Tensor) -> list[Tensor]:
+    return [torch.stack(values)]
+
+
+def _interleaved(gates_then_values_E2FH: Tensor) -> list[Tensor]:
+    gates, values = gates_then_values_E2FH.chunk(2, dim=1)
+    return [torch.stack((gates, values), dim=2).flatten(1, 2)]
+
+
+def _experts(config: Any, **others: Any) -> dict[str, Any]:
+    return {"experts": {"count": config.num_local_experts, "top_k": config.num_experts_per_tok, **others}}
+
+
+def _mixtral_fields(model: Model) -> dict[str, Any]:
+    assert model.experts is not None
+    return plain_fields(model) | {
+        "num_local_experts": model.experts.count,
+        "num_experts_per_tok": model.experts.top_k,
+        "sliding_window": next(iter(windows(model)), None),
+        "output_router_logits": False,
+    }
+
+
+def _mixtral_settings(config: Any) -> dict[str, Any]:
+    of_window = {}
+    if config.sliding_window is not None:
+        of_window["attention"] = {"pattern": [{"name": "banded", "window": config.sliding_window}]}
+    return settings_of(config) | of_window | _experts(config)
+
+
+def _qwen_fields(model: Model) -> dict[str, Any]:
+    assert model.experts is not None
+    return plain_fields(model) | {
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "num_local_experts": model.experts.count,
+        "num_experts_per_tok": model.experts.top_k,
+        "moe_intermediate_size": model.expert_ffn_dim,
+        "norm_topk_prob": model.experts.normalize,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": list(range(model.experts.dense_layers)),
+        "output_router_logits": False,
+    }
+
+
+def _qwen_settings(config: Any) -> dict[str, Any]:
+    dense = len(config.mlp_only_layers)
+    sizes = {"dense_layers": dense, "ffn": config.moe_intermediate_size} if dense else {}
+    found = settings_of(config) | {"qk_norm": True} | _experts(config, normalize=config.norm_topk_prob, **sizes)
+    return found if dense else found | {"ffn": config.moe_intermediate_size}
+
+
+def _refuse_qwen(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for layers of experts that do not follow the dense ones."""
+    refuse_kin(tree, most_layers)
+    dense = tree.get("mlp_only_layers") or []
+    if tree.get("decoder_sparse_step", 1) != 1 or list(dense) != list(range(len(dense))):
+        raise ConfigError("layers of experts between dense ones are not known here")
+    if tree.get("use_sliding_window"):
+        raise ConfigError("use_sliding_window is not known here")
+
+
+def _olmoe_fields(model: Model) -> dict[str, Any]:
+    assert model.experts is not None
+    if model.dim_per_head * model.heads != model.hidden:
+        raise ConfigError("Hugging Face's OLMoE has heads * head_dim = hidden: this model cannot be exported to it")
+    return plain_fields(model) | {
+        "attention_bias": False,
+        "clip_qkv": None,
+        "num_experts": model.experts.count,
+        "num_experts_per_tok": model.experts.top_k,
+        "norm_topk_prob": model.experts.normalize,
+        "output_router_logits": False,
+    }
+
+
+def _olmoe_settings(config: Any) -> dict[str, Any]:
+    norms = {"qk_norm": True, "qk_norm_span": "all_heads"}
+    experts = {"count": config.num_experts, "top_k": config.num_experts_per_tok, "normalize": config.norm_topk_prob}
+    return settings_of(config) | norms | {"experts": experts}
+
+
+def _refuse_olmoe(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for parts that models of this family have not."""
+    refuse_kin(tree, most_layers)
+    if tree.get("clip_qkv") is not None:
+        raise ConfigError("clip_qkv is not known here")
+
+
+_ALL_LAYERS = {"experts.shared": 0, "experts.dense_layers": 0}
+
+MIXTURES = (
+    family(
+        "OLMoE",
+        OlmoeForCausalLM,
+        "olmoe",
+        heads={},
+        takes=lambda model: model.experts is not None and model.qk_norm_span == "all_heads",
+        patterns=("dense",),
+        required={"qk_norm": True, "qk_norm_span": "all_heads", **_ALL_LAYERS},
+        hf_fields=_olmoe_fields,
+        settings=_olmoe_settings,
+        refuse=_refuse_olmoe,
+        links=partial(links_on_disk, *_OTHERS),
+        loaded_links=links_in_memory,
+    ),
+    family(
+        "Qwen3-MoE",
+        Qwen3MoeForCausalLM,
+        "qwen3_moe",
+        heads={},
+        takes=lambda model: model.experts is not None and model.qk_norm,
+        patterns=("dense",),
+        required={"qk_norm": True, "experts.shared": 0},
+        hf_fields=_qwen_fields,
+        settings=_qwen_settings,
+        refuse=_refuse_qwen,
+        links=partial(links_on_disk, *_OTHERS),
+        loaded_links=links_in_memory,
+    ),
+    family(  # with a sliding window or without one
+        "Mixtral",
+        MixtralForCausalLM,
+        "mixtral",
+        heads={},
+        takes=lambda model: model.experts is not None,
+        required={"experts.normalize": True, **_ALL_LAYERS},
+        hf_fields=_mixtral_fields,
+        settings=_mixtral_settings,
+        links=partial(links_on_disk, *_MIXTRAL),
+        loaded_links=links_in_memory,
+    ),
+)
+"""What a model with experts goes to: the first row that takes it."""

@@ -1,0 +1,56 @@
+"""An RMS norm of the queries or keys of all heads together (OLMoE: Muennighoff et al. 2024, arXiv 2409.02060). Tensor
+ranks have some of the heads each: they share the mean square of all.
+
+Shapes: S positions, B rows, N heads on this rank, D width of a head.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor, nn
+
+from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.parameter_gradients import with_fp32_sums
+
+
+class AllHeadsRMSNorm(nn.Module):
+    """[S, B, N, D] -> the same shape."""
+
+    def __init__(self, heads: int, config: MegatronConfig, hidden_size: int, eps: float) -> None:
+        """`heads`: those of all tensor ranks; `hidden_size`: features of one."""
+        super().__init__()
+        ranks = config.tensor_model_parallel_size
+        self.group = parallel_state.get_tensor_model_parallel_group() if ranks > 1 else None
+        self.features, self.eps = heads * hidden_size, eps
+        self.weight = nn.Parameter(torch.ones(self.features // ranks))
+
+    def forward(self, x_SBND: Tensor) -> Tensor:
+        return with_fp32_sums(self._compute, x_SBND, self.weight)
+
+    def _compute(self, x_SBND: Tensor, weight: Tensor) -> Tensor:
+        x = x_SBND.flatten(-2).float()
+        squares = x.square().sum(-1, keepdim=True)
+        if self.group is not None:
+            squares = _SumOverRanks.apply(squares, self.group)  # type: ignore[no-untyped-call]
+        normed = x * torch.rsqrt(squares / self.features + self.eps)
+        out: Tensor = (weight * normed.to(x_SBND.dtype)).view_as(x_SBND)
+        return out
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """A sum that each rank goes on to compute its own features from, so that its gradient is a sum over ranks, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None

@@ -1,0 +1,149 @@
+"""A layer of experts: feed-forward layers of which a router chooses a few for each token, whose outputs are added up by
+weight (Shazeer et al. 2017, arXiv 1701.06538). Every token reaches all the experts chosen for it, however many others
+do (as in Gale et al. 2022, arXiv 2211.15841), so its output depends on nothing but the token.
+
+Tokens are sorted by expert, each expert's rows are one matrix product, and each token's results are added in ascending
+order of its experts. Tensor ranks share the features of each expert: their outputs are partial sums, and so are the
+gradients of weights of routes, which are summed on the way back.
+
+Shapes: S positions, B rows, H width, T tokens, K experts of a token, N = T K rows of experts, E experts.
+"""
+
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
+from torch import Tensor, nn
+
+from pretrain.models.feed_forward import FeedForward
+from pretrain.models.grouped import GroupedLinear
+from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.routing import Router, Routes
+
+
+class ExpertLayer(nn.Module):
+    """In the place of a feed-forward layer, called as megatron-core calls that."""
+
+    def __init__(self, config: MegatronConfig) -> None:
+        super().__init__()
+        assert config.experts is not None
+        self.config, self.settings = config, config.experts
+        self.router = Router(config, self.settings)
+        self.experts = ExpertProducts(config, self.settings.count)
+        self.shared_experts: FeedForward | None = None
+        if self.settings.shared:
+            self.shared_experts = FeedForward(config, self.settings.shared * config.expert_ffn_hidden_size)
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        x_TH = hidden_states.flatten(0, 1)
+        x_TH, routes = self._on_all_tensor_ranks(x_TH, self.router(x_TH))
+        order = Order(routes.experts_TK, self.settings.count)
+        rows_NH = _ToExperts.apply(x_TH, order)  # type: ignore[no-untyped-call]
+        rows_NH = self.experts(rows_NH, order.counts_E)
+        out_TH: Tensor = _FromExperts.apply(rows_NH, routes.weights_TK, order)  # type: ignore[no-untyped-call]
+        out_TH = self._summed_over_tensor_ranks(out_TH)
+        out: Tensor = out_TH.view_as(hidden_states)
+        if self.shared_experts is not None:
+            out = out + self.shared_experts(hidden_states)[0]
+        return out, None
+
+    def _on_all_tensor_ranks(self, x_TH: Tensor, routes: Routes) -> tuple[Tensor, Routes]:
+        """Tokens and routes that every tensor rank computes its features for. What each finds to be their gradient is
+        a part of it."""
+        if self.config.tensor_model_parallel_size == 1:
+            return x_TH, routes
+        if not self.config.sequence_parallel:
+            copied = copy_to_tensor_model_parallel_region(routes.weights_TK)
+            return copy_to_tensor_model_parallel_region(x_TH), Routes(routes.experts_TK, copied)
+        experts_TK = gather_from_sequence_parallel_region(routes.experts_TK)
+        weights_TK = gather_from_sequence_parallel_region(routes.weights_TK)
+        return gather_from_sequence_parallel_region(x_TH), Routes(experts_TK, weights_TK)
+
+    def _summed_over_tensor_ranks(self, out_TH: Tensor) -> Tensor:
+        if self.config.tensor_model_parallel_size == 1:
+            return out_TH
+        total: Tensor
+        if self.config.sequence_parallel:
+            total = reduce_scatter_to_sequence_parallel_region(out_TH)
+        else:
+            total = reduce_from_tensor_model_parallel_region(out_TH)
+        return total
+
+
+class ExpertProducts(nn.Module):
+    """The feed-forward layers of all experts, as far as this tensor rank has them: [N, H] -> [N, H], a partial sum."""
+
+    def __init__(self, config: MegatronConfig, count: int) -> None:
+        super().__init__()
+        self.config = config
+        features = config.expert_ffn_hidden_size // parallel_state.get_tensor_model_parallel_world_size()
+        inner = (2 if config.gated_linear_unit else 1) * features
+        self.linear_fc1 = GroupedLinear(count, config.hidden_size, inner)
+        self.linear_fc2 = GroupedLinear(count, features, config.hidden_size)
+
+    def forward(self, x_NH: Tensor, counts_E: Tensor) -> Tensor:
+        x = self.linear_fc1(x_NH, counts_E)
+        x = self.config.kernels.bias_activation(x, None, self.config.activation_func, self.config.gated_linear_unit)
+        out: Tensor = self.linear_fc2(x, counts_E)
+        return out
+
+
+class Order:
+    """Rows of experts: by expert, and within one by token."""
+
+    def __init__(self, experts_TK: Tensor, experts: int) -> None:
+        by_slot_N = experts_TK.flatten()
+        order_N = torch.argsort(by_slot_N, stable=True)
+        self.counts_E = torch.bincount(by_slot_N, minlength=experts)
+        """int64, rows of each expert"""
+        self.token_N = order_N // experts_TK.shape[1]
+        """the token of each row"""
+        row_N = torch.empty_like(order_N)
+        row_N[order_N] = torch.arange(len(order_N), device=order_N.device)
+        self.row_KT = row_N.view_as(experts_TK).T.contiguous()
+        """the row of each expert of each token"""
+
+
+class _ToExperts(torch.autograd.Function):
+    """[T, H] -> [N, H]: each token once for each of its experts."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TH: Tensor, order: Order) -> Tensor:
+        ctx.order = order
+        return x_TH[order.token_N]
+
+    @staticmethod
+    def backward(ctx: Any, gradient_NH: Tensor) -> tuple[Tensor, None]:
+        total_TH = torch.zeros(ctx.order.row_KT.shape[1], gradient_NH.shape[1], device=gradient_NH.device)
+        for row_T in ctx.order.row_KT:
+            total_TH += gradient_NH[row_T]
+        return total_TH.to(gradient_NH.dtype), None
+
+
+class _FromExperts(torch.autograd.Function):
+    """[N, H] and weights [T, K] -> [T, H]: the sum over each token's experts, made in fp32 and rounded once."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_NH: Tensor, weights_TK: Tensor, order: Order) -> Tensor:
+        ctx.save_for_backward(rows_NH, weights_TK)
+        ctx.order = order
+        total_TH = torch.zeros(len(weights_TK), rows_NH.shape[1], device=rows_NH.device)
+        for row_T, weight_T in zip(order.row_KT, weights_TK.unbind(1), strict=True):
+            total_TH += weight_T[:, None] * rows_NH[row_T]
+        return total_TH.to(rows_NH.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows_NH, weights_TK = ctx.saved_tensors
+        of_rows_NH, of_weights = torch.empty_like(rows_NH), []
+        gradient_TH = gradient_TH.float()
+        for row_T, weight_T in zip(ctx.order.row_KT, weights_TK.unbind(1), strict=True):
+            of_rows_NH[row_T] = (weight_T[:, None] * gradient_TH).to(rows_NH.dtype)
+            of_weights.append((rows_NH[row_T].float() * gradient_TH).sum(-1))
+        return of_rows_NH, torch.stack(of_weights, dim=1), None

@@ -1,0 +1,107 @@
+"""`model.experts`: what it counts, and what is refused."""
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameters import num_active_parameters, num_parameters
+from pretrain.plan.memory_bound import count_parameters
+from pretrain.plan.planner import check_one_model
+from pretrain.verify.shrink import shrink, with_layers
+from tests.helpers.families import family_config
+
+SPARSE = {"count": 8, "top_k": 2, "ffn": 32, "shared": 2, "dense_layers": 1}
+
+
+def _config(experts: dict[str, Any] | None = SPARSE, *, family: str = "llama", **sections: Any) -> RunConfig:
+    model = {"experts": experts, **sections.pop("model", {})}
+    return family_config(family, model=model, **sections)
+
+
+def test_experts_are_one_parameter_each_of_their_matrices() -> None:
+    specs = {spec.name: spec for spec in parameter_specs(_config().model)}
+    assert specs["decoder.layers.0.mlp.linear_fc1.weight"].shape == (320, 64), "a dense layer"
+    layer = {n.partition(".mlp.")[2]: spec for n, spec in specs.items() if n.startswith("decoder.layers.1.mlp.")}
+    assert {name: (spec.shape, spec.axes) for name, spec in layer.items()} == {
+        "router.weight": ((8, 64), (None, None)),
+        "experts.linear_fc1.weight": ((8, 64, 64), (None, "tensor", None)),
+        "experts.linear_fc2.weight": ((8, 64, 32), (None, None, "tensor")),
+        "shared_experts.linear_fc1.weight": ((128, 64), ("tensor", None)),
+        "shared_experts.linear_fc2.weight": ((64, 64), (None, "tensor")),
+    }
+    assert all(spec.decays for spec in layer.values())
+
+
+def test_a_token_passes_through_those_chosen_and_shared() -> None:
+    model, dense = _config().model, _config(None).model
+    idle = 3 * (8 - 2) * 3 * 64 * 32
+    assert num_active_parameters(model) == num_parameters(model, padded=False) - idle
+    assert num_active_parameters(dense) == num_parameters(dense, padded=False)
+    assert count_parameters(model) == num_parameters(model)
+    of_layer = 6 * 64 * (3 * (2 + 2) * 32 + 8 - 3 * 160)
+    assert training_flops_per_token(model) == training_flops_per_token(dense) + 3 * of_layer
+
+
+def test_layers_beyond_those_listed_count_like_the_last() -> None:
+    deep = _config({**SPARSE, "dense_layers": 20}, model={"layers": 40}).model
+    assert count_parameters(deep) == num_parameters(deep)
+
+
+@pytest.mark.parametrize(
+    ("experts", "sections", "message"),
+    [
+        ({"capacity_factor": 1.25}, {}, "model.experts.capacity_factor: a capacity drops tokens would make the loss"),
+        ({"router_jitter_noise": 0.1}, {}, "noise on the router's input would make the loss depend"),
+        ({"aux_loss": 0.01}, {}, "balance within each micro-batch would make the loss depend"),
+        ({"top_k": 9}, {}, "model.experts.top_k=9 is more than model.experts.count=8"),
+        ({"dense_layers": 4}, {}, "leaves no layer with experts, of model.layers=4"),
+        ({"dense_layers": 0}, {}, "model.experts.ffn=32 leaves no use for model.ffn"),
+        ({}, {"model": {"bias": True}}, "model.experts has no biases: set model.bias=false"),
+        ({}, {"model": {"ffn_dropout": 0.1}}, "model.ffn_dropout=0.1 is drawn by row and position"),
+        ({}, {"model": {"shared_layers": True}}, "leave out model.shared_layers"),
+        ({}, {"precision": "fp8"}, "model.experts is for fp32, bf16 and fp16"),
+        ({}, {"finetune": {"lora": {"rank": 2, "targets": ["qkv", "fc2"]}}}, "fc2 of experts are several matrices"),
+    ],
+)
+def test_refused(experts: dict[str, Any], sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        _config({**SPARSE, **experts}, **sections)
+
+
+def test_other_families_have_none() -> None:
+    with pytest.raises(ValidationError, match=r"model\.experts is for the llama family: leave it out for t5"):
+        _config(family="t5v1.1")
+
+
+def test_norms_over_all_heads_are_rms_norms() -> None:
+    with pytest.raises(ValidationError, match=r"model.qk_norm_span=all_heads is of RMS norms"):
+        _config(None, model={"qk_norm_span": "all_heads"})
+
+
+def test_layouts_that_cannot_share_features() -> None:
+    with pytest.raises(ConfigError, match=r"does not divide the size of model.experts"):
+        plan_layout(_config({**SPARSE, "ffn": 33}, parallel={"tensor": 2}), 2)
+    spans = {"qk_norm": True, "qk_norm_span": "all_heads"}
+    with pytest.raises(ConfigError, match=r"does not divide model.kv_heads"):
+        plan_layout(_config(None, model=spans, parallel={"tensor": 4}), 4)
+
+
+def test_scaling_laws_are_of_dense_models() -> None:
+    with pytest.raises(ConfigError, match="layers of experts are not planned, rehearsed or scaled yet"):
+        check_one_model(_config())
+
+
+def test_verify_keeps_the_kind_of_layers() -> None:
+    config = _config({"count": 64, "top_k": 8, "shared": 1, "ffn": 64, "dense_layers": 3}, model={"layers": 16})
+    layouts = [plan_layout(config, 1), plan_layout(_config(parallel={"tensor": 2, "pipeline": 2}), 4)]
+    small = with_layers(shrink(config, layouts), layouts[1])
+    assert small.model.experts is not None
+    assert (small.model.experts.count, small.model.experts.top_k) == (8, 2)
+    assert [small.model.has_experts(layer) for layer in range(4)] == [False, True, True, True]
