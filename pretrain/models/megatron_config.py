@@ -56,7 +56,8 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         gated_linear_unit=model.gated,
         add_bias_linear=model.bias,
         add_qkv_bias=model.has_qkv_bias,
-        qk_layernorm=model.qk_norm,
+        # Sums the gradients of their gains over tensor ranks, which of norms over all heads have their own part.
+        qk_layernorm=model.qk_norm and model.qk_norm_span == "head",
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
