@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
+from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from pretrain.models.megatron_config import MegatronConfig
@@ -22,7 +22,7 @@ class AllHeadsRMSNorm(nn.Module):
         """`heads`: those of all tensor ranks; `hidden_size`: features of one."""
         super().__init__()
         ranks = config.tensor_model_parallel_size
-        self.group = parallel_state.get_tensor_model_parallel_group() if ranks > 1 else None
+        self.group = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp if ranks > 1 else None
         self.features, self.eps = heads * hidden_size, eps
         self.weight = nn.Parameter(torch.ones(self.features // ranks))
 

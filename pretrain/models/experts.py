@@ -12,7 +12,6 @@ Shapes: S positions, B rows, H width, T tokens, K experts of a token, N = T K ro
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
 from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -82,7 +81,7 @@ class ExpertProducts(nn.Module):
     def __init__(self, config: MegatronConfig, count: int) -> None:
         super().__init__()
         self.config = config
-        features = config.expert_ffn_hidden_size // parallel_state.get_tensor_model_parallel_world_size()
+        features = config.expert_ffn_hidden_size // config.tensor_model_parallel_size
         inner = (2 if config.gated_linear_unit else 1) * features
         self.linear_fc1 = GroupedLinear(count, config.hidden_size, inner)
         self.linear_fc2 = GroupedLinear(count, features, config.hidden_size)
