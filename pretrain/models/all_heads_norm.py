@@ -40,7 +40,7 @@ class AllHeadsRMSNorm(nn.Module):
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """A sum that each rank goes on to compute its own features from, so that its gradient is a sum over ranks, too."""
+    """A sum from which each rank then computes its own features, so that its gradient is a sum over ranks, too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
