@@ -31,6 +31,7 @@ from data_pipeline.recipes.base import (
     too_short_error,
 )
 from data_pipeline.recipes.masking import EncoderRecipe, Masking, MaskingObjective, smoothed_weights
+from data_pipeline.recipes.objective import NoiseDensity
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
@@ -80,6 +81,11 @@ class Masked(MaskingObjective):
         default=False,
         description="predict whether two consecutive segments are in order, as they are half the time, or swapped "
         "(ALBERT)",
+    )
+    heldout_noise_density: NoiseDensity | None = Field(
+        default=None,
+        description="fraction of the tokens of held-out text to mask, so that losses of several densities compare "
+        "(M2-BERT: 0.15 beside 0.3); default: noise_density",
     )
     language: int | None = Field(
         default=None,
@@ -171,8 +177,8 @@ class FullSentencesRecipe(EncoderRecipe, ABC):
     text_tokens: int
 
     @abstractmethod
-    def masking(self, dataset: Dataset) -> Masking:
-        """Which tokens of the samples of a dataset are masked."""
+    def masking(self, dataset: Dataset, split: SplitName) -> Masking:
+        """Which tokens of the samples of a dataset's split are masked."""
 
     def units(self, dataset: Dataset, split: SplitName) -> MaskUnits | None:
         """Tokens of a split that are masked as a whole; None: there are no such units."""
@@ -188,7 +194,7 @@ class FullSentencesRecipe(EncoderRecipe, ABC):
             recipe=self,
             dataset=dataset,
             split=split,
-            masking=self.masking(dataset),
+            masking=self.masking(dataset, split),
             count=count,
             units=self.units(dataset, split),
         )
@@ -200,14 +206,15 @@ class MaskedRecipe(FullSentencesRecipe):
 
     objective: Masked
 
-    def masking(self, dataset: Dataset) -> Masking:
+    def masking(self, dataset: Dataset, split: SplitName) -> Masking:
         """See `FullSentencesRecipe`."""
         objective, weights = self.objective, None
+        held_out = None if split == "train" else objective.heldout_noise_density
         if objective.mask_smoothing:
             weights = smoothed_weights(dataset.unigram_counts(), objective.mask_smoothing, self.vocabulary)
         return Masking(
             known=self.known,
-            noise_density=objective.noise_density,
+            noise_density=held_out or objective.noise_density,
             whole_words=objective.whole_words,
             ngrams=objective.ngrams,
             geometric=objective.geometric,
@@ -226,7 +233,7 @@ class MaskedRecipe(FullSentencesRecipe):
         return kind(
             dataset,
             split,
-            self.masking(dataset),
+            self.masking(dataset, split),
             sequence_length=self.sequence_length,
             text_tokens=self.text_tokens,
             short_fraction=self.objective.short_fraction,

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.masked import FullSentencesRecipe
 from data_pipeline.recipes.masking import Masking, MaskingObjective
 from data_pipeline.recipes.objective import TaskHead
@@ -68,7 +69,7 @@ class ReplacedTokensRecipe(FullSentencesRecipe):
 
     objective: ReplacedTokens
 
-    def masking(self, dataset: Dataset) -> Masking:
+    def masking(self, dataset: Dataset, split: SplitName) -> Masking:
         """See `FullSentencesRecipe`."""
         density = self.objective.noise_density
         return Masking(known=self.known, noise_density=density, shares=(self.objective.masked_fraction, 0.0))

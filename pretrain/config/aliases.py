@@ -26,6 +26,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("model.vocabulary",),
     "make_vocab_size_divisible_by": ("model.vocabulary_multiple",),
     "hidden_dropout": ("model.dropout",),
+    "hyena_filter_order hyena_emb_dim hyena_w residual_long_conv": ("model.mixer",),
+    "monarch_mlp_nblocks": ("model.ffn_blocks",),
     "conv_act conv_kernel_size": ("model.convolution",),
     "rope rope_theta rotary_base": ("model.positions.name", "model.positions.base"),
     "rope_scaling": ("model.positions.scaling",),

@@ -6,11 +6,12 @@ from typing import Literal
 from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
 from data_pipeline.recipes.objective import ModelShape
-from pretrain.config.attention import Attention
+from pretrain.config.attention import Attention, Dense
 from pretrain.config.experts import Experts
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
+from pretrain.config.mixer import Mixer
 from pretrain.config.mup import Mup
 from pretrain.config.positions import (
     DisentangledPositions,
@@ -121,6 +122,14 @@ class Model(Section):
         description="activation of a convolution over each token and its two neighbours, which reads what the first "
         "layer reads and is added to its output (DeBERTa v2 xlarge: gelu); default: no convolution",
     )
+    mixer: Mixer | None = Field(
+        None, description="long convolutions of the monarch_mixer family; default: those of M2-BERT"
+    )
+    ffn_blocks: int = Field(
+        1,
+        gt=0,
+        description="blocks of the block-diagonal matrices of the feed-forward layer (monarch_mixer; M2-BERT: 4)",
+    )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
     source_encoder: SourceEncoderShape | None = Field(
         None,
@@ -209,6 +218,11 @@ class Model(Section):
         if self.mask_decoder_layers and not can.mask_decoder:
             having = " or ".join(name for name, other in CAPABILITIES.items() if other.mask_decoder)
             raise ValueError(f"model.mask_decoder_layers is for the {having} family: leave it out for {self.family}")
+        if not can.long_convolution and (self.mixer is not None or self.ffn_blocks > 1):
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.long_convolution)
+            raise ValueError(
+                f"model.mixer and model.ffn_blocks are for the {having} family: leave them out for {self.family}"
+            )
         if self.convolution is not None:
             if not can.convolution:
                 having = " or ".join(name for name, other in CAPABILITIES.items() if other.convolution)
@@ -290,6 +304,32 @@ class Model(Section):
                 f"model.positions.scaling=ntk makes the last of several wavelengths longer: a head of "
                 f"{self.dim_per_head} has one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_divide_it(self) -> "Model":
+        if self.long_convolution is None:
+            return self
+        if not all(isinstance(kind, Dense) for kind in self.attention.kinds):
+            raise ValueError(
+                f"model.attention.pattern does nothing in the {self.family} family, whose layers have no attention: "
+                "leave it out"
+            )
+        if self.heads != 1:
+            raise ValueError(
+                f"model.heads={self.heads} counts heads of attention, which the {self.family} family has not: set "
+                "model.heads=1"
+            )
+        if self.ffn_blocks % 2:
+            raise ValueError(
+                f"model.ffn_blocks={self.ffn_blocks}: half of the blocks make gates and half values, so use an even "
+                "number"
+            )
+        for key, size in (("hidden", self.hidden), ("ffn", self.ffn_dim)):
+            if size % self.ffn_blocks:
+                raise ValueError(
+                    f"model.{key}={size} is not a multiple of model.ffn_blocks={self.ffn_blocks}: use one that is"
+                )
         return self
 
     @model_validator(mode="after")
@@ -413,6 +453,11 @@ class Model(Section):
             "model.positions.shared_biases": self.shares_biases,
         }
         return next((key for key, is_so in keys.items() if is_so), None)
+
+    @property
+    def long_convolution(self) -> Mixer | None:
+        """Settings of the long convolutions that layers have in place of attention; None: they have attention."""
+        return (self.mixer or Mixer()) if self.capabilities.long_convolution else None
 
     @property
     def shares_projection(self) -> bool:

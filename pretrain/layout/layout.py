@@ -9,6 +9,7 @@ from math import isqrt
 from typing import Literal
 
 from pretrain.config.batch import BatchSize
+from pretrain.config.model import Model
 from pretrain.config.parallel import Parallel
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -73,7 +74,10 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     """The layout that `config.parallel` describes on `world` ranks. `trains=False`, for evaluation, does not check the
     global batch. Raises ConfigError with the violated rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
-    _check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
+    if model.long_convolution is not None:
+        _check_channels(parallel, model, config.precision)
+    else:
+        _check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     # Tensor ranks split the rows of queries, keys and values; KV heads that are fewer than the ranks are replicated.
     if model.kv_heads is not None and parallel.tensor % model.kv_heads:
         _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
@@ -177,6 +181,28 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         zero_engine=parallel.zero_engine if parallel.zero else "megatron",
         context=parallel.context,
     )
+
+
+def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
+    """Refuse what does not work where tensor ranks share channels and blocks in place of heads."""
+    _check_divides("parallel.tensor", parallel.tensor, "model.ffn_blocks", model.ffn_blocks)
+    _check_divides("parallel.tensor", parallel.tensor, "model.hidden", model.hidden)
+    for key, given, value in (("context", parallel.context > 1, 1), ("sequence", parallel.sequence, "false")):
+        if given:
+            raise ConfigError(
+                f"parallel.{key} splits sequences, and a long convolution of the {model.family} family reads each "
+                f"channel of a full one: set parallel.{key}={value} and share channels by parallel.tensor"
+            )
+    if parallel.recompute == "selective":
+        raise ConfigError(
+            f"parallel.recompute=selective recomputes attention, which the {model.family} family has not: use full or "
+            "none"
+        )
+    if precision == "fp8":
+        raise ConfigError(
+            f"precision=fp8 multiplies full matrices, and the {model.family} family has block-diagonal ones and "
+            "convolutions: use bf16"
+        )
 
 
 def _check_second_model(name: str, config: RunConfig, world: int) -> None:

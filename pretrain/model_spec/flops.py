@@ -1,5 +1,7 @@
 """Model FLOPs: what the training of a model computes, whatever its layout and kernels. No torch."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,16 @@ def training_flops_per_token(model: Model) -> float:
     return TrainingFlops(model).of_row(model.sequence_length, model.label_length) / model.sequence_length
 
 
+def convolution_flops(model: Model, length: int) -> float:
+    """Operations, for each position, of the long convolutions of a layer in a row of `length` positions: for each
+    channel two FFTs of twice the length, of real numbers (5 / 2 * n * log2 n operations for n numbers), and the product
+    between them, of six operations for each complex number."""
+    settings = model.long_convolution
+    if settings is None:
+        return 0.0
+    return (1 + settings.residual) * model.hidden * (10 * math.log2(2 * length) + 6)
+
+
 class TrainingFlops:
     """Floating-point operations of the forward and backward pass of rows. Where everything is trained, those of a full
     row are
@@ -49,6 +61,9 @@ class TrainingFlops:
     the last layer, whose keys and values are those of one use, a convolution as three products of hidden * hidden. Keys
     and values of memory, made again in each step, count too; memory has no gradient. Of experts, those count that a
     token passes through, and the router.
+
+    Long convolutions count as `convolution_flops` in place of attention, and block-diagonal matrices with the values
+    that they have. Filters are made once for a micro-batch, which is not counted.
 
     Where a part is trained (`finetune`), the product that gives a weight's gradient counts for trained weights alone,
     and the one that gives an input's gradient where something below is trained. LoRA's matrices and adapters count as
@@ -68,6 +83,8 @@ class TrainingFlops:
         """multiply-adds for each pair of a query and a key, in all layers of a stack with one pattern"""
         self._of_distance = [0.0, 0.0]
         """multiply-adds for each pair of a query and a vector of distances, in all layers of a stack"""
+        self._of_convolutions = 0
+        """times that the long convolutions of a layer are computed in all passes"""
         self._of_memory = 0.0
         """multiply-adds of the keys and values of a row's memory"""
         scores, depth = 2 * model.heads * model.dim_per_head, 0
@@ -78,6 +95,8 @@ class TrainingFlops:
             depth += layers
         for stack, number, gradient in every:
             passes = 1 + 2 * ("core" in gradient.inputs)
+            if model.long_convolution is not None:
+                self._of_convolutions += 1 + ("core" in gradient.inputs)
             pattern = model.attention.of_layer(number)
             pairs = self._of_pair[stack]
             pairs[pattern] = pairs.get(pattern, 0.0) + passes * scores
@@ -141,6 +160,8 @@ class TrainingFlops:
 
     def _attention(self, stack: int, length: int) -> float:
         """Multiply-adds of attention within `length` positions, in all layers of a stack."""
+        if self._of_convolutions:
+            return length * self._of_convolutions * convolution_flops(self._model, length) / 2
         if (stack, length) not in self._known:
             causal = bool(stack)
             found = self._of_distance[stack] * (self._model.distance_rows + num_distances(self._model, length) / 2)
@@ -157,8 +178,8 @@ class TrainingFlops:
         sizes = {
             "qkv": (hidden, queries + 2 * keys),
             "projection": (queries, hidden),
-            "fc1": (hidden, (2 if model.gated else 1) * model.active_ffn_dim(number)),
-            "fc2": (model.active_ffn_dim(number), hidden),
+            "fc1": (hidden // model.ffn_blocks, (2 if model.gated else 1) * model.active_ffn_dim(number)),
+            "fc2": (model.active_ffn_dim(number) // model.ffn_blocks, hidden),
         }
         if model.experts is not None and model.has_experts(number):  # whose router is beside their first matrices
             sizes["fc1"] = hidden, sizes["fc1"][1] + model.experts.count

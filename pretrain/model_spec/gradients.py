@@ -13,7 +13,13 @@ _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     ("qkv", ("self_attention.linear_qkv.",)),
     (None, ("self_attention.q_layernorm.", "self_attention.k_layernorm.")),
     (None, ("self_attention.query_bias", "self_attention.value_bias")),
-    ("core", ("self_attention.core_attention.", "self_attention.position_")),
+    (
+        "core",
+        (
+            *("self_attention.core_attention.", "self_attention.position_"),
+            *("self_attention.short.", "self_attention.filter.", "self_attention.residual_filter."),
+        ),
+    ),
     ("projection", ("self_attention.linear_proj.",)),
     (None, ("self_attn_bda.", "pre_cross_attn_layernorm.")),
     ("cross_q", ("cross_attention.linear_q.",)),
@@ -21,8 +27,11 @@ _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     ("cross_core", ()),
     ("cross_projection", ("cross_attention.linear_proj.",)),
     (None, ("cross_attn_bda.", "pre_mlp_layernorm.")),
-    ("fc1", ("mlp.linear_fc1.", "mlp.router.", "mlp.experts.linear_fc1.", "mlp.shared_experts.linear_fc1.")),
-    ("fc2", ("mlp.linear_fc2.", "mlp.experts.linear_fc2.", "mlp.shared_experts.linear_fc2.")),
+    (
+        "fc1",
+        ("mlp.linear_fc1.", "mlp.gates.", "mlp.router.", "mlp.experts.linear_fc1.", "mlp.shared_experts.linear_fc1."),
+    ),
+    ("fc2", ("mlp.linear_fc2.", "mlp.out.", "mlp.experts.linear_fc2.", "mlp.shared_experts.linear_fc2.")),
     (None, ("mlp_bda.", "final.", "convolution.")),
 )
 """the way through a layer: each product, or None where there is none, and how names of its parameters begin"""

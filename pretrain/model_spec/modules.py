@@ -8,6 +8,7 @@ from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions, ShawPositions, TransformerXlPositions
 from pretrain.config.task_head import TaskHeadShape
+from pretrain.model_spec import monarch_mixer
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.mup import with_mup
@@ -231,7 +232,27 @@ def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
     yield from (replace(a, blocks=RowBlocks()), replace(b, blocks=weight.blocks))
 
 
+def _mixer_layer(model: Model) -> Iterator[ParameterSpec]:
+    """A layer of Monarch Mixer, whose only norm follows its feed-forward layer."""
+    scheme, hidden = SCHEMES[model.init.name](model), model.hidden
+    yield from _under(
+        "self_attention.linear_qkv.",
+        column(hidden, 3 * hidden, _projection(scheme, hidden), True, monarch_mixer.CHANNELS),
+    )
+    yield from _under("self_attention.", monarch_mixer.mixer(model))
+    yield from _under("self_attention.linear_proj.", row(hidden, hidden, _projection(scheme, hidden), True, "width"))
+    yield from _under("mlp.", monarch_mixer.feed_forward(model))
+    yield from _under("mlp_bda.norm.", norm(model))
+
+
+def _projection(scheme: NormalScheme, hidden: int) -> Normal:
+    return Normal((scheme.projection(hidden, hidden),))
+
+
 def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[ParameterSpec]:
+    if model.long_convolution is not None:
+        yield from _mixer_layer(model)
+        return
     scheme, biased = SCHEMES[model.init.name](model), model.bias
     hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)

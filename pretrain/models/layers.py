@@ -28,6 +28,7 @@ from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Dist
 from pretrain.models.embeddings import table_of
 from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.monarch_mixer import mixer_parts
 from pretrain.models.stream import Part, Stream
 
 Final = Callable[[MegatronConfig], nn.Module]
@@ -194,7 +195,9 @@ class Layers(nn.Module):
 
         def build(index: int) -> Layer:
             before_decoder, number = model.stacks[0], begin + index
-            if number < before_decoder:
+            if model.long_convolution is not None:
+                parts = mixer_parts(model, megatron)
+            elif number < before_decoder:
                 parts = layer_parts(model, megatron, "encoder", number)
             else:
                 parts = layer_parts(model, megatron, "decoder", number - before_decoder)

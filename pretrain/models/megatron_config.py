@@ -21,6 +21,7 @@ class MegatronConfig(TransformerConfig):
     """megatron-core's, and what it has no word for."""
 
     ffn_dropout: float = 0.0
+    ffn_blocks: int = 1
     norm_type: str = "layer"
     lora: Lora | None = None
     experts: Experts | None = None
@@ -36,17 +37,20 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
     """megatron-core's description of the model and its layout. Weights are left uninitialised: `random/init.py`."""
     model, parallel = config.model, config.parallel
     full = parallel.recompute == "full"
+    # Of a model without attention, megatron-core reads no more than that tensor ranks divide them.
+    without_heads = model.long_convolution is not None
     return MegatronConfig(
         num_layers=sum(model.stacks),
         hidden_size=model.hidden,
-        num_attention_heads=model.heads,
-        num_query_groups=model.num_kv_heads,
+        num_attention_heads=parallel.tensor if without_heads else model.heads,
+        num_query_groups=parallel.tensor if without_heads else model.num_kv_heads,
         kv_channels=model.dim_per_head,
         ffn_hidden_size=model.ffn_dim,
         layernorm_epsilon=model.norm_eps,
         hidden_dropout=model.dropout,
         attention_dropout=model.attention_dropout,
         ffn_dropout=model.ffn_dropout,
+        ffn_blocks=model.ffn_blocks,
         norm_type=model.norm_type,
         lora=model.finetune.lora,
         experts=model.experts,

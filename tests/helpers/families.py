@@ -1,6 +1,6 @@
 """The smallest model of each family that has all its parts, and made-up rows for it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pretrain.config.run_config import RunConfig
@@ -107,6 +107,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "objective": {"name": "masked"},
     },
+    "monarch_mixer": {
+        "model": _BERT | {
+            "family": "monarch_mixer", "heads": 1, "binary_head": False, "activation": "gated_gelu", "ffn": 160,
+            "ffn_blocks": 4, "mixer": {"filter_order": 12},
+        },
+        "objective": {"name": "masked"},
+    },
     "tlm": {
         "model": _BERT | {"family": "xlm", "binary_head": False, "segments": 3}, "objective": {"name": "tlm"},
     },
@@ -204,6 +211,15 @@ def needs_one_chunk(family: str) -> bool:
     """Whether a stage must have all its layers in one chunk, as layers share parameters."""
     model = family_config(family).model
     return model.layers_share_by is not None or model.positions.name == "disentangled"
+
+
+def takes(family: str, parallel: Mapping[str, Any]) -> bool:
+    """Whether the family does not refuse a layout."""
+    chunks_are_one = parallel.get("virtual", 1) == 1
+    sequences_are_full = not parallel.get("sequence") and parallel.get("context", 1) == 1
+    if family_config(family).model.long_convolution is not None:
+        return sequences_are_full and parallel.get("recompute") != "selective"
+    return chunks_are_one or not needs_one_chunk(family)
 
 
 def each(families: Iterable[str]) -> list[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.breadth import slow
-from tests.helpers.families import FAMILIES, each, family_config, needs_one_chunk, train_family
+from tests.helpers.families import FAMILIES, each, family_config, takes, train_family
 from tests.helpers.hf import save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, whole_state
@@ -32,7 +32,6 @@ MORE: dict[str, dict[str, Any]] = {
     "pp2dp2+zero3": {"pipeline": 2, "zero": 3, "zero_engine": "deepspeed"},
     "tp2dp2+sp+zero3": {"tensor": 2, "sequence": True, "zero": 3, "zero_engine": "deepspeed"},
 }
-UNSHARED = ("tp2pp2+vp2", "pp2dp2+vp2")  # not for layers that share parameters: their chunks would each have a copy
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 SHARING = ("tp2pp2+sp", "tp2cp2", "dp4+recompute")  # the ways in which ranks share a dropout's mask
 OTHERS = ("pp4", "cp2pp2", "tp2dp2+sp+selective", "pp2dp2+zero3")
@@ -61,9 +60,7 @@ def _departures(family: str, layouts: dict[str, dict[str, Any]], **sections: Any
 
 def _possible(family: str, layouts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The layouts of `layouts` that the family does not refuse, at least one."""
-    if not needs_one_chunk(family):
-        return layouts
-    return {n: p for n, p in layouts.items() if n not in UNSHARED} or {"tp2pp2": MORE["tp2pp2"]}
+    return {n: p for n, p in layouts.items() if takes(family, p)} or {"tp2pp2": MORE["tp2pp2"]}
 
 
 def _largest(curves: dict[str, Any], expected: np.ndarray) -> dict[str, float]:

@@ -64,8 +64,8 @@ BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for
 
 
 def hf_family_of(model: Model) -> HfFamily:
-    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds, and
-    for a model with adapters or a source encoder."""
+    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds or
+    that transformers lacks, and for a model with adapters or a source encoder."""
     if model.source_encoder is not None:
         raise ConfigError(
             "model.source_encoder lies in front of the model's own encoder, which no class of transformers has: the "
@@ -79,6 +79,11 @@ def hf_family_of(model: Model) -> HfFamily:
     if model.finetune.adapters is not None:
         raise ConfigError(
             "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"
+        )
+    if model.long_convolution is not None:
+        raise ConfigError(
+            f"no class of transformers has the long convolutions of model.family={model.family}: the checkpoint cannot "
+            "be exported"
         )
     if model.family not in FAMILIES:
         raise ConfigError(

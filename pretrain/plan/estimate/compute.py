@@ -15,6 +15,7 @@ from pretrain.plan.estimate.products import (
     cross_products,
     decoder_gradients,
     decoder_products,
+    filter_products,
     head_product,
     layer_products,
     lora_products,
@@ -25,6 +26,12 @@ from pretrain.plan.estimate.step_settings import GENERATIONS
 from pretrain.plan.estimate.workload import StepWorkload
 
 _TILE = (128, 256)
+_FFT_BYTES = 40
+"""bytes that a long convolution reads and writes for each value of its input: this in fp32, complex numbers three
+times, and the result"""
+_GATE_BYTES = 240
+"""the same for what lies between the two linear layers beside them: three channels in fp32 are masked, padded, weighed
+three times and multiplied"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,10 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         seconds = _product(work, c, beside, np.zeros_like(step.fp8))
         forward = forward + seconds.forward
         backward = backward + seconds.of_gradients(input_gradient, stack.backward_layers)
-    core, core_back = _attention(work, c, stack.length, stack.key_length, stack.keys)
+    if model.long_convolutions.any():
+        core, core_back = _convolutions(work, c, stack)
+    else:
+        core, core_back = _attention(work, c, stack.length, stack.key_length, stack.keys)
     backward = backward + stack.with_input_gradient("core") * core_back[:, None]
     if crosses.any():
         keys = np.maximum(stack.encoder_length, 1)
@@ -196,6 +206,20 @@ def _one_product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -
     moved = (m * n + m * k + k * n) * work.step.activation_bytes / (device.memory_bytes_per_s * c.memory_share)
     slower: Array = np.maximum(flops / speed, moved)
     return slower + c.launch_s
+
+
+def _convolutions(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array, Array]:
+    """Seconds forward and backward of what a layer has in the place of attention: of FFTs of twice the length, whose
+    few operations for each number that they read and write are not counted, of the short convolution and of the gates,
+    and of the products that make filters."""
+    channels = positions_of(work, stack) * work.model.hidden / work.layout.tensor
+    moved = channels * (_GATE_BYTES + work.model.long_convolutions * _FFT_BYTES)
+    forward = moved / (work.device.memory_bytes_per_s * c.memory_share)
+    backward = 2 * forward
+    for number, product in enumerate(filter_products(work, stack)):
+        seconds = _product(work, c, product, np.zeros_like(channels))
+        forward, backward = forward + seconds.forward, backward + seconds.of_weight + (number > 0) * seconds.of_input
+    return forward, backward
 
 
 def _attention(work: StepWorkload, c: Constants, queries: Array, length: Array, keys: Array) -> tuple[Array, Array]:

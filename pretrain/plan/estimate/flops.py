@@ -120,6 +120,10 @@ class _AttentionFlops:
 def _attention(work: StepWorkload, stack: LayerStack) -> _AttentionFlops:
     """Kernels that write no scores compute them again; given biases of scores, they compute all pairs."""
     model, layout, attention = work.model, work.layout, work.attention
+    if model.long_convolutions.any():
+        first, *others = (_operations(product) for product in products.filter_products(work, stack))
+        made = first + sum(others)  # FFTs are no matrix products
+        return _AttentionFlops(made, made + sum(others), np.zeros_like(made))
     heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
     written = attention.score_bytes > 0
     all_keys = np.where(attention.score_biases > 0, stack.length, stack.computed_keys)

@@ -298,10 +298,33 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     cross_scores = crossing * positions * model.heads / layout.tensor * row_bytes
     core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
     every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
+    if model.long_convolutions.any():
+        every = _mixer_bytes(work, stack)
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
     products = 2 * model.hidden / slices + (2 * queries + keys + model.ffn) / layout.tensor
     keeps_products = kernels.keeps_products * (recompute == 1) > 0
     return np.where(keeps_products, positions * width * products, every)
+
+
+def _mixer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes that a layer without attention keeps of a micro-batch, [n]."""
+    model, layout, kernels = work.model, work.layout, work.kernels
+    width, positions = work.step.activation_bytes, work.step.micro_sequences * stack.length
+    channels, convolutions, order = model.hidden / layout.tensor, model.long_convolutions, model.filter_order
+    # In fp32: three channels before and after the short convolution, the input of each long one, and the output of the
+    # one that is multiplied.
+    in_fp32 = positions * channels * (24 + 4 * convolutions + 4)
+    filters = convolutions * stack.length * (8 * channels + 4 * model.hidden + 72 * order)
+    in_half = np.where(width < 4, 8.0, 0.0) * convolutions  # of weights of filters, copies in fp32
+    filters = filters + in_half * (2 * order**2 + channels * order)
+    # The layer's input, the mixer's output, and the sum that is normalized; what the projection multiplies.
+    outside = positions * width * (3 * model.hidden + channels + kernels.ffn_tensors * model.ffn / layout.tensor)
+    norms = positions * (kernels.norm_bytes * model.hidden + 8)
+    masks = positions * (
+        kernels.dropout_bytes * model.hidden + kernels.ffn_dropout_bytes * model.ffn / layout.tensor + 1
+    )
+    found: Array = in_fp32 + filters + outside + norms + masks
+    return found
 
 
 def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:

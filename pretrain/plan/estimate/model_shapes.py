@@ -64,10 +64,24 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
         convolution=model.convolution is not None,
+        ffn_blocks=model.ffn_blocks,
+        **_long_convolutions(model),
         embedding_lookups=embedding_lookups,
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
     )
+
+
+def _long_convolutions(model: Model) -> dict[str, int]:
+    """What is computed in the place of attention by models that have none."""
+    settings = model.long_convolution
+    if settings is None:
+        return {"long_convolutions": 0, "filter_order": 0, "filter_features": 0}
+    return {
+        "long_convolutions": 1 + settings.residual,
+        "filter_order": settings.filter_order,
+        "filter_features": settings.filter_features,
+    }
 
 
 def _distances(model: Model) -> dict[str, int]:

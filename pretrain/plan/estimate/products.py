@@ -21,8 +21,8 @@ def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
     products = {
         "qkv": _qkv_product(work, stack),
         "projection": (positions, model.hidden, model.query_dim / tensor),
-        "fc1": (positions, (1 + model.gated) * model.ffn / tensor, model.hidden),
-        "fc2": (positions, model.hidden, model.ffn / tensor),
+        "fc1": (positions, (1 + model.gated) * model.ffn / tensor, model.hidden / model.ffn_blocks),
+        "fc2": (positions, model.hidden, model.ffn / tensor / model.ffn_blocks),
     }
     if model.distance_linears.any():
         products["distances"] = (model.distance_rows, model.distance_features / tensor, model.hidden)
@@ -88,6 +88,16 @@ def lora_products(work: StepWorkload, stack: LayerStack, name: str, product: Pro
     if name in ("projection", "cross_projection", "fc2"):  # of which tensor ranks have features
         return (positions, rank, depth), (own, columns, rank)
     return (own, rank, depth), (positions, columns, rank)
+
+
+def filter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
+    """Matrix products that make the weights of a layer's long convolutions on one rank, once for a micro-batch, the
+    first of which reads what has no gradient. Without columns for models that have none."""
+    model = work.model
+    networks, order = 2 * model.long_convolutions, model.filter_order
+    first = (networks * stack.length, order, model.filter_features)
+    between = (2 * networks * stack.length, order, order)
+    return [first, between, (networks * stack.length, model.hidden / work.layout.tensor, order)]
 
 
 def head_product(work: StepWorkload) -> Product:

@@ -72,6 +72,14 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the embedding and the first layer"""
     convolution: Array
     """1 if a convolution over three positions is beside the first layer"""
+    ffn_blocks: Array
+    """blocks of the block-diagonal matrices of the feed-forward layer"""
+    long_convolutions: Array
+    """long convolutions of a layer, which has no attention; 0: it has attention"""
+    filter_order: Array
+    """width of the networks that make their weights"""
+    filter_features: Array
+    """features that these networks read"""
     embedding_lookups: Array
     """tables of the vocabulary that a token is looked up in, and whose rows are added"""
     shared_layers: Array

@@ -72,6 +72,8 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     the backward pass their gradients, where a layer that reads an encoder's sums the gradient of these too. A sum is an
     all-reduce or, under sequence parallelism, a reduce-scatter, with an all-gather before the next product, which the
     backward pass repeats."""
+    if work.model.long_convolutions.any():
+        return _mixer_tensor_bytes(work, stack)
     shared, crosses = work.layout.sequence > 0, stack.encoder_length > 0
     sums = np.where(crosses, 3.0, 2.0)
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
@@ -84,6 +86,17 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
         backward=2 * sums * sent + memory_gradient + encoder_gradient + repeated + of_table.backward,
         repeated=repeated + of_table.repeated,
     )
+
+
+def _mixer_tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
+    """Bytes of one layer without attention. Tensor ranks sum the mixer's output and gather the feed-forward layer's; in
+    the backward pass they sum the gradients of the inputs of both, gather those of the inputs of a second convolution,
+    and sum those of what the last matrices of filters read, in fp32."""
+    model, ranks = work.model, work.layout.tensor
+    sent = _gathered(work, stack.length, model.hidden)
+    of_filters = 2 * 2 * model.long_convolutions * stack.length * model.filter_order * 4 * (ranks - 1) / ranks
+    backward = (3 + model.long_convolutions) * sent + of_filters
+    return TensorBytes(forward=3 * sent, backward=backward, repeated=np.zeros_like(sent))
 
 
 def layer_bytes(work: StepWorkload, stack: LayerStack, gathers_again: bool = True) -> Array:

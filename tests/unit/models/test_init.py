@@ -91,11 +91,12 @@ def test_constants_are_as_declared() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_biases_begin_as_zeros_and_gains_of_norms_as_ones(family: str) -> None:
-    """Transformer-XL's biases of queries, which have a row for each head, are drawn as matrices are, by its authors."""
+    """Transformer-XL's biases of queries, with a row for each head, are drawn as matrices are, by its authors, and
+    Monarch Mixer's weights of positions themselves, whose frequencies are a setting."""
     model = family_config(family).model
     kept = 0.0 if model.norm_type == "rms_zero_centered" else 1.0  # the gain, or what it is more than one
     for d in parameter_specs(model):
-        if not d.is_matrix and len(d.shape) == 1:
+        if not d.is_matrix and len(d.shape) == 1 and not d.name.endswith(("filter.frequency", "filter.skip")):
             assert d.init == Constant(0.0 if d.name.endswith("bias") else kept), d.name
 
 

@@ -26,7 +26,12 @@ SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, voc
 @pytest.mark.parametrize("name", RUNS)
 def test_an_export_is_named_where_hugging_face_has_a_class(name: str) -> None:
     config = load(RunConfig, name, ["model.vocabulary=300000", "run.dir=r"])
-    family = hf_family_of(config.model)
+    try:
+        family = hf_family_of(config.model)
+    except ConfigError:
+        assert config.model.family == "monarch_mixer"
+        assert not any(command.startswith("pretrain export") for command in next_commands(config))
+        return
     try:
         described = family if config.model.task_head is None else with_head(family, config.objective)
         described.hf_config(config.model, SPECIALS)

@@ -13,7 +13,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.base import Ids
-from data_pipeline.recipes.masked import MaskedRecipe
+from data_pipeline.recipes.masked import Masked, MaskedRecipe
 from data_pipeline.recipes.masking import Masking, smoothed_weights
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.tokenizers.specials import Specials, Vocabulary
@@ -377,3 +377,16 @@ def test_a_split_of_one_document_has_no_next_sentence_from_another(tmp_path: Pat
         recipe.samples(dataset, "train")
     recipe = OBJECTIVES["masked"]().recipe(dataset.tokenizer(), LENGTH)
     assert {recipe.samples(dataset, "train").count} - {0}
+
+
+def test_held_out_text_may_be_masked_by_another_density(dataset: Dataset) -> None:
+    shares = {}
+    for held_out in (None, 0.15):
+        recipe = Masked(noise_density=0.4, heldout_noise_density=held_out).recipe(dataset.tokenizer(), 64)
+        for split in ("train", "validation"):
+            samples = recipe.samples(dataset, split)
+            ids = np.array([[0, 0, number] for number in range(min(20, samples.count))])
+            shares[held_out, split] = samples.rows(0, ids).loss_mask.mean()
+    assert shares[None, "validation"] == pytest.approx(shares[None, "train"], rel=0.1)
+    assert shares[0.15, "train"] == shares[None, "train"]
+    assert shares[0.15, "validation"] / shares[None, "validation"] == pytest.approx(0.15 / 0.4, rel=0.1)

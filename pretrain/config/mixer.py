@@ -1,0 +1,25 @@
+"""`model.mixer`: the long convolutions that take the place of attention (Monarch Mixer)."""
+
+from pydantic import Field, field_validator
+
+from pretrain.config.section import Section
+
+
+class Mixer(Section):
+    """Settings of the small networks that make the weights of long convolutions from positions."""
+
+    filter_order: int = Field(128, gt=0, description="width of the networks that make filters (hyena_filter_order)")
+    filter_features: int = Field(
+        5, ge=3, description="features of a position that they read: its place, sines and cosines (hyena_emb_dim); odd"
+    )
+    frequency: float = Field(10.0, gt=0, description="initial frequency of their sines (hyena_w)")
+    residual: bool = Field(
+        True, description="a second long convolution of the layer's input, without gates (residual_long_conv)"
+    )
+
+    @field_validator("filter_features")
+    @classmethod
+    def _has_a_sine_for_each_cosine(cls, features: int) -> int:
+        if features % 2 == 0:
+            raise ValueError(f"model.mixer.filter_features={features} is a place, sines and cosines: use an odd number")
+        return features

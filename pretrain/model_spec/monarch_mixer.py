@@ -1,0 +1,63 @@
+"""The parameters of Monarch Mixer's layers (`models/monarch_mixer.py`)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pretrain.config.model import Model
+from pretrain.model_spec.blocks import RowBlocks
+from pretrain.model_spec.init_schemes import SCHEMES
+from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
+
+CHANNELS = RowBlocks(("gate_before", "gate_after", "value"))
+"""rows of the first linear layer: those of one channel after the other"""
+
+
+def mixer(model: Model) -> Iterator[ParameterSpec]:
+    """What a layer has in the place of attention's heads, between its two linear layers. The short convolution starts
+    with the variance of torch's own, the weight of a position itself with that of the authors'."""
+    settings = model.long_convolution
+    assert settings is not None
+    width = 3 * model.hidden
+    yield _matrix("short.weight", (width, 3), ("tensor", None), 1 / 3)
+    yield _vector("short.bias", width, "tensor")
+    for name in ("filter", "residual_filter")[: 1 + settings.residual]:
+        yield _vector(f"{name}.frequency", settings.filter_order, start=Constant(settings.frequency))
+        yield _vector(f"{name}.skip", model.hidden, "tensor", Normal((1.0,)))
+        for direction in ("before", "after"):
+            yield from (replace(spec, name=f"{name}.{direction}.{spec.name}") for spec in _network(model))
+
+
+def _network(model: Model) -> Iterator[ParameterSpec]:
+    settings, scheme = model.long_convolution, SCHEMES[model.init.name](model)
+    assert settings is not None
+    order, inputs = settings.filter_order, settings.filter_features
+    for name in ("first", "second", "third"):
+        yield _matrix(name, (order, inputs), (None, None), scheme.projection(inputs, order))
+        yield _vector(f"{name}_bias", order)
+        inputs = order
+    yield _matrix("last", (model.hidden, order), ("tensor", None), scheme.projection(order, model.hidden))
+
+
+def feed_forward(model: Model) -> Iterator[ParameterSpec]:
+    """Block-diagonal matrices. What is drawn is larger than in full ones, as each output is a sum of fewer inputs."""
+    scheme, blocks = SCHEMES[model.init.name](model), model.ffn_blocks
+    larger = blocks**0.5
+    gates = scheme.projection(model.hidden, 2 * model.ffn_dim) * larger
+    of_group = 2 * model.ffn_dim // blocks
+    names = tuple(f"{kind}.{feature // of_group}" for feature in range(model.ffn_dim) for kind in ("gate", "value"))
+    first = _matrix("gates.weight", (model.ffn_dim, 2, model.hidden // blocks), ("tensor", None, None), gates)
+    yield replace(first, fan_in="width", blocks=RowBlocks(names))
+    out = scheme.into_residual(model.ffn_dim, model.hidden) * larger
+    second = _matrix("out.weight", (model.hidden, model.ffn_dim // blocks), ("tensor", None), out)
+    rows = RowBlocks(tuple(f"block.{number}" for number in range(blocks)), model.hidden // blocks)
+    yield replace(second, fan_in="ffn", blocks=rows)
+    yield _vector("out.bias", model.hidden)
+
+
+def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], deviation: float) -> ParameterSpec:
+    return ParameterSpec(name=name, shape=shape, axes=axes, init=Normal((deviation,)), is_matrix=True)
+
+
+def _vector(name: str, size: int, axis: str | None = None, start: Constant | Normal | None = None) -> ParameterSpec:
+    start = Constant(0.0) if start is None else start
+    return ParameterSpec(name=name, shape=(size,), axes=(axis,), init=start, is_matrix=False)
