@@ -165,7 +165,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "local_placement slurm",
         "status array_status cancel",
     ),
-    "examples": ("enwik8 label_texts", "topics", "corpora demo demo_finetune arithmetic ladder"),
+    "examples": ("enwik8 label_texts text_tasks", "topics", "corpora demo demo_finetune arithmetic ladder"),
     "launch.slurm": ("site client ray_step", "script allocation", "jobs queueing supervise", "build_job"),
 }
 
