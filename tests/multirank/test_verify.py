@@ -21,6 +21,7 @@ from tests.helpers.families import family_config
 from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import tiny_config
+from tests.museum.muon import shards_orthogonalized
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 
@@ -40,6 +41,7 @@ def _configs() -> dict[str, Callable[[], RunConfig]]:
         "adamw": lambda: tiny_config(optimizer=small_decay),
         "lamb": lambda: tiny_config(optimizer={"name": "lamb", **small_decay}),
         "adafactor": lambda: tiny_config(optimizer={"name": "adafactor", **small_decay}),
+        "muon": lambda: tiny_config(optimizer={"name": "muon", **small_decay}),
         "adam": lambda: tiny_config(optimizer={"name": "adam", **small_decay}),
     }
 
@@ -91,9 +93,19 @@ TABLES: dict[str, list[Expected]] = {
         (hidden_faults.small_decay_lost, "tp2", 1, "decay", ".", (0,)),
         (faults.wholes_not_summed, "tp2", 1, "update", ".", (0,)),
     ],
+    "muon": [
+        (hidden_faults.small_decay_lost, "tp2", 1, "decay", ".", (0,)),
+        (shards_orthogonalized, "tp2", 1, "update", "linear_(qkv|fc1).weight", (0,)),
+    ],
     "adam": [(hidden_faults.small_decay_lost, "tp2", 1, "update", ".", (0,))],
 }  # fmt: skip
-SOUND = {"gpt": ["cp2dp2+zero0"], "packed": ["tp2+sp", "cp2"], "lamb": ["dp2"], "adafactor": ["dp2"]}
+SOUND = {
+    "gpt": ["cp2dp2+zero0"],
+    "packed": ["tp2+sp", "cp2"],
+    "lamb": ["dp2"],
+    "adafactor": ["dp2"],
+    "muon": ["tp2+sp", "dp2+zero2", "pp2"],
+}
 
 _tables: dict[str, list[JobResult]] = {}
 

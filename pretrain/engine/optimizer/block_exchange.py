@@ -94,6 +94,11 @@ class BlockExchange:
             for block in mine
         }
 
+    def owns(self, parameter: Parameter, start: int, count: int) -> bool:
+        """Whether this rank was said to own just this range: other ranks send and await it."""
+        of_rank = self._ranges[0 if self._replicated else self._rank // self._tensor]
+        return of_rank.get(parameter.value) == OwnedRange(parameter.value, start, count)
+
     def run(
         self, read: Callable[[Parameter, BlockSegment], Tensor], compute: Callable[[Block, Tensor], Tensor],
         write: Callable[[Parameter, BlockSegment, Tensor], None], is_live: Callable[[Parameter], bool],

@@ -48,6 +48,8 @@ class Muon(Rule):
     def apply(self, ranges: Sequence[UpdateRange]) -> None:
         spans = {span.parameter.value: span for span in ranges}
         for span in ranges:
+            owns = self._exchange.owns(span.parameter, span.start, span.main.numel())
+            assert owns, f"{span.parameter.name} has another range than was said"
             factor = self.settings.adamw_rate_factor if span.parameter.spec.blocks is None else 1.0
             if span.weight_decay:
                 span.main.mul_(1 - span.learning_rate * factor * span.weight_decay)
