@@ -45,6 +45,14 @@ class LayerCache:
                 buffer[self.length - len(key) : self.length] = new
         return self._held[0][: self.length], self._held[1][: self.length]
 
+    def at(self, positions_B: Tensor) -> Pair | None:
+        """What is held of one position of each row, [B, ...]; None before there is anything."""
+        if self._held is None:
+            return None
+        rows = torch.arange(len(positions_B), device=positions_B.device)
+        keys, values = (held[positions_B, rows] for held in self._held)
+        return keys, values
+
     def take(self, rows: Tensor, memory_changes: bool) -> None:
         """Makes row i a copy of the previous row `rows[i]`. Unless `memory_changes`, each row keeps its encoder
         input."""

@@ -1,5 +1,5 @@
-"""`pretrain translate CHECKPOINT_OR_RUN FILE [--beam N] [--penalty X] [--longest N] [--out FILE] [--nproc N]
-[key=value ...]`"""
+"""`pretrain translate CHECKPOINT_OR_RUN FILE [--beam N] [--penalty X] [--longest N] [--out FILE]
+[--attention PICTURE] [--nproc N] [key=value ...]`"""
 
 import sys
 from pathlib import Path
@@ -30,6 +30,12 @@ def main(argv: list[str]) -> int:
         "--longest", type=count, help="Maximum number of tokens per target (default: the model's target length)."
     )
     parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: stdout).")
+    parser.add_argument(
+        "--attention",
+        type=Path,
+        metavar="PICTURE",
+        help="Draw what a recurrent decoder attends to, for the first four sources (.png, .svg or .pdf).",
+    )
     parser.add_nproc(SCORING_RANKS)
     options = parser.parse(argv)
     from pretrain.checkpoint.state import check_predicts_tokens
@@ -37,6 +43,8 @@ def main(argv: list[str]) -> int:
 
     if options.out is not None:
         check_writable(options.out)
+    if options.attention is not None:
+        check_writable(options.attention)
     one_rank = options.nproc is None and not under_launcher()
     candidates, expected = find_checkpoints(options, options.overrides, one_rank)
     check_predicts_tokens(expected, options.checkpoint)
@@ -48,7 +56,13 @@ def main(argv: list[str]) -> int:
     alike = {f"--{name}": getattr(options, name) for name in ("beam", "penalty", "longest")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, "all")
     translated = translate_file(
-        config, checkpoint, options.file, beam=options.beam, penalty=options.penalty, longest=options.longest
+        config,
+        checkpoint,
+        options.file,
+        beam=options.beam,
+        penalty=options.penalty,
+        longest=options.longest,
+        picture=options.attention,
     )
     if translated is None:
         return 0

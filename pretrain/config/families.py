@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from data_pipeline.common.plugins import Registry
+from pretrain.config.attention import Dense
 from pretrain.config.section import NameIn
 
 
@@ -55,6 +56,8 @@ class Capabilities:
     """its feed-forward layers may be layers of experts (`model.experts`)"""
     detector_context: bool = False
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
+    recurrent: bool = False
+    """layers are recurrent cells, which read a row position by position (`model.recurrent`)"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
     mup: bool = False
@@ -79,6 +82,12 @@ _PLAIN = _BEFORE_LLAMA | {
 _DEBERTA = _BEFORE_LLAMA | {
     "binary_head": False, "norm": "post", "kv_heads": None, "embedding_size": None, "shared_layers": False,
     "bias": True,
+}  # fmt: skip
+
+_RECURRENT = _BEFORE_LLAMA | {
+    "heads": 1, "kv_heads": None, "head_dim": None, "ffn": None, "norm": "pre", "norm_type": "layer", "bias": True,
+    "activation": "gelu_tanh", "embedding_norm": False, "embedding_scale": False, "shared_layers": False,
+    "tie_encoder_decoder": False, "attention_dropout": 0.0, "ffn_dropout": 0.0, "attention.pattern": [Dense()],
 }  # fmt: skip
 
 _BUILT_IN: dict[str, Capabilities] = {
@@ -230,6 +239,14 @@ _BUILT_IN: dict[str, Capabilities] = {
         pooler="tanh",
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
+    ),
+    "rnn": Capabilities(
+        encoder=True,
+        decoder=True,
+        decoder_alone=True,
+        recurrent=True,
+        positions=("nope",),
+        only=_RECURRENT,
     ),
     "albert": Capabilities(
         mup=True, encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA

@@ -23,6 +23,7 @@ from pretrain.config.positions import (
     ShawPositions,
     TransformerXlPositions,
 )
+from pretrain.config.recurrent import Recurrent
 from pretrain.config.section import Section
 from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.config.task_head import TaskHeadShape
@@ -34,7 +35,7 @@ class Model(Section):
     encoder_layers: int | None = Field(
         None,
         ge=0,
-        description="number of encoder layers of an encoder-decoder; default: same as layers; 0 (t5): decoder only",
+        description="number of encoder layers of an encoder-decoder; 0: decoder only (t5, rnn); default: layers",
     )
     hidden: int = Field(gt=0, description="hidden size, the width of the residual stream (d_model)")
     heads: int = Field(gt=0, description="number of attention heads in each layer")
@@ -181,6 +182,9 @@ class Model(Section):
         "default: none",
     )
     attention: Attention = Attention()
+    recurrent: Recurrent | None = Field(
+        None, description="cells, encoder and attention of a recurrent network (rnn); default: none"
+    )
     _finetune: Finetune = PrivateAttr(default_factory=Finetune)
 
     @model_validator(mode="after")
@@ -204,10 +208,18 @@ class Model(Section):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
-            raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
+            raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of t5 and rnn: or use gpt")
         if (self.segments or self.binary_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
-        if self.embedding_size is not None and not (can.masked_head and "embedding_size" not in can.only):
+        if (self.recurrent is not None) != can.recurrent:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.recurrent)
+            raise ValueError(
+                f"model.recurrent is for the {having} family: leave it out for {self.family}"
+                if self.recurrent is not None
+                else f"model.family={self.family} is made of recurrent cells: set model.recurrent.cell"
+            )
+        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or can.recurrent
+        if self.embedding_size is not None and not has_two_widths:
             having = " or ".join(
                 name for name, other in CAPABILITIES.items() if other.masked_head and "embedding_size" not in other.only
             )
@@ -270,6 +282,12 @@ class Model(Section):
             raise ValueError(
                 f"model.positions={self.positions.name} is not in the {self.family} family: use {suitable}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _recurrent_sizes_meet(self) -> "Model":
+        if self.recurrent is not None:
+            self.recurrent.check(self.hidden, self.has_encoder, *self.stacks)
         return self
 
     @model_validator(mode="after")
@@ -458,6 +476,12 @@ class Model(Section):
     def long_convolution(self) -> Mixer | None:
         """Settings of the long convolutions that layers have in place of attention; None: they have attention."""
         return (self.mixer or Mixer()) if self.capabilities.long_convolution else None
+
+    @property
+    def cells(self) -> Recurrent:
+        """`recurrent` of a model that has it."""
+        assert self.recurrent is not None
+        return self.recurrent
 
     @property
     def shares_projection(self) -> bool:

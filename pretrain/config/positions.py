@@ -178,6 +178,12 @@ class TransformerXlPositions(Section):
     )
 
 
+class NoPositions(Section):
+    """None: a recurrent network reads its tokens in order."""
+
+    name: Literal["nope"] = "nope"
+
+
 Positions = Annotated[
     LearnedPositions
     | SinusoidalPositions
@@ -186,7 +192,8 @@ Positions = Annotated[
     | AlibiPositions
     | ShawPositions
     | DisentangledPositions
-    | TransformerXlPositions,
+    | TransformerXlPositions
+    | NoPositions,
     Discriminator("name"),
     BeforeValidator(named("learned")),
 ]

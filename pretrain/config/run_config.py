@@ -17,6 +17,7 @@ from pretrain.config.suits.generator import check_generator
 from pretrain.config.suits.memory import check_memory
 from pretrain.config.suits.mup import check_mup
 from pretrain.config.suits.objective import check_goes_with, check_suits
+from pretrain.config.suits.recurrent import check_recurrent
 from pretrain.config.suits.teacher import check_distillation
 from pretrain.config.task_head import TaskHeadShape
 
@@ -200,6 +201,11 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _optimizer_suits_mup(self) -> "RunConfig":
         check_mup(self)
+        return self
+
+    @model_validator(mode="after")
+    def _cells_suit_the_run(self) -> "RunConfig":
+        check_recurrent(self)
         return self
 
     @model_validator(mode="after")

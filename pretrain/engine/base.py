@@ -182,6 +182,10 @@ class DecodeEngine(ScoreEngine, Protocol):
         """The most probable token at each label's position, [rows, labels] int64; the labels' values don't matter.
         Collective within one replica."""
 
+    def source_attention(self, batch: Rows) -> np.ndarray:
+        """Attention weights of a recurrent decoder, [rows, labels, inputs] float32, at each label's position over the
+        positions of the source; the labels' values don't matter. Not collective."""
+
 
 class HiddenStateEngine(Ranks, Protocol):
     """What features need."""

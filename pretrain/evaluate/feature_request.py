@@ -99,7 +99,10 @@ class FeatureRequest:
     """texts in a forward pass; None: as many as keep a device busy"""
 
     def stack_of(self, model: Model) -> "tuple[Stack, int]":
-        """The stack and its number of layers. Raises ConfigError for a stack or layers that the model lacks."""
+        """The stack and its number of layers. Raises ConfigError for a stack or layers that the model lacks,
+        and for a recurrent one."""
+        if model.recurrent is not None:
+            raise ConfigError(f"features are hidden states of Transformer layers, and this is a {model.family} model")
         encoder_layers, decoder_layers = model.stacks
         stack: Stack = self.stack or ("encoder" if encoder_layers else "decoder")
         layers = encoder_layers if stack == "encoder" else decoder_layers

@@ -1,13 +1,16 @@
 """Targets for a file of sources, and their BLEU against given targets, by sacrebleu."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.evaluate.attention_picture import MOST, AttentionMatrix, check_attends, draw, source_attention
 from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Stops
 from pretrain.evaluate.decoding.decode import decode
@@ -37,6 +40,8 @@ class TranslationResult:
     """sacrebleu's, which says how it was computed"""
     cut: int
     """sources that were longer than the model reads"""
+    attention: Sequence[AttentionMatrix] = ()
+    """attention of the first sentences, where it was wanted"""
 
 
 def read(path: Path) -> TranslationInput:
@@ -58,13 +63,23 @@ def read(path: Path) -> TranslationInput:
 
 
 def translate_file(
-    config: RunConfig, checkpoint: Path, file: Path, *, beam: int, penalty: float, longest: int | None
+    config: RunConfig,
+    checkpoint: Path,
+    file: Path,
+    *,
+    beam: int,
+    penalty: float,
+    longest: int | None,
+    picture: Path | None = None,
 ) -> TranslationResult | None:
     """A target for each source of `file`, and BLEU where it has targets; None on all ranks but the reporting one.
-    `longest`: tokens of a target; None: as many as the model has positions for. Raises ConfigError for a model that
+    `longest`: tokens of a target; None: as many as the model has positions for. `picture`: a file for the attention of
+    the first sentences. Raises ConfigError for a model that
     makes no targets. Collective."""
     if not config.model.is_encoder_decoder:
         raise ConfigError(f"a {config.model.family} model makes no targets: give an encoder-decoder")
+    if picture is not None:
+        check_attends(config.model)
     lines = read(file)
     engine = build_scorer(config, checkpoint)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
@@ -80,7 +95,10 @@ def translate_file(
         length=config.model.sequence_length,
         longest=limit,
         beam=Beam(beam, penalty),
+        attention=0 if picture is None else MOST,
     )
+    if picture is not None and engine.is_reporter:
+        draw(result.attention, picture)
     return result if engine.is_reporter else None
 
 
@@ -92,9 +110,10 @@ def translate(
     length: int,
     longest: int,
     beam: Beam,
+    attention: int = 0,
 ) -> TranslationResult:
     """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
-    ranks share the sources, and all have the result."""
+    ranks share the sources, and all have the result. `attention`: sentences whose attention weights are wanted."""
     specials, tokenizer, reads = prompts.specials, prompts.tokenizer, prompts.reads
     room = length - len(reads.closed([]))
     ids = [reads.tokenizer.encode(source) for source in lines.sources]
@@ -103,8 +122,21 @@ def translate(
     decoded = decode(engine, requests, beam, Stops(frozenset({specials.end})), hypotheses=_BATCH * beam.width)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
     texts = [tokenizer.decode([i for i in target.tokens if i < known and i != specials.cls]) for (target,) in decoded]
+    matrices = []
+    for request, (target,) in zip(requests[:attention], decoded, strict=False):
+        weights = source_attention(engine, request.reads, specials.start, target.tokens)
+        source, written = (
+            _pieces(owner, ids) for owner, ids in ((reads.tokenizer, request.reads), (tokenizer, target.tokens))
+        )
+        matrices.append(AttentionMatrix(source, written, weights))
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
-        return TranslationResult(hypotheses, None, None, cut)
+        return TranslationResult(hypotheses, None, None, cut, matrices)
     scored = bleu(hypotheses, [[target] for target in lines.targets])
-    return TranslationResult(hypotheses, scored.score, scored.signature, cut)
+    return TranslationResult(hypotheses, scored.score, scored.signature, cut, matrices)
+
+
+def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Each id as text; one that is none, such as that of the end, as a stroke."""
+    known = tokenizer.vocabulary_size
+    return [(tokenizer.decode([i]).strip() if i < known else "") or "|" for i in ids]

@@ -12,6 +12,7 @@ from pretrain.config.batch import BatchSize
 from pretrain.config.model import Model
 from pretrain.config.parallel import Parallel
 from pretrain.config.run_config import RunConfig
+from pretrain.config.suits.recurrent import refused_ranks
 from pretrain.errors import ConfigError
 from pretrain.run_length.ramp import batch_sizes
 
@@ -74,6 +75,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     """The layout that `config.parallel` describes on `world` ranks. `trains=False`, for evaluation, does not check the
     global batch. Raises ConfigError with the violated rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
+    if (reason := refused_ranks(model, parallel)) is not None:
+        raise ConfigError(reason)
     if model.long_convolution is not None:
         _check_channels(parallel, model, config.precision)
     else:

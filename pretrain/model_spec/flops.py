@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
+from pretrain.model_spec.recurrent import multiply_adds
 
 
 def num_distances(model: Model, length: int) -> int:
@@ -69,6 +70,9 @@ class TrainingFlops:
     and the one that gives an input's gradient where something below is trained. LoRA's matrices and adapters count as
     matrices of their own. Layers that join later (`finetune.unfreeze_steps`) count from the first step, as they are
     computed.
+
+    Recurrent layers count each matrix once per position, and attention the score and the weighted sum of each pair of a
+    decoder's and an encoder's position.
     """
 
     def __init__(self, model: Model) -> None:
@@ -86,7 +90,14 @@ class TrainingFlops:
         self._of_convolutions = 0
         """times that the long convolutions of a layer are computed in all passes"""
         self._of_memory = 0.0
-        """multiply-adds of the keys and values of a row's memory"""
+        """multiply-adds of the keys and values of a row's memory, or of a row's first state"""
+        self._decoder = self._mask_decoder(gradients)
+        self._head = self._of_head(gradients)
+        self._embedding = 0.0
+        self._known: dict[tuple[int, int], float] = {}
+        if model.recurrent is not None:
+            self._count_cells()
+            return
         scores, depth = 2 * model.heads * model.dim_per_head, 0
         source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
         every = [(0, number, gradients.source_layer) for number in range(source_layers)]
@@ -108,16 +119,19 @@ class TrainingFlops:
             if crosses:
                 self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
                 self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
-        self._decoder = self._mask_decoder(gradients)
-        self._head = self._of_head(gradients)
-        self._embedding = 0.0
         if model.embedding_size is not None:
             passes = 1 + gradients.embedding_projection + gradients.has_embedding
             self._embedding = float(passes * model.embedding_size * model.hidden)
         if model.convolution is not None:  # beside the first layer
             passes = 1 + gradients.has_embedding + ("qkv" in gradients.layers[0].weights)
             self._embedding += passes * 3 * model.hidden * model.hidden
-        self._known: dict[tuple[int, int], float] = {}
+
+    def _count_cells(self) -> None:
+        """Counts recurrent layers, whose products all have both gradients."""
+        cells = multiply_adds(self._model)
+        self._of_position = [3.0 * cells.of_encoder_position, 3.0 * cells.of_decoder_position]
+        self._of_encoder_position, self._of_cross_pair = 3.0 * cells.of_key, 3.0 * cells.of_pair
+        self._of_memory = 3.0 * cells.of_row
 
     def of_row(self, inputs: int, labels: int) -> float:
         """Operations of a row of `inputs` positions, and of `labels` positions with labels: the decoder's, or the

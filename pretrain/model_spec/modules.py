@@ -8,7 +8,7 @@ from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions, ShawPositions, TransformerXlPositions
 from pretrain.config.task_head import TaskHeadShape
-from pretrain.model_spec import monarch_mixer
+from pretrain.model_spec import monarch_mixer, recurrent
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.mup import with_mup
@@ -43,7 +43,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
         for number in range(layers):
             depth += 1
             name = f"{STACK_NAMES[stack]}.layers.{number}."
-            of_layer = _at(depth, name, layer(model, bool(stack) and model.is_encoder_decoder, number))
+            of_layer = _at(depth, name, _any_layer(model, stack, number))
             if model.shared_layers and number:
                 of_layer = _aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             elif stack and model.tie_encoder_decoder:
@@ -55,12 +55,20 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
             specs += of_layer
             if model.convolution is not None and not number:
                 specs += _at(depth, f"{name}convolution.", convolution(model))
-            if number == layers - 1 and model.norm_first:
+            if number == layers - 1 and model.recurrent is not None:
+                specs += _at(depth, f"{STACK_NAMES[stack]}.", recurrent.after_layers(model) if stack else ())
+            elif number == layers - 1 and model.norm_first:
                 specs += _at(depth, _final_norm(model, name), norm(model))
     specs += _distances_of_chunks(model)
     specs += _at(depth + 1, "", head(model))
     specs = with_mup(model, _with_rates(model, _with_trained(model, specs)))
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
+
+
+def _any_layer(model: Model, stack: int, number: int) -> Iterator[ParameterSpec]:
+    if model.recurrent is not None:
+        return recurrent.decoder_layer(model, number) if stack else recurrent.encoder_layer(model, number)
+    return layer(model, bool(stack) and model.is_encoder_decoder, number)
 
 
 def _with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
@@ -159,7 +167,7 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
             yield _table(f"{name}segment_embeddings.weight", model.segments, model)
         if layers and model.embedding_norm:
             yield from _under(f"{name}norm.", norm(model, model.embedding_dim))
-        if layers and model.embedding_size:
+        if layers and model.embedding_size and model.recurrent is None:
             fixed = _replicated_linear(model, model.embedding_size, model.hidden, fan_in=None)
             yield from _under(f"{name}projection.", fixed)
         if layers and isinstance(model.positions, DisentangledPositions):

@@ -250,6 +250,10 @@ class Layers(nn.Module):
                 parts[layer.part] = compute(*given, inputs=inputs)
         return inputs.stream.joined(parts)
 
+    def output_stream(self, stream: Stream) -> Stream:
+        """The layout of what `forward` returns of `stream`."""
+        return stream
+
     def remember(self, memory_SBH: Tensor, cache: KeyValueCache) -> None:
         """Computes the keys and values of what decoder layers read of the encoder, once for all that follows."""
         for layer in self._layers():

@@ -36,6 +36,10 @@ Head = Callable[[Model, MegatronConfig], nn.Module]
 """makes what turns the last layer's output into logits: called with it, [L, B, H], and a `heads.Project`"""
 
 
+LayersPart = Callable[[Model, MegatronConfig, int | None, Final, bool], Any]
+"""makes the layers of a chunk, called as `Layers` and with the methods of it"""
+
+
 @dataclass(frozen=True)
 class FamilyParts:
     """What the models of a family are made of; everything else about them is in their config."""
@@ -43,6 +47,7 @@ class FamilyParts:
     head: Head
     embedding: StackPart = StackEmbedding
     final: Final = FinalNorm
+    layers: LayersPart = Layers
 
 
 class Network(LanguageModule):
@@ -65,9 +70,8 @@ class Network(LanguageModule):
             if model.source_encoder is not None:
                 self.source_encoder = SourceEncoder(model, megatron, parts.embedding, parts.final, chunk)
             self.embedding = Embedding(model, megatron, parts.embedding)
-        self.decoder = Layers(
-            model, megatron, chunk, parts.final, last
-        )  # of either stack: megatron-core looks for the name
+        # Layers of either stack: megatron-core looks for the name.
+        self.decoder = parts.layers(model, megatron, chunk, parts.final, last)
         if last and model.teacher_hidden is not None:
             self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:
@@ -196,7 +200,8 @@ class Network(LanguageModule):
 
     def _predicting(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Tensor:
         """The last layer's output at the positions with a label."""
-        hidden = inputs.stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
+        stream = self.decoder.output_stream(inputs.stream)
+        hidden = stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
         if batch.label_positions_BL is not None:
             hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))

@@ -61,6 +61,11 @@ class Drawn(NamedTuple):
     offsets: Tensor | None = None
     """[rows] int64: what to add to `first` for each row; None: 0, 1, ..."""
 
+    @property
+    def scale(self) -> float:
+        """What remaining elements are multiplied by."""
+        return _LEVELS / (_LEVELS - self.levels)
+
     def mask(self, shape: torch.Size) -> Tensor:
         """Bool `shape`: the elements to drop."""
         shared, rows, *inner, columns = shape if self.rows_second else (shape[1], shape[0], *shape[2:])
@@ -76,7 +81,7 @@ class Drawn(NamedTuple):
 
 def dropout(x: Tensor, drawn: Drawn) -> Tensor:
     """Dropout of `x`: remaining elements are scaled by 1 / (1 - probability)."""
-    return x.masked_fill(drawn.mask(x.shape), 0.0) * (_LEVELS / (_LEVELS - drawn.levels))
+    return x.masked_fill(drawn.mask(x.shape), 0.0) * drawn.scale
 
 
 class Dropout(nn.Module):

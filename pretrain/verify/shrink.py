@@ -9,7 +9,7 @@ stages; inputs and targets of different lengths; heads in proportion to the conf
 from collections.abc import Sequence
 from itertools import count
 from math import lcm
-from typing import Literal
+from typing import Any, Literal
 
 from pretrain.config.experts import Experts
 from pretrain.config.load import validate
@@ -23,6 +23,7 @@ MICRO_SEQUENCES = 2
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8
 _SOURCE_VOCABULARY = 300
 _CHUNK_LAYERS = 2
+_CELL_LENGTH = 24
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
 _SMOOTH: dict[str, Literal["gelu", "gated_gelu"]] = {"relu": "gelu", "gated_relu": "gated_gelu"}
@@ -66,6 +67,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         tree["model"]["mup"] |= _mup(model, hidden, tree["model"]["ffn"])
     if model.experts is not None:
         tree["model"]["experts"] |= _experts(model.experts, hidden, share)
+    if model.recurrent is not None:
+        _shrink_cells(tree["model"], model)
     if model.source_encoder is not None:
         tree["model"]["source_encoder"] = {
             "layers": min(_CHUNK_LAYERS, model.source_encoder.layers),
@@ -104,6 +107,17 @@ def _mup(model: Model, hidden: int, ffn: int) -> dict[str, int | None]:
         "base_width": max(1, round(hidden / model.width_ratio)),
         "base_ffn": None if base_ffn is None else max(1, round(ffn / model.ffn_ratio)),
     }
+
+
+def _shrink_cells(tree: dict[str, Any], model: Model) -> None:
+    """Sizes of a recurrent model, which takes a step of its own for each position."""
+    tree |= {"heads": 1, "head_dim": None, "ffn": None, "sequence_length": _CELL_LENGTH}
+    if model.is_encoder_decoder:
+        tree["target_length"] = _CELL_LENGTH // 2
+    if model.cells.encoder_size is not None:
+        tree["recurrent"]["encoder_size"] = tree["hidden"] // len(model.cells.directions)
+    if tree["recurrent"]["score"] is not None and "size" in tree["recurrent"]["score"]:
+        tree["recurrent"]["score"]["size"] = None
 
 
 def with_layers(small: RunConfig, layout: Layout) -> RunConfig:

@@ -75,7 +75,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.evaluate": (
-        "average_draws bleu feature_files feature_request gleu heldout opening outcomes progress ranks rouge run_data",
+        (
+            "attention_picture average_draws bleu feature_files feature_request gleu heldout opening outcomes progress "
+            "ranks rouge run_data"
+        ),
         "decoding",
         "scorers settings tasks translate",
         "features fetch generate harness protocol",
@@ -165,7 +168,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "local_placement slurm",
         "status array_status cancel",
     ),
-    "examples": ("enwik8 label_texts text_tasks", "topics", "corpora demo demo_finetune arithmetic ladder"),
+    "examples": ("enwik8 label_texts text_tasks", "topics", "corpora demo demo_finetune arithmetic ladder reversal"),
     "launch.slurm": ("site client ray_step", "script allocation", "jobs queueing supervise", "build_job"),
 }
 

@@ -14,6 +14,7 @@ from pretrain.evaluate.decoding.sampling import sample
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.recurrent import language_model_config, translator_config
 from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config
 
 INPUTS, STEPS, START = 16, 7, 3
@@ -37,6 +38,12 @@ def _engine(name: str, parallel: dict[str, Any]) -> MegatronEngine:
         config = tiny_config(model=tiny_config().model.model_dump(exclude_none=True) | rotary, parallel=parallel)
     elif name == "decoder-lm":
         config = family_config("prefix-lm", objective="causal", parallel=parallel)
+    elif name == "rnn":
+        config = translator_config({"cell": "lstm", "score": "general"}, parallel=parallel)
+    elif name == "rnn-bahdanau":
+        config = translator_config({"cell": "gru", "score": "additive"}, parallel=parallel)
+    elif name == "rnn-lm":
+        config = language_model_config(parallel=parallel)
     else:
         config = family_config(name, parallel=parallel)
     engine = build_engine(config, train=False)
@@ -152,7 +159,10 @@ def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]], labels: dict[str, np.
     return found
 
 
-NAMES = ["gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer", "bloom", "gemma2", "shaw"]
+NAMES = [
+    *("gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer", "bloom", "gemma2", "shaw"),
+    *("rnn", "rnn-bahdanau", "rnn-lm"),
+]
 TENSOR, PIPELINE = {"tensor": 2, "sequence": True}, {"pipeline": 2}
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("gpt", TENSOR), ("decoder-lm", TENSOR), ("prefix-lm", PIPELINE), ("t5", TENSOR), ("t5", PIPELINE),

@@ -85,6 +85,11 @@ def hf_family_of(model: Model) -> HfFamily:
             f"no class of transformers has the long convolutions of model.family={model.family}: the checkpoint cannot "
             "be exported"
         )
+    if model.recurrent is not None:
+        raise ConfigError(
+            "no class of transformers is a recurrent network, with attention or without: the checkpoint cannot be "
+            "exported"
+        )
     if model.family not in FAMILIES:
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "

@@ -145,6 +145,16 @@ class Decoder:
         )
         return tokens
 
+    def source_attention(self, batch: Rows) -> np.ndarray:
+        """See `base.DecodeEngine`."""
+        (chunk,) = self._runner.bare
+        weights_LBS: list[Tensor] = []
+        with chunk.decoder.watching_attention(weights_LBS.append):
+            micro = self._cutter.cut(batch, len(batch.tokens))
+            self._runner.evaluate(micro, self._objective.forward, _reported(None))
+        found: np.ndarray = torch.stack(weights_LBS).transpose(0, 1).cpu().numpy()
+        return found
+
     def _run(self, batch: MicroBatch, cache: KeyValueCache, report: Any, forward: Any = None) -> list[Any]:
         """Results of `report`, which gets the micro-batch and the outputs of `forward` (default: the logits); empty
         before the last stage."""

@@ -326,6 +326,10 @@ class MegatronEngine:
         """See `base.DecodeEngine`."""
         return self._decoder.argmax_tokens(batch)
 
+    def source_attention(self, batch: Rows) -> np.ndarray:
+        """See `base.DecodeEngine`."""
+        return self._decoder.source_attention(batch)
+
     def hidden_states(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
         """See `base.HiddenStateEngine`."""
         return self._hidden_states.compute(batch, stack, layers, pooled)

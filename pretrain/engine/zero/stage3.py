@@ -14,6 +14,7 @@ from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadParamConfi
 from deepspeed.runtime.zero.partition_parameters import register_external_parameter
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.utils import set_z3_leaf_module
 from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
@@ -47,6 +48,9 @@ class Stage3(DeepSpeedSharding):
         self._passes: dict[nn.Module, int] = {}
         for chunk in all_chunks:
             _register_tied_head(chunk)
+            for module in chunk.modules():
+                if getattr(module, "gathers_whole", False):
+                    set_z3_leaf_module(module, True)
         offload = DeepSpeedZeroOffloadParamConfig(device="cpu", pin_memory=device.type == "cuda")
         root = all_chunks[0] if len(all_chunks) == 1 else nn.ModuleList(all_chunks)
         self.optimizer = DeepSpeedZeroOptimizer_Stage3(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pretrain.plan.estimate import cells
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import (
@@ -46,6 +47,8 @@ class Passes:
 
 def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of the layers of `stack` on one rank of each stage."""
+    if stack.is_recurrent:
+        return _cells(work, c, stack)
     model, layout, step = work.model, work.layout, work.step
     crosses = stack.encoder_length > 0
     crossing: Array = crosses.astype(np.float64)
@@ -88,6 +91,26 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         forward=stack.layers * forward[:, None],
         backward=backward + stack.backward_layers * (2 * plain)[:, None],
         repeated=stack.backward_layers * repeated[:, None],
+    )
+
+
+_CELL_OPERATIONS = 20
+"""kernels of a cell's step"""
+
+
+def _cells(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
+    """Seconds of recurrent layers: the products of a step are of the rows of one position, and steps wait for each
+    other."""
+    step, columns = work.step, np.maximum(1.0, cells.macs_of_position(stack) / work.model.hidden)
+    product = step.micro_sequences, columns, work.model.hidden
+    seconds = _product(work, c, product, np.zeros_like(step.fp8))
+    waits = stack.length * _CELL_OPERATIONS * c.launch_s
+    forward = stack.length * seconds.forward + waits
+    gradients = stack.length[:, None] * seconds.of_gradients(stack.backward_layers, stack.backward_layers)
+    return Passes(
+        forward=stack.layers * forward[:, None],
+        backward=gradients + stack.backward_layers * (2 * waits)[:, None],
+        repeated=stack.backward_layers * np.where(step.recompute == 2, forward, 0.0)[:, None],
     )
 
 

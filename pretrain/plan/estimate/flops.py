@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretrain.plan.estimate import products
+from pretrain.plan.estimate import cells, products
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import Product
 from pretrain.plan.estimate.shapes import LayerStack
@@ -42,6 +42,8 @@ def _model_flops(work: StepWorkload) -> Array:
 
 def _layers(work: StepWorkload, stack: LayerStack) -> Array:
     """Operations of the layers of a stack, [n, s]."""
+    if stack.is_recurrent:
+        return cells.flops(work, stack)
     full, selective = (work.step.recompute == 2)[:, None], (work.step.recompute == 1)[:, None]
     computed = stack.layers + full * stack.backward_layers  # times that a layer is computed forward
 

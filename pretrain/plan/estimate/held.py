@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pretrain.model_spec.logits import NOISE_ENTRIES
+from pretrain.plan.estimate import cells
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
@@ -257,6 +258,8 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     def keeps(product: str) -> Array:
         return np.where(trained | (stack.lora_rank(product) > 0), 1.0, 0.0)
 
+    if stack.is_recurrent:
+        return cells.kept_bytes(work, stack)
     model, layout, kernels = work.model, work.layout, work.kernels
     width, recompute, slices = work.step.activation_bytes, work.step.recompute, layout.sequence_slices
     positions = work.step.micro_sequences * stack.length / layout.context

@@ -18,6 +18,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.flops import mean_keys, num_distances
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.logits import positions_at_once
+from pretrain.model_spec.recurrent import multiply_adds
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import (
     KERNELS,
@@ -38,7 +39,9 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
     return ModelShapes.repeat(
         count,
         hidden=model.hidden,
-        ffn=np.mean([model.active_ffn_dim(layer) for layer in range(model.layers)]).item(),
+        ffn=0
+        if model.recurrent is not None
+        else np.mean([model.active_ffn_dim(n) for n in range(model.layers)]).item(),
         gated=model.gated,
         heads=model.heads,
         kv_heads=model.num_kv_heads,
@@ -59,10 +62,10 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         trains_transform=gradients.transform,
         trains_embedding_projection=gradients.embedding_projection,
         embedding_norm=model.embedding_norm,
-        final_norm=model.norm_first,
+        final_norm=model.norm_first and model.recurrent is None,
         head_tensors=4 if has_transform else 2,
         head_transform=has_transform,
-        embedding_projection=model.embedding_size is not None,
+        embedding_projection=model.embedding_size is not None and model.recurrent is None,
         convolution=model.convolution is not None,
         ffn_blocks=model.ffn_blocks,
         **_long_convolutions(model),
@@ -134,6 +137,7 @@ def layer_stacks(
                 ).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
                 "travels": 1,
+                **_cells(model, bool(is_decoder)),
             }
             on_stages = {name: values[:, is_decoder] for name, values in layers.items()}
             if model.has_mask_decoder and not is_decoder:
@@ -142,6 +146,35 @@ def layer_stacks(
             repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
             stacks.append(LayerStack(**on_stages, lora_ranks=np.tile(ranks, (count, 1)), **repeated))
     return tuple(stacks)
+
+
+_KEPT = {"tanh": 2, "lstm": 8, "gru": 9}
+"""Vectors that a cell keeps for each position: gates and states, of a GRU also what its reset gate multiplies, with the
+values beside it; and the outputs side by side."""
+
+
+def _cells(model: Model, is_decoder: bool) -> dict[str, float]:
+    """What recurrent layers of a stack compute and keep, averaged over them. What a decoder makes of its encoder once
+    counts with the encoder's positions."""
+    if model.recurrent is None:
+        return dict.fromkeys(("cell_macs", "pair_macs", "cell_values", "pair_values"), 0.0)
+    macs, cells, hidden = multiply_adds(model), model.recurrent, model.hidden
+    depth, width = model.stacks[is_decoder], cells.annotation(hidden)
+    kept = _KEPT[cells.cell.name]
+    if not is_decoder:
+        each = macs.of_encoder_position + macs.of_key + macs.of_row / model.sequence_length
+        values = depth * (kept + 2) * width + model.embedding_dim + width
+        return {"cell_macs": each / depth, "pair_macs": 0.0, "cell_values": values / depth, "pair_values": 0.0}
+    values = depth * (kept + 1) * hidden + model.embedding_dim
+    if cells.score is not None:  # the state and the context beside it, and what is made of both
+        values += hidden + 2 * width + 3 * model.embedding_dim
+    compared = macs.of_pair - width if cells.compares_by_vector else 0
+    return {
+        "cell_macs": macs.of_decoder_position / depth,
+        "pair_macs": macs.of_pair / depth,
+        "cell_values": values / depth,
+        "pair_values": (compared + 3 * (macs.of_pair > 0)) / depth,
+    }
 
 
 def _with_last_layers(values: Array, again: Array) -> Array:

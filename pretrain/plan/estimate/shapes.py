@@ -129,8 +129,21 @@ class LayerStack(Entries):
     """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
     encoder_length: Array
     """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
+    cell_macs: Array
+    """multiply-adds of a recurrent layer for each position; 0: layers are a Transformer's, [n]"""
+    pair_macs: Array
+    """multiply-adds of such a layer for each pair of its position and an encoder's, [n]"""
+    cell_values: Array
+    """values that such a layer keeps for each position, [n]"""
+    pair_values: Array
+    """values that such a layer keeps for each pair of its position and an encoder's, [n]"""
     travels: Array
     """1: stages send its states on; 0: of a source encoder, which is on the first stage, [n]"""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether layers are recurrent, in all choices."""
+        return bool(self.cell_macs.any())
 
     @property
     def key_length(self) -> Array:

@@ -1,0 +1,120 @@
+"""The parameters of recurrent layers (the rnn family), and the multiply-adds of their matrices. `models/recurrent.py`
+builds modules of the same names. No rank has a part of a matrix: tensor parallelism is refused."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pretrain.config.model import Model
+from pretrain.config.recurrent import GeneralScore
+from pretrain.model_spec.blocks import RowBlocks
+from pretrain.model_spec.init_schemes import SCHEMES
+from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
+
+
+def fed_width(model: Model) -> int:
+    """Width of what attention hands to the first decoder layer's cell: a context, an attentional state, or nothing."""
+    cells = model.cells
+    if cells.reads_context:
+        return cells.annotation(model.hidden)
+    return model.embedding_dim if cells.feeds else 0
+
+
+def encoder_layer(model: Model, number: int) -> Iterator[ParameterSpec]:
+    """Cells of one layer, one for each direction; both read what both of the layer below say."""
+    cells = model.cells
+    inputs = cells.annotation(model.hidden) if number else model.embedding_dim
+    for direction in cells.directions:
+        yield from _under(f"{direction}_cell.", _cell(model, inputs, cells.encoder_units(model.hidden)))
+
+
+def decoder_layer(model: Model, number: int) -> Iterator[ParameterSpec]:
+    """The cell of one layer."""
+    inputs = model.hidden if number else model.embedding_dim
+    yield from _under("cell.", _cell(model, inputs, model.hidden, 0 if number else fed_width(model)))
+
+
+def after_layers(model: Model) -> Iterator[ParameterSpec]:
+    """What a decoder has besides its layers: what it makes of the encoder before its first step, attention, and the map
+    of its result and the state to the width of embeddings."""
+    cells, hidden = model.cells, model.hidden
+    width = cells.annotation(hidden)
+    if cells.compares_by_vector:
+        yield from _under("start.key.", _linear(model, width, cells.score_size(hidden)))
+    if model.has_encoder and cells.starts_dense:
+        for number in range(model.layers * cells.states):
+            yield from _under(f"start.states.{number}.", _linear(model, width, hidden))
+    if cells.score is not None:
+        if cells.compares_by_vector:
+            size = cells.score_size(hidden)
+            yield from _under("attention.query.", _linear(model, hidden, size, bias=False))
+            yield from _under("attention.vector.", _linear(model, size, 1, bias=False))
+        elif isinstance(cells.score, GeneralScore):
+            yield from _under("attention.query.", _linear(model, hidden, width, bias=False))
+        yield from _under("readout.", _linear(model, hidden + width, model.embedding_dim))
+    elif model.embedding_dim != hidden:
+        yield from _under("readout.", _linear(model, hidden, model.embedding_dim))
+
+
+@dataclass(frozen=True)
+class MultiplyAdds:
+    """Multiply-adds of recurrent layers in a forward pass."""
+
+    of_encoder_position: int
+    of_decoder_position: int
+    of_key: int
+    """of each of the encoder's positions, for attention"""
+    of_pair: int
+    """of each pair of a decoder's and an encoder's position"""
+    of_row: int
+    """of each row's first state"""
+
+
+def multiply_adds(model: Model) -> MultiplyAdds:
+    """Those of `model`: each matrix once for each of its positions."""
+    encoder_layers, layers = model.stacks
+    cells, width = model.cells, model.cells.annotation(model.hidden)
+    after = list(after_layers(model))
+    compared = cells.score_size(model.hidden) if cells.compares_by_vector else width
+    return MultiplyAdds(
+        of_encoder_position=_matrices(spec for n in range(encoder_layers) for spec in encoder_layer(model, n)),
+        of_decoder_position=_matrices(spec for n in range(layers) for spec in decoder_layer(model, n))
+        + _matrices(spec for spec in after if spec.name.startswith(("attention.query.", "readout."))),
+        of_key=_matrices(spec for spec in after if spec.name.startswith("start.key.")),
+        of_pair=0 if cells.score is None else compared + width,
+        of_row=_matrices(spec for spec in after if spec.name.startswith("start.states.")),
+    )
+
+
+def _matrices(specs: Iterable[ParameterSpec]) -> int:
+    return sum(spec.size for spec in specs if spec.is_matrix)
+
+
+def _cell(model: Model, inputs: int, units: int, fed: int = 0) -> Iterator[ParameterSpec]:
+    """The gates' matrices of the input, of the state, and of what attention feeds. A GRU has two biases, as its reset
+    gate lies between them."""
+    gates = model.cells.gates
+    yield from _under("input.", _linear(model, inputs, units, blocks=gates))
+    yield from _under("recurrent.", _linear(model, units, units, bias=model.cells.cell.name == "gru", blocks=gates))
+    if fed:
+        yield from _under("fed.", _linear(model, fed, units, bias=False, blocks=gates))
+
+
+def _linear(model: Model, inputs: int, outputs: int, bias: bool = True, blocks: int = 1) -> Iterator[ParameterSpec]:
+    """A linear layer of `blocks` matrices, one below the other."""
+    init = Normal((SCHEMES[model.init.name](model).projection(inputs, outputs),))
+    rows = blocks * outputs
+    each = RowBlocks(tuple(f"gate{number}" for number in range(blocks)), outputs) if blocks > 1 else RowBlocks()
+    yield ParameterSpec(
+        name="weight",
+        shape=(rows, inputs),
+        axes=(None, None),
+        init=init,
+        is_matrix=True,
+        blocks=each if outputs > 1 else None,
+    )
+    if bias:
+        yield ParameterSpec(name="bias", shape=(rows,), axes=(None,), init=Constant(0.0), is_matrix=False)
+
+
+def _under(prefix: str, specs: Iterator[ParameterSpec]) -> Iterator[ParameterSpec]:
+    return (replace(spec, name=prefix + spec.name) for spec in specs)
