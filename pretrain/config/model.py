@@ -208,7 +208,9 @@ class Model(Section):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
-            raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of t5 and rnn: or use gpt")
+            raise ValueError(
+                "model.encoder_layers=0, a decoder alone, is a variant of the t5 family (and rnn), or use gpt"
+            )
         if (self.segments or self.binary_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
         if (self.recurrent is not None) != can.recurrent:
