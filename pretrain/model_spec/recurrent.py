@@ -62,15 +62,15 @@ class MultiplyAdds:
     of_encoder_position: int
     of_decoder_position: int
     of_key: int
-    """of each of the encoder's positions, for attention"""
+    """multiply-adds of each encoder position for attention"""
     of_pair: int
-    """of each pair of a decoder's and an encoder's position"""
+    """multiply-adds of each pair of a decoder's and an encoder's position"""
     of_row: int
-    """of each row's first state"""
+    """multiply-adds of each row's first state"""
 
 
 def multiply_adds(model: Model) -> MultiplyAdds:
-    """Those of `model`: each matrix once for each of its positions."""
+    """Each matrix of `model` once for each of its positions."""
     encoder_layers, layers = model.stacks
     cells, width = model.cells, model.cells.annotation(model.hidden)
     after = list(after_layers(model))
