@@ -367,8 +367,11 @@ class Model(Section):
             raise ValueError(f"model.experts is for the {having} family: leave it out for {self.family}")
         if self.bias:
             raise ValueError("model.experts has no biases: set model.bias=false")
-        if self.mup is not None:
-            raise ValueError("model.mup is for models without model.experts: leave one of them out")
+        if self.mup is not None and self.mup.base_ffn is not None:
+            raise ValueError(
+                "model.mup.base_ffn is of one feed-forward layer, and experts have their own size: leave it out, so "
+                "that both are in proportion to the width"
+            )
         if self.ffn_dropout:
             raise ValueError(
                 f"model.ffn_dropout={self.ffn_dropout} is drawn by row and position, and experts see tokens in another "

@@ -33,7 +33,7 @@ def check_start(config: RunConfig) -> None:
     if recorded.get("mup") != given["mup"]:
         raise ConfigError(
             f"the weights of run.start_from={start} were trained with model.mup={_text(recorded.get('mup'))}, and with "
-            f"model.mup={_text(given['mup'])} they would give other answers: leave it out"
+            f"model.mup={_text(given['mup'])} they would give other answers: make it the same"
         )
     shapes = _shapes(recorded, given)
     if shapes is None or shapes == _shapes(given, given):  # another version's model is refused where it is loaded

@@ -66,6 +66,9 @@ def _model(base: Model, heads: int, layers: int) -> Model:
         changed["kv_heads"] = heads * base.kv_heads // base.heads
     if base.encoder_layers:
         changed["encoder_layers"] = max(1, round(base.encoder_layers * layers / base.layers))
+    if base.experts is not None and base.experts.ffn is not None:
+        ffn = round(base.experts.ffn * width / base.hidden)
+        changed["experts"] = base.experts.model_dump(mode="json") | {"ffn": ffn}
     if base.ffn is not None:
         changed["ffn"] = round(base.ffn * width / base.hidden)
     return validate(Model, {**base.model_dump(mode="json"), **changed}, "the ladder")

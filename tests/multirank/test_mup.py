@@ -108,6 +108,7 @@ EXPORTED: dict[str, dict[str, Any]] = {
     "gpt": {**MUP, "base_head_dim": 8},
     "gpt-post": MUP,
     "llama": {**MUP, "base_head_dim": 4},
+    "mixtral": MUP,
     "gemma": {"base_width": 16, "input_multiplier": 2.0, "output_multiplier": 3.0},
     "t5": MUP,
     "t5v1.1": MUP,

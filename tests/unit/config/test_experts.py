@@ -63,7 +63,7 @@ def test_layers_beyond_those_listed_count_like_the_last() -> None:
         ({"top_k": 9}, {}, "model.experts.top_k=9 is more than model.experts.count=8"),
         ({"dense_layers": 4}, {}, "leaves no layer with experts, of model.layers=4"),
         ({"dense_layers": 0}, {}, "model.experts.ffn=32 leaves no use for model.ffn"),
-        ({}, {"model": {"mup": {"base_width": 32}}}, "model.mup is for models without model.experts"),
+        ({}, {"model": {"mup": {"base_width": 32, "base_ffn": 64}}}, "experts have their own size: leave it out"),
         ({}, {"model": {"bias": True}}, "model.experts has no biases: set model.bias=false"),
         ({}, {"model": {"ffn_dropout": 0.1}}, "model.ffn_dropout=0.1 is drawn by row and position"),
         ({}, {"model": {"shared_layers": True}}, "leave out model.shared_layers"),

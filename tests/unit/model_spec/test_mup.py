@@ -69,6 +69,14 @@ def test_each_kind_of_input_has_its_own_ratio() -> None:
     assert _figures(found["decoder.layers.0.mlp.linear_fc2.weight"]) == pytest.approx(down)
 
 
+def test_a_router_and_experts_are_linear_layers() -> None:
+    model = family_config("qwen3_moe", model={"mup": {"base_width": 16}}).model
+    found = {name: spec for name, spec in _by_name(model).items() if "experts" in name or "router" in name}
+    assert {"router", "experts"} <= {part for name in found for part in name.split(".")}
+    for name, spec in found.items():
+        assert _figures(spec)[1:] == pytest.approx((0.25, 4, 0.25)), name
+
+
 def test_schemes_that_follow_the_width_follow_it_in_layers_only() -> None:
     for init, rows in (("t5", 1.0), ("xavier", 32**-0.5)):
         model = {"family": "transformer", "encoder_layers": 2, "target_length": 16, "init": init}
@@ -94,8 +102,7 @@ def test_forward_multipliers() -> None:
 
 
 def _with_mup(name: str) -> bool:
-    model = family_config(name).model
-    return CAPABILITIES[model.family].mup and model.experts is None
+    return CAPABILITIES[family_config(name).model.family].mup
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if _with_mup(name)])
@@ -110,11 +117,15 @@ def test_at_the_base_s_width_nothing_changes(name: str) -> None:
 @pytest.mark.parametrize("finetune", [{}, {"lora": {"rank": 4}}, {"adapters": {"size": 8}}])
 @pytest.mark.parametrize("name", [name for name in FAMILIES if _with_mup(name)])
 def test_a_matrix_says_that_its_inputs_grow_where_they_do(name: str, finetune: dict[str, Any]) -> None:
-    """Against the shapes of a model of twice the width."""
+    """Against the shapes of a model of twice the width. Experts have no LoRA."""
+    if "lora" in finetune and "experts" in FAMILIES[name]["model"]:
+        finetune = {"lora": {"rank": 4, "targets": ["qkv", "projection"]}}
     one = family_config(name, finetune=finetune).model
     two = one.model_copy(update={"hidden": 2 * one.hidden, "heads": 2 * one.heads, "ffn": 2 * one.ffn_dim})
     if one.kv_heads is not None:
         two = two.model_copy(update={"kv_heads": 2 * one.kv_heads})
+    if one.experts is not None:
+        two = two.model_copy(update={"experts": one.experts.model_copy(update={"ffn": 2 * one.expert_ffn_dim})})
     two = two.trained_by(one.finetune)
     for narrow, wide in zip(parameter_specs(one), parameter_specs(two), strict=True):
         assert narrow.name == wide.name
@@ -133,6 +144,7 @@ def test_a_matrix_says_that_its_inputs_grow_where_they_do(name: str, finetune: d
         ("qwen3", {"model": {"mup": {"base_width": 32, "base_head_dim": 8}}}, "than model.qk_norm does"),
         ("t5", {"model": {"mup": {"base_width": 32, "base_head_dim": 16}}}, "than model.positions=relative does"),
         ("llama", {"optimizer": {"name": "lamb"}}, "which optimizer.name=lamb is not: use adamw"),
+        ("llama", {"optimizer": {"name": "muon"}}, "which optimizer.name=muon is not"),
         ("llama", {"optimizer": {"name": "adagrad"}}, "which optimizer.name=adagrad is not"),
         ("llama", {"optimizer": {"name": "adafactor"}}, "optimizer.scale_parameter=true makes steps relative"),
         ("llama", {"optimizer": {"name": "adam", "weight_decay": 0.1}}, "set optimizer.weight_decay=0"),
