@@ -1,6 +1,7 @@
 """`pretrain verify` on a model with each part that GPT has not: one run on every kind of layout, in fp32 and bf16."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.helpers.families import family_config, needs_one_chunk
 from tests.helpers.planted import check_sound, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+TWO_RANKS = ("tp2+sp", "pp2")
 LAYOUTS = ("tp2pp2+sp", "pp2+vp2", "cp2", "tp2+sp", "dp2", "dp2+zero2", "pp2dp2+zero3")
 PARTS = {
     "albert": "layers shared by name, narrow embeddings, order of segments",
@@ -33,6 +35,24 @@ def test_a_model_with_these_parts_is_the_same_run(family: str, tmp_path: Path) -
     rows = table(config, tmp_path, [text for text in LAYOUTS if not (needs_one_chunk(family) and "vp" in text)])
     check_sound(rows)
     assert {row.job.config.precision for row in rows} == {"fp32", "bf16"}
+
+
+# Other tests have each of these on more layouts, against one rank: test_linformer, test_shared_layers, test_packing.
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    # But for ReLU: at its kink, rounding decides on whole gradients.
+    "sentences left out": ("pegasus", {"model": {"activation": "gelu"}}),
+    "keys projected along the sequence": (
+        "roberta", {"model": {"attention": {"pattern": [{"name": "linformer", "projected_length": 8}]}}},
+    ),
+    "one set of weights for an encoder and a decoder": ("t5", {"model": {"tie_encoder_decoder": True}}),
+    "documents apart in plain windows": ("llama", {"objective": {"name": "causal", "document_mask": True}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_model_with_these_settings_is_the_same_run(name: str, tmp_path: Path) -> None:
+    family, settings = SETTINGS[name]
+    check_sound(table(family_config(family, **settings), tmp_path, TWO_RANKS))
 
 
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])

@@ -2,6 +2,7 @@
 tasks at exact rates after any number of samples."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_answers_are_right_and_held_out_rows_are_new(folder: Path) -> None:
-    right = {
+    right: dict[str, Callable[[str], str]] = {
         "sum": lambda text: str(sum(map(int, text.split(" and ")))),
         "largest": lambda text: str(max(map(int, text.split()))),
         "last": lambda text: text.split()[-1],
@@ -62,5 +63,6 @@ def test_sources_are_mixed_at_exact_rates_after_any_number_of_samples(
     for samples in (1, 7, 160, 2000):
         usage = source_usage(config, stream, samples)
         assert [one.samples for one in usage] == counts[samples - 1].tolist()
-    batch = stream.batch(0, 16)
-    assert np.array_equal(batch.source, drawn[:16])
+    source = stream.batch(0, 16).source
+    assert source is not None
+    assert np.array_equal(source, drawn[:16])
