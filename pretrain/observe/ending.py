@@ -81,7 +81,7 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
     """Judges by positions, patterns, stacks and the kind of task head only: `checkpoint/hf` knows all the rest, and
     takes seconds to import."""
     model = config.model
-    if config.objective.backward or model.long_convolution is not None:
+    if config.objective.backward or model.long_convolution is not None or model.recurrent is not None:
         return False
     if not _has_a_class_with_its_head(model, config.objective.loss):
         return False
