@@ -145,7 +145,7 @@ class ParametersByDepth:
             if not original.trained:
                 continue
             (sharded_trained if any(original.axes) else replicated_trained)[elsewhere] += original.size
-            state.add(original, [np.flatnonzero(of_depth == stage)[0] for stage in elsewhere])
+            state.add(original, [int(np.flatnonzero(of_depth == stage)[0]) for stage in elsewhere])
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
         encoder = self.model.stacks[0]
