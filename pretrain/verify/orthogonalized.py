@@ -59,7 +59,7 @@ class Amplification:
         momentum, nesterov = self.settings.momentum, self.settings.nesterov
         for name, value in complete.items():
             gradients = expected[name], value - expected[name]
-            before = self._momentum.get(name, (0.0, 0.0))
+            before = self._momentum.get(name, (np.zeros_like(value), np.zeros_like(value)))
             m, d = (momentum * a + (1 - momentum) * b for a, b in zip(before, gradients, strict=True))
             self._momentum[name] = m, d
             u = tuple(momentum * a + (1 - momentum) * b for a, b in zip((m, d), gradients, strict=True))

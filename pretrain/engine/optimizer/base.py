@@ -8,7 +8,6 @@ such sums and stays with torch's fused kernel (`adam.py`).
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,8 @@ class Owned:
     """what the optimizer keeps of each weight, by its name in checkpoints"""
 
 
-class OwnedRange(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OwnedRange:
     """A range of a parameter that some data or context rank updates."""
 
     parameter: nn.Parameter

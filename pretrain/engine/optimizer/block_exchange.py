@@ -97,7 +97,8 @@ class BlockExchange:
     def owns(self, parameter: Parameter, start: int, count: int) -> bool:
         """Whether this rank was said to own just this range: other ranks send and await it."""
         of_rank = self._ranges[0 if self._replicated else self._rank // self._tensor]
-        return of_rank.get(parameter.value) == OwnedRange(parameter.value, start, count)
+        owned = of_rank.get(parameter.value)
+        return owned is not None and (owned.start, owned.count) == (start, count)
 
     def run(
         self, read: Callable[[Parameter, BlockSegment], Tensor], compute: Callable[[Block, Tensor], Tensor],
@@ -140,9 +141,11 @@ class BlockExchange:
         sent = torch.cat([empty, *(value.reshape(-1).to(self._device) for value in values)])
         received = sent
         if self._world > 1:
-            sizes = [[sum(segment.size for _, segment in pairs) for pairs in side] for side in (receives, sends)]
-            received = torch.empty(sum(sizes[0]), device=self._device)
-            dist.all_to_all_single(received, sent, *sizes, group=self._group)
+            in_sizes, out_sizes = (
+                [sum(segment.size for _, segment in pairs) for pairs in side] for side in (sends, receives)
+            )
+            received = torch.empty(sum(out_sizes), device=self._device)
+            dist.all_to_all_single(received, sent, out_sizes, in_sizes, group=self._group)
         segments = [segment for pairs in receives for _, segment in pairs]
         parts = received.split([segment.size for segment in segments])
         return [part.view(segment.shape) for part, segment in zip(parts, segments, strict=True)]

@@ -39,7 +39,9 @@ class Muon(Rule):
     def set_ranges(self, ranges: Sequence[Sequence[OwnedRange]]) -> None:
         steps = len(self.settings.steps)
         parameters = sorted(self.replica_groups.parameters.values(), key=lambda parameter: parameter.name)
-        blocks = find_blocks(parameters, self.settings.per_head, lambda *shape: newton_schulz_flops(*shape, steps))
+        blocks = find_blocks(
+            parameters, self.settings.per_head, lambda rows, columns: newton_schulz_flops(rows, columns, steps)
+        )
         self._exchange = BlockExchange(blocks, ranges, self.replica_groups)
 
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
