@@ -72,12 +72,8 @@ def _sent(work: StepWorkload, kind: int, stage: int, layout: Layout) -> dict[str
     wire = traffic.wire_bytes(work)
     # The planner has a stage send to both sides; the first chunk has nobody before it, the last one nobody after it.
     ends = (stage == 0) + (stage == layout.pipeline - 1)
-    groups = {
-        "tensor": wire.tensor,
-        "context": wire.context,
-        "data": wire.replicas,
-        "embedding": wire.summed,
-        "stage": wire.blocks,
-    }
+    groups = {"tensor": wire.tensor, "context": wire.context, "data": wire.replicas, "embedding": wire.summed}
+    if wire.blocks.any():  # the sums over a stage that other optimizers need are not planned
+        groups["stage"] = wire.blocks
     sent = {group: float(sizes[0, kind]) for group, sizes in groups.items()}
     return sent | {"pipeline": float(wire.pipeline[0, kind]) * (1 - ends / (2 * layout.virtual))}
