@@ -39,6 +39,19 @@ class Experts(Section):
         "times the size of an expert, whose output has no weight (DeepSeek)",
     )
 
+    z_loss: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean, over tokens and layers, of the squared logarithm of the denominator of the "
+        "router's softmax (OLMoE: 0.001)",
+    )
+    balance_loss: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean, over tokens and layers, of a loss that is 1 where all experts are used alike "
+        "and more where the router prefers those that most tokens chose in the step before (OLMoE: 0.01)",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _no_inexact_settings(cls, values: Any) -> Any:

@@ -44,6 +44,8 @@ class StepResult:
     position"""
     flops: float | None = None
     """model FLOPs of these, forward and backward; None: not counted"""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """figures of the step by the keys of metrics.jsonl that they are recorded under, such as the load of experts"""
 
 
 @dataclass(frozen=True)

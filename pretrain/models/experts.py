@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from pretrain.models.feed_forward import FeedForward
 from pretrain.models.grouped import GroupedLinear
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.route_terms import LayerRoutes
 from pretrain.models.routing import Router, Routes
 
 
@@ -39,9 +40,10 @@ class ExpertLayer(nn.Module):
         if self.settings.shared:
             self.shared_experts = FeedForward(config, self.settings.shared * config.expert_ffn_hidden_size)
 
-    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    def forward(self, hidden_states: Tensor, padding_mask: LayerRoutes | None = None) -> tuple[Tensor, None]:
+        """`padding_mask`, which megatron-core passes on, says what to do with routes besides using them."""
         x_TH = hidden_states.flatten(0, 1)
-        x_TH, routes = self._on_all_tensor_ranks(x_TH, self.router(x_TH))
+        x_TH, routes = self._on_all_tensor_ranks(x_TH, self.router(x_TH, padding_mask))
         order = Order(routes.experts_TK, self.settings.count)
         rows_NH = _ToExperts.apply(x_TH, order)  # type: ignore[no-untyped-call]
         rows_NH = self.experts(rows_NH, order.counts_E)

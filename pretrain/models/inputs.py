@@ -10,6 +10,7 @@ from torch import Tensor
 from pretrain.attention.cases import KeyPlaces
 from pretrain.attention.packed import PackedSegments
 from pretrain.models.last_states import LastAnswers, LastStates
+from pretrain.models.route_terms import MicroBatchRoutes
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class MicroBatch:
     source_B: Tensor | None = None
     memory: PreviousRows | None = None
     """what layers read of the rows before these; None: they read nothing of them"""
+    real_BS: Tensor | None = None
+    """bool: positions that are no padding, of a model with experts"""
+    routes: MicroBatchRoutes | None = None
+    """what layers of experts count, and add to the loss; None: nothing"""
     places: KeyPlaces | None = None
     """what attention is to know of all positions; None: it doesn't ask, or there is nothing to say"""
     teacher: LastStates | LastAnswers | None = None

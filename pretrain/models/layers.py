@@ -26,9 +26,11 @@ from pretrain.models.blocks import HiddenDropout, layer_parts
 from pretrain.models.convolution import Convolution
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
+from pretrain.models.experts import ExpertLayer
 from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.monarch_mixer import mixer_parts
+from pretrain.models.route_terms import LayerRoutes, MicroBatchRoutes
 from pretrain.models.stream import Part, Stream
 
 Final = Callable[[MegatronConfig], nn.Module]
@@ -47,6 +49,8 @@ class LayerInputs:
     cache: KeyValueCache | None = None
     before: PreviousRows | None = None
     """what layers read of the rows before these"""
+    routes: MicroBatchRoutes | None = None
+    """what layers of experts do besides computing"""
 
 
 class FinalNorm(nn.Module):
@@ -103,6 +107,9 @@ class Layer(TransformerLayer):
             context=memory,
             context_mask=inputs.memory,
             attention_bias=self._bias_inputs(given),
+            padding_mask=self._routes(
+                inputs, len(x_PBH)
+            ),  # which megatron-core hands to the feed-forward layer as it is
         )
         if self.convolution is not None:
             x = self.convolution(x_PBH, x, own)
@@ -110,6 +117,13 @@ class Layer(TransformerLayer):
             x = self.final(x)
         out: Tensor = x
         return out
+
+    def _routes(self, inputs: LayerInputs, positions: int) -> LayerRoutes | None:
+        """What its experts do with this rank's `positions` of each row besides computing them."""
+        if inputs.routes is None or not isinstance(self.mlp, ExpertLayer):
+            return None
+        slices_before = self.tp_group.rank() if self.config.sequence_parallel else 0
+        return inputs.routes.of_layer(self.global_name, slices_before * positions, positions)
 
     def _bias_inputs(self, given: list[Tensor]) -> Tensor | DistanceInputs | None:
         """What attention gets for its scores: T5's table, or what DeBERTa's reads."""

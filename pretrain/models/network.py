@@ -193,7 +193,8 @@ class Network(LanguageModule):
             places=batch.places,
         )
         if not self.model.is_encoder_decoder:
-            return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache, before=batch.memory)
+            by_stack = {"encoder": reads, "decoder": reads}
+            return LayerInputs(stream, by_stack, cache=cache, before=batch.memory, routes=batch.routes)
         says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL
         by_stack = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
         return LayerInputs(stream, by_stack, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)

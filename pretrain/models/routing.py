@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pretrain.config.experts import Experts
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import hand_over
+from pretrain.models.route_terms import LayerRoutes
 
 
 class Routes(NamedTuple):
@@ -41,9 +42,13 @@ class Router(nn.Module):
         self._first_pass: dict[int, Tensor] = {}
         """experts of micro-batches to be recomputed, by the seed that names their rows (`random/dropout.py`)"""
 
-    def forward(self, x_TH: Tensor) -> Routes:
+    def forward(self, x_TH: Tensor, others: LayerRoutes | None = None) -> Routes:
+        """`others`: what is done with routes besides using them."""
         logits_TE: Tensor = _RouterProduct.apply(x_TH, self.weight)  # type: ignore[no-untyped-call]
         experts_TK = self._kept(logits_TE)
+        if others is not None:
+            is_first_pass = not (self.recomputes and torch.is_grad_enabled())
+            logits_TE = others.add(logits_TE, experts_TK, is_first_pass)
         return Routes(experts_TK, weights(logits_TE, experts_TK, self.settings))
 
     def _kept(self, logits_TE: Tensor) -> Tensor:

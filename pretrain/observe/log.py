@@ -48,6 +48,8 @@ class Result(StepNumbers, Protocol):
     def tokens(self) -> int | None: ...
     @property
     def flops(self) -> float | None: ...
+    @property
+    def figures(self) -> Mapping[str, float]: ...
 
 
 class HeldOutLoss(Protocol):
@@ -166,6 +168,7 @@ class RunLog:
             device_peak_bytes=peak.device,
             host_peak_bytes=peak.host,
             terms=_means(result.terms) | _means_of_sources(result.by_source),
+            figures=result.figures,
         )
         if metrics.host_peak_bytes is not None:
             self._peak = peak

@@ -48,11 +48,15 @@ class StepMetrics:
     """peak resident memory so far of a rank's process, on the rank with most"""
     terms: Mapping[str, float] = field(default_factory=dict)
     """mean of each term of a loss with several terms, nats"""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """figures that only some models have, by their keys"""
 
     def line(self) -> dict[str, Any]:
-        """Returns the line of metrics.jsonl: a key for each value, and `loss_NAME` for each term."""
+        """Returns the line of metrics.jsonl: a key for each value, those of `figures`, and `loss_NAME` for each
+        term."""
         values = asdict(self)
-        return values | {f"loss_{name}": mean for name, mean in values.pop("terms").items()}
+        figures, terms = values.pop("figures"), values.pop("terms")
+        return values | figures | {f"loss_{name}": mean for name, mean in terms.items()}
 
 
 class MetricsLog(JsonLinesWriter):

@@ -189,7 +189,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "experts": {"count": 8, "top_k": 3, "normalize": False},
     }},
     "shared_experts": {"model": _LLAMA | {
-        "positions": "rotary", "experts": {"count": 8, "top_k": 2, "ffn": 32, "shared": 2, "dense_layers": 1},
+        "positions": "rotary", "experts": {
+            "count": 8, "top_k": 2, "ffn": 32, "shared": 2, "dense_layers": 1, "z_loss": 0.01, "balance_loss": 0.1,
+        },
     }},
 }  # fmt: skip
 LIKE_OTHERS = (

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pretrain.data.synthetic import SyntheticStream
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config, train_family
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import build_engine
+from tests.helpers.tiny import LENGTH, ROWS, build_engine, whole_state
 
 STEPS = 2
 TOLERANCE = 1e-5
@@ -73,9 +74,43 @@ def test_micro_batches_do_not_matter() -> None:
     assert max(np.abs(two - one).max(), np.abs(four - one).max()) <= TOLERANCE
 
 
+def _figures(parallels: list[dict[str, Any]], **sections: Any) -> list[Any]:
+    """Of each layout: the terms and figures of its last step, and what its checkpoint has of routes."""
+    found = []
+    for parallel in parallels:
+        engine = build_engine(family_config(FAMILY, parallel=parallel, **sections))
+        source, results = SyntheticStream(engine.config), []
+        for step in range(1, STEPS + 1):
+            batch = source.batch((step - 1) * ROWS, ROWS, engine.data_rank, engine.data_world)
+            results.append(engine.train_step(batch, 1e-3, step))
+        means = {name: total / count for name, (total, count) in results[-1].terms.items()}
+        found.append((means, dict(results[-1].figures), whole_state(engine)["router/chosen"]))
+        meet_again()
+    return found
+
+
+def test_terms_and_counts_are_the_same_on_every_layout() -> None:
+    ((terms, figures, chosen),) = run_ranks(1, _figures, [{}])[0]
+    assert set(terms) == {"tokens", "router_z", "router_balance"}
+    assert terms["router_balance"] == pytest.approx(1, abs=0.3)
+    assert 1 < figures["expert_load"] < 4
+    assert 0.8 < figures["expert_entropy"] < 1
+    assert chosen.shape == (3, 8, 2)
+    assert (chosen[..., 1].sum(1) == 2 * ROWS * LENGTH).all(), "two experts of each token, in each layer"
+    layouts = [{"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"}, {"pipeline": 4}, {"context": 4}]
+    for others, other_figures, other_chosen in run_ranks(4, _figures, layouts)[0]:
+        assert others == pytest.approx(terms, abs=TOLERANCE)
+        assert other_figures == pytest.approx(figures, abs=TOLERANCE)
+        assert np.array_equal(other_chosen, chosen)
+
+
+def _in_half(parallel: dict[str, Any]) -> list[Any]:
+    return _curves([parallel], precision="bf16")
+
+
 @pytest.mark.slow
 def test_half_precision_departs_by_its_rounding() -> None:
     """A token near a border may go to another expert, as rounding decides."""
-    (expected,) = run_ranks(1, lambda: _curves([{}], precision="bf16"))[0]
-    (found,) = run_ranks(2, lambda: _curves([{"tensor": 2, "sequence": True}], precision="bf16"))[0]
+    (expected,) = run_ranks(1, _in_half, {})[0]
+    (found,) = run_ranks(2, _in_half, {"tensor": 2, "sequence": True})[0]
     assert np.abs(np.array(found) - np.array(expected)).max() <= 0.05

@@ -25,6 +25,7 @@ from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
+from pretrain.engine.megatron.router_terms import RouterTerms
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial, rows_state
 from pretrain.engine.megatron.step_work import StepWork
@@ -109,6 +110,10 @@ class MegatronEngine:
                 objective=self.objective,
                 device=self.device,
             )
+        self.router: RouterTerms | None = None
+        if train and config.model.experts is not None:
+            self.router = RouterTerms(config, self.groups, self.bare, self.device)
+        self._weights = {**self.objective.weights, **({} if self.router is None else self.router.weights)}
         self._memory: SegmentMemory | None = None
         if train and config.model.memory_length:
             self._memory = self._empty_memory(config.batch.sequences // self.data_world)
@@ -152,10 +157,11 @@ class MegatronEngine:
         micro = micro_sequences(self.config.batch, len(batch.tokens), group)
         micro_batches = self._cut(batch, micro, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
-        local = [*self.objective.counts(batch), positions, *self._work.of_rows(batch)]
+        routed_positions = [] if self.router is None else self.router.counts(batch)
+        local = [*self.objective.counts(batch), *routed_positions, positions, *self._work.of_rows(batch)]
         *counts, computed, tokens, flops = self.sum_over_data(np.array(local)).tolist()
         token_count = int(np.nan_to_num(counts[0]))
-        factors = scales(self.objective.weights, counts)
+        factors = scales(self._weights, counts)
         results: list[list[Term]] = []
         if self.teacher is not None:
             micro_batches = self.teacher.read(micro_batches)
@@ -164,21 +170,31 @@ class MegatronEngine:
             micro_batches, results = self.generator.train(micro_batches, report, self.sharding.forwarded)
         if self._memory is not None:
             micro_batches = self._memory.attached(micro_batches)
+        if self.router is not None:
+            micro_batches = self.router.attached(micro_batches, factors, self._backward_scale())
         forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
         results += self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)
         if self._memory is not None:
             self._memory.advance()
-        names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
+        names = list(self.objective.weights) if len(self._weights) > 1 else []
         sources = self.objective.sources if batch.source is not None else ()
         sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
         self.sharding.reduce(token_count)
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
-        norm, loss_sum, judged, *values = torch.cat([self.sharding.norm(), sums.view(-1)]).tolist()
+        routed = None if self.router is None else self.router.finish()
+        found = [self.sharding.norm(), sums.view(-1), *([] if routed is None else [routed.values])]
+        norm, loss_sum, judged, *values = torch.cat(found).tolist()
+        values, of_routes = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
         pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
         terms = dict(zip(names, pairs, strict=False))
         by_source = dict(zip(sources, pairs[len(names) :], strict=True))
+        figures: dict[str, float] = {}
+        if self.router is not None:
+            figures, of_router = self.router.read(of_routes, counts[len(self.objective.weights) :])
+            loss_sum += sum(factors[name] * value for name, (value, _) in of_router.items())
+            terms |= of_router
         grad_norm = norm / scale
         lowered = False
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
@@ -188,6 +204,8 @@ class MegatronEngine:
                 self.sharding.scale(factor)
             self.sharding.update(learning_rate)
             self.updates += 1
+            if self.router is not None and routed is not None:
+                self.router.applied(routed)
             if self.loss_scale is not None:
                 self.loss_scale.stepped()
         else:
@@ -206,6 +224,7 @@ class MegatronEngine:
             computed_positions=int(computed),
             tokens=int(tokens),
             flops=flops,
+            figures=figures,
         )
 
     def score(self, batch: Rows) -> Scores:
@@ -335,10 +354,10 @@ class MegatronEngine:
         return self._hidden_states.compute(batch, stack, layers, pooled)
 
     def state(self) -> dict[str, GlobalPart]:
-        """See `base.TrainEngine`. Names are `model/...` (fp32 weights), those of the optimizer's moments, and
-        `memory/...`, what layers read of the last rows."""
+        """See `base.TrainEngine`. Names are `model/...` (fp32 weights), those of the optimizer's moments, `memory/...`,
+        what layers read of the last rows, and `router/chosen` (`router_terms.py`)."""
         memory = {} if self._memory is None else rows_state(self._memory.current, self.groups)
-        return self._state.saved() | memory
+        return self._state.saved() | memory | ({} if self.router is None else self.router.state())
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""
@@ -405,7 +424,7 @@ class MegatronEngine:
         loss = total({name: term for name, term in terms.items() if name in self.objective.weights}, factors)
         nothing = Term(torch.zeros_like(loss.detach()), torch.zeros_like(next(iter(terms.values())).count))
         count = terms.get(main, nothing).count
-        every = [terms.get(name, nothing) for name in (main, *auxiliary)] if auxiliary else []
+        every = [terms.get(name, nothing) for name in (main, *auxiliary)] if len(self._weights) > 1 else []
         of_sources = map(source_term, self.objective.sources)
         by_source = [terms[name] for name in of_sources if name in terms]
         return loss, count, [term.detached() for term in (Term(loss, count), *every, *by_source)]

@@ -26,7 +26,7 @@ class Cutter:
         """`finds_labelled`: whether micro-batches say which places have a loss."""
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
         self._reads_places = model.adds_distance_scores and model.has_encoder
-        self._finds_labelled = finds_labelled
+        self._finds_labelled, self._has_experts = finds_labelled, model.experts is not None
         self._splits_at_padding = model.has_encoder and model.attention.splits_at_padding
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
@@ -41,6 +41,8 @@ class Cutter:
             columns[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = to_device(local_values, self._device)
         if batch.documents is not None and batch.positions is None:
             columns["positions_BS"] = to_device(positions_within(batch.documents)[:, inputs], self._device)
+        if self._has_experts:
+            columns["real_BS"] = to_device(real_positions(batch)[:, inputs], self._device)
         all_positions = self._places(batch, columns)
         micro_batches = []
         for start in range(0, len(batch.tokens), micro):
@@ -106,6 +108,15 @@ class Cutter:
 
     def _positions(self, local: slice, rows: int) -> Tensor:
         return torch.arange(local.start, local.stop, device=self._device).expand(rows, -1)
+
+
+def real_positions(batch: Rows) -> np.ndarray:
+    """[rows, S] bool: positions of a decoder's rows that are no padding. Without documents, a row ends with its last
+    loss."""
+    if batch.documents is not None:
+        return batch.documents >= 0
+    found: np.ndarray = np.cumsum(batch.loss_mask[:, ::-1] > 0, axis=1)[:, ::-1] > 0
+    return found
 
 
 def to_device(values: np.ndarray, device: torch.device) -> Tensor:

@@ -1,0 +1,116 @@
+"""Terms of the loss and counts of a step that layers of experts make (`models/route_terms.py`), over all ranks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+import torch
+from torch import Tensor
+
+from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import GlobalPart, Piece
+from pretrain.engine.groups import Groups
+from pretrain.engine.megatron.micro_batches import real_positions
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.network import Network
+from pretrain.models.route_terms import TERMS, MicroBatchRoutes, RouteTally
+
+FIGURES = ("expert_load", "expert_entropy")
+"""names of figures in metrics.jsonl"""
+_UNIT = 1 << 20
+"""counts are kept as two numbers of fp32, in units of this and of 1: more than 2**24 are then exact"""
+
+
+@dataclass(frozen=True)
+class RoutedStep:
+    """What all ranks found of a step. Tensors are the same on every rank."""
+
+    sums: Tensor
+    """[terms] float64: sums of the terms that the loss has, in the order of `RouterTerms.weights`"""
+    chosen_LE: Tensor
+    """int64 [layers of experts, experts]: choices in the global batch"""
+
+    @property
+    def values(self) -> Tensor:
+        """[FIGURES + terms] float64: the largest load of an expert, as a multiple of the mean, and the entropy of loads
+        as a part of the greatest that is possible, both means over layers; and the sums."""
+        share_LE = self.chosen_LE.double() / self.chosen_LE.sum(1, keepdim=True).clamp(min=1)
+        experts = self.chosen_LE.shape[1]
+        entropy = torch.special.entr(share_LE).sum(1).mean() / log(experts)
+        load = experts * share_LE.max(1).values.mean()
+        return torch.cat([torch.stack([load, entropy]), self.sums])
+
+
+class RouterTerms:
+    """The terms of a run's model, whose `chunks` are on this rank."""
+
+    def __init__(self, config: RunConfig, groups: Groups, chunks: Sequence[Network], device: torch.device) -> None:
+        model = config.model
+        assert model.experts is not None
+        settings = {"router_z": model.experts.z_loss, "router_balance": model.experts.balance_loss}
+        self.weights = {name: settings[name] for name in TERMS if settings[name]}
+        """weight of each term that the loss has"""
+        self._groups, self._device, self._splits = groups, device, config.parallel.sequence
+        self._numbers = {f"decoder.layers.{n}": n - model.experts.dense_layers for n in range(model.layers)}
+        names = [str(layer.global_name) for chunk in chunks for layer in chunk.decoder.layers]
+        self._own = [name for name in names if self._numbers[name] >= 0]
+        self._layers, self._experts = model.layers - model.experts.dense_layers, model.experts.count
+        self._tally = RouteTally(self._own, self._experts, device)
+        self._saved_LE2 = torch.zeros(len(self._own), self._experts, 2, device=device)
+        """choices in the last step that was applied, of this rank's layers, as a checkpoint has them"""
+
+    def counts(self, batch: Rows) -> list[float]:
+        """How many summands of each term this rank's rows have."""
+        return [float(real_positions(batch).sum()) * self._layers] * len(self.weights)
+
+    def attached(self, batches: Sequence[MicroBatch], factors: Mapping[str, float], scale: float) -> list[MicroBatch]:
+        """The micro-batches of a step, whose layers add the terms to the loss. `factors` are those of
+        `objectives.base.scales`, `scale` that of the loss in the backward pass."""
+        counts_LE = self._saved_LE2[..., 0].double() * _UNIT + self._saved_LE2[..., 1]
+        total_L1 = counts_LE.sum(1, keepdim=True)
+        previous_LE = torch.where(total_L1 > 0, counts_LE / total_L1.clamp(min=1), 1 / self._experts).float()
+        self._tally.begin(previous_LE)
+        scaled = {name: factors.get(name, 1.0) * scale for name in self.weights}
+        found = []
+        for batch in batches:
+            assert batch.real_BS is not None, "the cutter says which positions are no padding"
+            found.append(replace(batch, routes=MicroBatchRoutes(self._tally, scaled, batch.real_BS)))
+        return found
+
+    def finish(self) -> RoutedStep:
+        """Sums over all ranks what this step's micro-batches found. Collective."""
+        chosen_LE = torch.zeros(self._layers, self._experts, dtype=torch.int64, device=self._device)
+        chosen_LE[[self._numbers[name] for name in self._own]] = self._tally.chosen_LE
+        wanted = [TERMS.index(name) for name in self.weights]
+        return RoutedStep(self._sum(self._tally.sums)[wanted], self._sum(chosen_LE))
+
+    def read(
+        self, values: Sequence[float], counts: Sequence[float]
+    ) -> tuple[dict[str, float], dict[str, tuple[float, int]]]:
+        """The figures of a step, and the sum and count of each term, from the values of `RoutedStep.values` and the
+        counts of the global batch."""
+        figures = dict(zip(FIGURES, values, strict=False))
+        sums = zip(self.weights, values[len(FIGURES) :], counts, strict=True)
+        return figures, {name: (value, int(count)) for name, value, count in sums}
+
+    def applied(self, step: RoutedStep) -> None:
+        """Notes that the step was applied: the next one balances by its choices."""
+        chosen_LE = step.chosen_LE[[self._numbers[name] for name in self._own]]
+        self._saved_LE2[..., 0], self._saved_LE2[..., 1] = chosen_LE // _UNIT, chosen_LE % _UNIT
+
+    def state(self) -> dict[str, GlobalPart]:
+        """`router/chosen`: choices of each expert in each layer of experts in the last step that was applied."""
+        pieces = tuple(
+            Piece((self._numbers[name], 0, 0), self._saved_LE2[number : number + 1])
+            for number, name in enumerate(self._own)
+        )
+        saves = self._groups.tensor_rank == 0 and self._groups.replica_rank == 0
+        return {"router/chosen": GlobalPart((self._layers, self._experts, 2), pieces, saves)}
+
+    def _sum(self, values: Tensor) -> Tensor:
+        groups = self._groups
+        values = groups.sum_over_replicas(values.clone())
+        if self._splits:  # otherwise tensor ranks route the same tokens
+            torch.distributed.all_reduce(values, group=groups.tensor_group)
+        return groups.sum_over_pipeline(values)

@@ -1,0 +1,112 @@
+"""What a step counts of the routes of its tokens, and what these add to its loss.
+
+Terms are sums over tokens and layers, each with a count of its own, as all terms of a loss (`objectives/base.py`):
+
+    router_z         log(sum over experts of exp(logit))^2         (Zoph et al. 2022, arXiv 2202.08906, section 3.3)
+    router_balance   E * sum over experts of f(expert) p(expert)   (Fedus et al. 2021, arXiv 2101.03961, section 2.2)
+
+where p are the token's probabilities and f the part of all choices that fell on the expert in the step before: those of
+this step are known only when all its tokens are routed, and those of a micro-batch depend on its size. Both are linear
+in tokens, so micro-batches and ranks may share them in any way. Each layer adds its terms to its own backward pass, on
+the stage that has it.
+
+Shapes: T tokens of a layer on this rank, E experts, K experts of a token, B rows, S positions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TERMS = ("router_z", "router_balance")
+
+
+class RouteTally:
+    """Counts and sums of the layers of experts on this rank over the micro-batches of a step."""
+
+    def __init__(self, layers: Sequence[str], experts: int, device: torch.device) -> None:
+        """`layers`: their names in the model."""
+        self.layers = {name: number for number, name in enumerate(layers)}
+        self.chosen_LE = torch.zeros(len(layers), experts, dtype=torch.int64, device=device)
+        """choices of each expert in each layer"""
+        self.sums = torch.zeros(len(TERMS), dtype=torch.float64, device=device)
+        """sum of each term over these layers"""
+        self.previous_LE = torch.zeros(len(layers), experts, device=device)
+        """part of the choices that each expert had in the step before"""
+
+    def begin(self, previous_LE: Tensor) -> None:
+        """Begins a step after one in which experts had `previous_LE` of the choices."""
+        self.previous_LE = previous_LE
+        self.chosen_LE.zero_()
+        self.sums.zero_()
+
+
+@dataclass(frozen=True)
+class MicroBatchRoutes:
+    """What the layers of experts do with a micro-batch besides computing it."""
+
+    tally: RouteTally
+    factors: Mapping[str, float]
+    """what each term that the loss has is multiplied by in the backward pass"""
+    real_BS: Tensor
+    """bool: positions that are no padding, of this context rank"""
+
+    def of_layer(self, layer: str, first: int, positions: int) -> "LayerRoutes":
+        """Those of one layer, which routes `positions` positions of each row from `first` on."""
+        real_T = self.real_BS[:, first : first + positions].T.flatten()
+        return LayerRoutes(self.tally, self.factors, self.tally.layers[layer], real_T)
+
+
+@dataclass(frozen=True)
+class LayerRoutes:
+    """See `MicroBatchRoutes`."""
+
+    tally: RouteTally
+    factors: Mapping[str, float]
+    number: int
+    real_T: Tensor
+
+    def add(self, logits_TE: Tensor, experts_TK: Tensor, counts: bool) -> Tensor:
+        """The logits, whose gradient has that of the terms added. `counts`: whether this pass is counted, not one that
+        recomputes it."""
+        terms = self._terms(logits_TE)
+        if counts:
+            self._count(experts_TK, terms)
+        if not terms or not torch.is_grad_enabled():
+            return logits_TE
+        weighted = torch.stack([self.factors[name] * term for name, term in terms.items()]).sum()
+        out: Tensor = _WithLoss.apply(logits_TE, weighted)  # type: ignore[no-untyped-call]
+        return out
+
+    def _terms(self, logits_TE: Tensor) -> dict[str, Tensor]:
+        """The sum of each term that the loss has."""
+        found = {}
+        if "router_z" in self.factors:
+            found["router_z"] = (logits_TE.logsumexp(dim=-1).square() * self.real_T).sum()
+        if "router_balance" in self.factors:
+            frequencies_E = self.tally.previous_LE[self.number]
+            of_token_T = (logits_TE.softmax(dim=-1) * frequencies_E).sum(-1)
+            found["router_balance"] = len(frequencies_E) * (of_token_T * self.real_T).sum()
+        return found
+
+    @torch.no_grad()
+    def _count(self, experts_TK: Tensor, terms: Mapping[str, Tensor]) -> None:
+        chosen_LE = self.tally.chosen_LE
+        weights_TK = self.real_T[:, None].expand_as(experts_TK).long()
+        chosen_LE[self.number].scatter_add_(0, experts_TK.flatten(), weights_TK.flatten())
+        for name, term in terms.items():
+            self.tally.sums[TERMS.index(name)] += term.double()
+
+
+class _WithLoss(torch.autograd.Function):
+    """Logits as they are; a part of the loss is made of them, too, with this sum."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_TE: Tensor, loss: Tensor) -> Tensor:
+        return logits_TE.view_as(logits_TE)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_TE: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient_TE, torch.ones((), device=gradient_TE.device)

@@ -1,0 +1,98 @@
+"""What layers of experts count, and add to the loss: on one rank, against the formulas."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.batch import Rows
+from pretrain.engine.megatron.micro_batches import real_positions
+from pretrain.models.route_terms import MicroBatchRoutes, RouteTally
+from pretrain.models.routing import choose
+
+LAYERS = ["decoder.layers.1", "decoder.layers.2"]
+FACTORS = {"router_z": 0.5, "router_balance": 3.0}
+REAL = torch.tensor([[True, True, True, False], [True, True, False, False]])
+PREVIOUS = torch.tensor([[0.2] * 5, [0.5, 0.1, 0.1, 0.3, 0.0]])
+
+
+def _tally() -> RouteTally:
+    tally = RouteTally(LAYERS, 5, torch.device("cpu"))
+    tally.begin(PREVIOUS)
+    return tally
+
+
+def _logits() -> torch.Tensor:
+    """[8, 5] of two rows of four positions, those of one position side by side."""
+    return torch.randn(8, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def _add(tally: RouteTally, logits: torch.Tensor, factors: dict[str, float] = FACTORS, **settings: Any) -> torch.Tensor:
+    of_layer = MicroBatchRoutes(tally, factors, REAL).of_layer(LAYERS[1], 0, 4)
+    return of_layer.add(logits, choose(logits, 2), settings.get("counts", True))
+
+
+def test_sums_and_gradients_are_those_of_the_formulas() -> None:
+    tally, logits = _tally(), _logits()
+    out = _add(tally, logits)
+    assert torch.equal(out, logits)
+    gradient = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
+    (found,) = torch.autograd.grad(out, logits, gradient)
+    real = REAL.T.flatten().double()
+    exact = logits.detach().double().requires_grad_()
+    z = (exact.logsumexp(-1).square() * real).sum()
+    balance = 5 * (PREVIOUS[1].double() * (exact.softmax(-1) * real[:, None]).sum(0)).sum()
+    loss = (exact * gradient.double()).sum() + 0.5 * z + 3.0 * balance
+    assert torch.allclose(found.double(), torch.autograd.grad(loss, exact)[0], rtol=1e-5, atol=1e-6)
+    assert torch.allclose(tally.sums, torch.stack([z, balance]).detach(), rtol=1e-6)
+
+
+def test_equal_use_makes_a_balance_of_one_for_each_token_and_no_gradient() -> None:
+    tally, logits = _tally(), _logits()
+    of_layer = MicroBatchRoutes(tally, {"router_balance": 1.0}, REAL).of_layer(LAYERS[0], 0, 4)
+    out = of_layer.add(logits, choose(logits, 2), True)
+    (found,) = torch.autograd.grad(out.sum() - out.sum().detach(), logits)
+    assert tally.sums.tolist() == pytest.approx([0, 5.0]), "of five tokens"
+    assert torch.allclose(found, torch.ones_like(found), atol=1e-6)
+
+
+def test_padding_is_routed_and_not_counted() -> None:
+    tally, logits = _tally(), _logits()
+    _add(tally, logits)
+    chosen = choose(logits, 2)[REAL.T.flatten()]
+    assert tally.chosen_LE[1].tolist() == torch.bincount(chosen.flatten(), minlength=5).tolist()
+    assert not tally.chosen_LE[0].any()
+    assert tally.chosen_LE.sum() == 2 * 5
+
+
+def test_a_recomputed_pass_has_the_gradient_and_is_not_counted_again() -> None:
+    tally, logits = _tally(), _logits()
+    with torch.no_grad():
+        _add(tally, logits)
+    once = tally.chosen_LE.clone(), tally.sums.clone()
+    out = _add(tally, logits, counts=False)
+    assert torch.equal(tally.chosen_LE, once[0])
+    assert torch.equal(tally.sums, once[1])
+    assert out is not logits, "its gradient has that of the terms"
+
+
+def test_a_slice_of_the_positions_is_that_of_the_mask() -> None:
+    of_layer = MicroBatchRoutes(_tally(), {}, REAL).of_layer(LAYERS[0], 2, 2)
+    assert of_layer.real_T.tolist() == [True, False, False, False]
+
+
+def test_a_new_step_begins_with_nothing() -> None:
+    tally = _tally()
+    _add(tally, _logits())
+    tally.begin(PREVIOUS)
+    assert not tally.chosen_LE.any()
+    assert not tally.sums.any()
+
+
+def test_padding_of_rows_is_what_no_document_has_or_what_follows_the_last_loss() -> None:
+    tokens, mask = np.zeros((2, 4), np.int64), np.array([[0, 1, 0, 0], [1, 1, 1, 1]], np.float32)
+    rows = Rows(tokens, tokens, mask)
+    assert real_positions(rows).tolist() == [[True, True, False, False], [True] * 4]
+    packed = Rows(tokens, tokens, mask, documents=np.array([[0, 0, 1, -1], [0, 0, 0, 0]]))
+    assert real_positions(packed).tolist() == [[True, True, True, False], [True] * 4]
