@@ -149,9 +149,10 @@ def _go_on(family: str, parallel: dict[str, Any], checkpoint: Path) -> Any:
     [
         slow(("bert", {"pipeline": 2, "zero": 3, "zero_engine": "deepspeed"})),
         slow(("t5v1.1", {"pipeline": 4})),
+        slow(("shared_experts", {"tensor": 2, "sequence": True})),
         ("transformer", {"tensor": 2, "sequence": True}),
     ],
-    ids=["bert", "t5v1.1", "transformer"],
+    ids=["bert", "t5v1.1", "shared_experts", "transformer"],
 )
 def test_a_family_goes_on_from_its_checkpoint_on_another_layout(
     family: str, then: dict[str, Any], tmp_path: Path
