@@ -54,7 +54,7 @@ class MicroBatchRoutes:
     """bool: positions that are no padding, of this context rank"""
 
     def of_layer(self, layer: str, first: int, positions: int) -> "LayerRoutes":
-        """Those of one layer, which routes `positions` positions of each row from `first` on."""
+        """What one layer does, which routes `positions` positions of each row from `first` on."""
         real_T = self.real_BS[:, first : first + positions].T.flatten()
         return LayerRoutes(self.tally, self.factors, self.tally.layers[layer], real_T)
 
