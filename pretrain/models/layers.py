@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -49,7 +49,7 @@ class LayerInputs:
     cache: KeyValueCache | None = None
     before: PreviousRows | None = None
     """what layers read of the rows before these"""
-    routes: MicroBatchRoutes | None = None
+    routes: MicroBatchRoutes | None = field(default=None, kw_only=True)
     """what layers of experts do besides computing"""
 
 
