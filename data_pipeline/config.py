@@ -75,18 +75,23 @@ def _values(value: Any) -> Iterator[Any]:
         yield value
 
 
+_UNTRAINED = {"bytes": "259", "characters": "1,114,112"}
+"""ids of kinds of tokenizers that need no training"""
+
+
 class TokenizerConfig(StrictSettings):
     """Which tokenizer to use: one trained on the input, or an existing one."""
 
-    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"] = Field(
+    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes", "characters"] = Field(
         default="bpe",
         description="kind to train: bpe or unigram (sentencepiece), wordpiece (BERT's, lower case) or byte_bpe "
-        "(GPT-2's and RoBERTa's); or bytes (ByT5's 259 ids), which needs no training",
+        "(GPT-2's and RoBERTa's); or bytes (ByT5's 259 ids) or characters (CANINE's code points), which need no "
+        "training",
     )
     vocabulary: int = Field(
         default=8192,
         gt=257,
-        description="vocabulary size, including 256 bytes and the special tokens; not for type=bytes",
+        description="vocabulary size, including 256 bytes and the special tokens; not for type=bytes or characters",
     )
     training_bytes: int = Field(
         default=32 * 2**20,
@@ -108,7 +113,7 @@ class TokenizerConfig(StrictSettings):
     @property
     def trains(self) -> bool:
         """Whether a tokenizer is trained on the input."""
-        return self.path is None and self.type != "bytes"
+        return self.path is None and self.type not in _UNTRAINED
 
     @model_validator(mode="after")
     def _specials_are_sentencepiece_s(self) -> Self:
@@ -119,9 +124,12 @@ class TokenizerConfig(StrictSettings):
         return self
 
     @model_validator(mode="after")
-    def _bytes_are_256(self) -> Self:
-        if self.type == "bytes" and self.vocabulary != TokenizerConfig.model_fields["vocabulary"].default:
-            raise ValueError(f"vocabulary={self.vocabulary} does not apply to bytes, which has 259 ids: remove the key")
+    def _untrained_have_their_ids(self) -> Self:
+        if self.type in _UNTRAINED and self.vocabulary != TokenizerConfig.model_fields["vocabulary"].default:
+            raise ValueError(
+                f"vocabulary={self.vocabulary} does not apply to {self.type}, which has {_UNTRAINED[self.type]} ids: "
+                "remove the key"
+            )
         return self
 
 

@@ -128,7 +128,7 @@ class Masking:
             apart = positions[firsts] != positions[firsts - 1] + 1
             words, group_of = self._spans(sizes, apart, budget, random)
         else:
-            words = _single_words(sizes, budget, random)
+            words = single_words(sizes, budget, random)
             group_of = np.arange(len(words))
         chosen = sizes[words]
         ends = chosen.cumsum()
@@ -176,7 +176,7 @@ def smoothed_weights(counts: NDArray[np.int64], smoothing: float, vocabulary: in
     return weights
 
 
-def _single_words(sizes: Ids, budget: int, random: np.random.Generator) -> Ids:
+def single_words(sizes: Ids, budget: int, random: np.random.Generator) -> Ids:
     """Indices of words in a random order, up to `budget` positions; one that would be too many is passed over, but not
     the first."""
     order = random.permutation(len(sizes))

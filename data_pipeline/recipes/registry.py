@@ -8,6 +8,7 @@ from pydantic import Field
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.characters import CharacterSpans, CharacterSubwords
 from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.control import Control
 from data_pipeline.recipes.denoising import Denoising
@@ -32,6 +33,8 @@ AnyObjective = Annotated[
     | Masked
     | ReplacedTokens
     | Permuted
+    | CharacterSpans
+    | CharacterSubwords
     | SpanCorruption
     | BertStyle
     | MassStyle

@@ -1,8 +1,9 @@
 """A tokenizer read from its file, whatever kind it is, or trained.
 
 `sentencepiece.py` holds bpe and unigram, `hf_json.py` wordpiece (BERT), byte_bpe (GPT-2, RoBERTa) and whatever else a
-Hugging Face tokenizer.json describes, `gpt2.py` reads GPT-2's own two files, and `byte.py` is ByT5's bytes. A package
-adds a kind (`pretrain.tokenizers`): its files begin with {"tokenizer": "NAME", the kind's name.
+Hugging Face tokenizer.json describes, `gpt2.py` reads GPT-2's own two files, `byte.py` is ByT5's bytes, and
+`characters.py` CANINE's code points. A package adds a kind (`pretrain.tokenizers`): its files begin with {"tokenizer":
+"NAME", the kind's name.
 """
 
 from __future__ import annotations
@@ -14,17 +15,25 @@ from typing import Literal
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers import byte, gpt2, hf_json, sentencepiece
+from data_pipeline.tokenizers import byte, characters, gpt2, hf_json, sentencepiece
 from data_pipeline.tokenizers.base import Tokenizer
 
-Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"]
+Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes", "characters"]
 CONTROL_SYMBOLS: dict[str | None, list[str]] = {
     None: [],
     "bert": ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
     "t5": ["<pad>", "</s>"],
 }
 """What a sentencepiece model trained here holds besides <|endoftext|>, by `tokenizer.specials`."""
-_FILES = ("tokenizer.json", "tokenizer.model", "bytes.json", "encoder.json", "vocab.json", "vocab.txt")
+_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "bytes.json",
+    "characters.json",
+    "encoder.json",
+    "vocab.json",
+    "vocab.txt",
+)
 """File names of a folder's tokenizer, by priority."""
 _MAX_FILE_BYTES = 2**28
 _WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
@@ -37,7 +46,7 @@ _PLUGIN_FILE = re.compile(rb'\s*\{\s*"tokenizer"\s*:\s*"([\w.-]+)"')
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, GPT-2's vocabulary (encoder.json, its
-    vocab.bpe beside it) or bytes.json, recognized by its contents; or a folder that contains one.
+    vocab.bpe beside it) bytes.json or characters.json, recognized by its contents; or a folder that contains one.
 
     Raises DataError when it is missing or can't be used.
     """
@@ -47,6 +56,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if content.lstrip()[:1] == b"{":
         if byte.is_byte_tokenizer(content):
             return byte.ByteTokenizer()
+        if characters.is_character_tokenizer(content):
+            return characters.CharacterTokenizer()
         if named := _PLUGIN_FILE.match(content):
             return _from_plugin(named[1].decode(), content, path)
         if gpt2.is_gpt2_vocabulary(content):
@@ -63,10 +74,13 @@ def train_tokenizer(
     """Train on `texts`; the same texts in the same order give the same bytes, on any number of threads.
 
     `specials` names a row of CONTROL_SYMBOLS; wordpiece and byte_bpe have their own. Raises DataError, naming the
-    size that would do, when the texts don't fill or don't fit the vocabulary. There is nothing to train of bytes.
+    size that would do, when the texts don't fill or don't fit the vocabulary. There is nothing to train of bytes and
+    characters.
     """
     if kind == "bytes":
         return byte.ByteTokenizer()
+    if kind == "characters":
+        return characters.CharacterTokenizer()
     if kind == "wordpiece":
         return hf_json.train_wordpiece(texts, vocabulary)
     if kind == "byte_bpe":

@@ -119,8 +119,13 @@ def expected_config(
 
 
 def check_predicts_tokens(config: RunConfig, run: Path) -> None:
-    """Raises ConfigError for a model without a language-model head: a fine-tuned one with a task head, and a
-    discriminator."""
+    """Raises ConfigError for a model without a language-model head: a fine-tuned one with a task head, a
+    discriminator, and one that predicts characters or subwords at masked places."""
+    if config.model.picks_labels:
+        raise ConfigError(
+            f"{run} reads characters and predicts some of them, or subwords, where they are masked, which no task asks "
+            f"for: score it with `pretrain eval {run} --tasks heldout --out DIR`, or fine-tune it"
+        )
     if config.objective.loss == "replaced_tokens":
         raise ConfigError(
             f"the discriminator of {run} tells whether a token was replaced, and predicts none: choose the generator, "

@@ -54,6 +54,8 @@ class Capabilities:
     """a new encoder may take the place of its encoder's token embeddings (`model.source_encoder`)"""
     experts: bool = False
     """its feed-forward layers may be layers of experts (`model.experts`)"""
+    characters: bool = False
+    """it reads characters, and its layers see fewer positions (`model.characters`)"""
     detector_context: bool = False
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     recurrent: bool = False
@@ -247,6 +249,29 @@ _BUILT_IN: dict[str, Capabilities] = {
         recurrent=True,
         positions=("nope",),
         only=_RECURRENT,
+    ),
+    "canine": Capabilities(
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        characters=True,
+        pooler="tanh",
+        positions=("learned",),
+        only=_BEFORE_LLAMA
+        | {
+            "binary_head": False,
+            "norm": "post",
+            "norm_type": "layer",
+            "bias": True,
+            "kv_heads": None,
+            "embedding_norm": True,
+            "embedding_scale": False,
+            "embedding_size": None,
+            "shared_layers": False,
+            "tie_word_embeddings": False,
+            "position_offset": 0,
+        },
     ),
     "albert": Capabilities(
         mup=True, encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA

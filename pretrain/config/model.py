@@ -1,12 +1,13 @@
 """`model`: the shape of the network."""
 
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
 from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention, Dense
+from pretrain.config.characters import CharacterShape
 from pretrain.config.experts import Experts
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.finetune import Finetune
@@ -53,7 +54,8 @@ class Model(Section):
     target_length: int | None = Field(
         None,
         gt=0,
-        description="tokens that the decoder of an encoder-decoder predicts; default: as many as the objective makes",
+        description="tokens that the decoder of an encoder-decoder predicts, or positions of a row at which a model of "
+        "characters predicts something; default: as many as the objective makes",
     )
     vocabulary: int | None = Field(
         None, gt=0, description="number of token ids; default: those of the tokenizer and the objective"
@@ -137,6 +139,9 @@ class Model(Section):
         description="a new encoder that reads tokens of another vocabulary, such as another language's, and whose "
         "output takes the place of the encoder's token embeddings (BART, section 3.4); default: none",
     )
+    characters: CharacterShape | None = Field(
+        None, description="how a model of characters reads them (CANINE); default: that of its family, or none"
+    )
     task_head: TaskHeadShape | None = Field(
         None,
         description="head of a fine-tuned model in place of the vocabulary's logits; default: that of the objective",
@@ -187,6 +192,15 @@ class Model(Section):
     )
     _finetune: Finetune = PrivateAttr(default_factory=Finetune)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _characters_of_the_family(cls, tree: Any) -> Any:
+        """Families of characters have a shape of them, by default the published one."""
+        family = tree.get("family") if isinstance(tree, dict) else None
+        if not isinstance(family, str) or family not in CAPABILITIES or not CAPABILITIES[family].characters:
+            return tree
+        return {**tree, "characters": tree.get("characters") or {}}
+
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
         if self.head_dim is None and self.hidden % self.heads:
@@ -204,7 +218,7 @@ class Model(Section):
     def _family_has_these_parts(self) -> "Model":
         can = self.capabilities
         if not (can.encoder and can.decoder):
-            for key in ("encoder_layers", "target_length"):
+            for key in ("encoder_layers",) if can.characters else ("encoder_layers", "target_length"):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
@@ -290,6 +304,36 @@ class Model(Section):
     def _recurrent_sizes_meet(self) -> "Model":
         if self.recurrent is not None:
             self.recurrent.check(self.hidden, self.has_encoder, *self.stacks)
+        return self
+
+    @model_validator(mode="after")
+    def _characters_are_read_whole(self) -> "Model":
+        shape = self.characters
+        if shape is None:
+            return self
+        if not self.capabilities.characters:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.characters)
+            raise ValueError(f"model.characters is for the {having} family: leave it out for {self.family}")
+        if self.hidden % shape.hashes:
+            raise ValueError(
+                f"model.hidden={self.hidden} is not a multiple of model.characters.hashes={shape.hashes}, which embed "
+                "a part of it each"
+            )
+        if self.sequence_length % shape.rate or self.sequence_length < 2 * shape.rate:
+            raise ValueError(
+                f"model.sequence_length={self.sequence_length} is not a multiple, at least twice, of "
+                f"model.characters.rate={shape.rate}: each position of the layers is made of so many characters"
+            )
+        if self.sequence_length > shape.buckets:
+            raise ValueError(
+                f"model.sequence_length={self.sequence_length} is more than the model.characters.buckets="
+                f"{shape.buckets} positions of the table: shorten it"
+            )
+        if self.attention != Attention(pattern=[Dense()]):
+            raise ValueError(
+                "model.attention is dense in the layers of a model of characters, whose first layer has blocks of "
+                "model.characters.block: leave model.attention out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -514,6 +558,32 @@ class Model(Section):
         return self.model_copy(update={**changes, "vocabulary": self.source_encoder.vocabulary, "target_length": None})
 
     @property
+    def picks_labels(self) -> bool:
+        """Whether rows say at which positions something is predicted, and nothing is computed at others behind the
+        layers."""
+        return self.characters is not None and self.task_head is None
+
+    @property
+    def predicts_in_order(self) -> bool:
+        """Whether each prediction of a row reads what was to be predicted before it."""
+        return self.picks_labels and self.characters is not None and self.characters.autoregressive
+
+    @property
+    def ends_in_characters(self) -> bool:
+        """Whether something is predicted of single characters, not of the row."""
+        return self.characters is not None and (self.task_head is None or self.task_head.kind == "token")
+
+    @property
+    def layer_length(self) -> int:
+        """Positions of a row of `sequence_length` in the layers of the first stack."""
+        return self.sequence_length // (1 if self.characters is None else self.characters.rate)
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the first stack's table of learned positions."""
+        return self.sequence_length if self.characters is None else self.characters.buckets
+
+    @property
     def position_offset(self) -> int:
         """Number of the first position."""
         return self.positions.offset if isinstance(self.positions, LearnedPositions) else 0
@@ -732,7 +802,7 @@ class Model(Section):
     @property
     def label_length(self) -> int:
         """Positions with a label."""
-        if not self.is_encoder_decoder:
+        if not (self.is_encoder_decoder or self.picks_labels):
             return self.sequence_length
         assert self.target_length is not None, "a run's config has one"
         return self.target_length

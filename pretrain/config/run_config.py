@@ -85,7 +85,7 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _targets_have_a_length(self) -> "RunConfig":
         model = self.model
-        if not model.is_encoder_decoder or model.target_length is not None:
+        if not (model.is_encoder_decoder or model.picks_labels) or model.target_length is not None:
             return self
         length = self.objective.target_length(model.sequence_length)
         return self.model_copy(update={"model": model.model_copy(update={"target_length": length})})
@@ -169,6 +169,11 @@ class RunConfig(RunSections):
             return self
         if self.model.is_encoder_decoder:
             raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
+        if self.model.picks_labels:
+            raise ValueError(
+                "batch.short makes rows with fewer predictions than model.target_length: leave it out for a model of "
+                "characters"
+            )
         length = self.batch.sequences * short.sequence_length
         if short.steps >= (self.train.steps or -(-(self.train.tokens or 0) // length)):
             raise ValueError(
@@ -186,6 +191,13 @@ class RunConfig(RunSections):
 
     @model_validator(mode="after")
     def _model_suits_objectives(self) -> "RunConfig":
+        if self.model.characters is not None and self.precision == "fp8":
+            raise ValueError("a model of characters is for fp32, bf16 and fp16: set precision")
+        if self.model.characters is not None and self.evaluate.tasks:
+            raise ValueError(
+                "evaluate.tasks scores continuations or masked tokens, and a model of characters predicts neither: "
+                "leave it out"
+            )
         check_suits(self.model, self.objective)
         for source in self.data.sources:
             if source.objective is not None:

@@ -51,6 +51,8 @@ class SyntheticStream:
             return Rows.of(tokens, labels)
         first = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])[:, None]
         seen = np.arange(length) < first
+        if model.picks_labels:
+            return self._picked(randoms, tokens, seen)
         if not model.has_decoder:
             mask = seen.astype(np.float32)
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
@@ -161,6 +163,19 @@ class SyntheticStream:
             positions=with_queries(np.broadcast_to(np.arange(text), turns.shape)),
             order=with_queries(turns) - is_query,
         )
+
+    def _picked(
+        self, randoms: list[np.random.Generator], tokens: NDArray[np.int64], seen: NDArray[np.bool_]
+    ) -> Rows:  # fmt: skip
+        """Predictions at some places of each text, in a random order; fewer than there may be in some rows."""
+        count, vocabulary = self._model.label_length, self._vocabulary
+        places, mask = np.zeros((len(tokens), count), np.int64), np.zeros((len(tokens), count), np.float32)
+        for row, random in enumerate(randoms):
+            found = random.permutation(np.flatnonzero(seen[row]))[: random.integers(1, count + 1)]
+            places[row, : len(found)] = found
+            mask[row, : len(found)] = 1
+        labels = np.take_along_axis(tokens, places, axis=1) % vocabulary
+        return Rows(tokens, labels, mask, attention_mask=seen, label_positions=places)
 
     def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:
         """Three documents in each row, and padding."""

@@ -169,7 +169,10 @@ class _Computing:
             begin += count
 
     def _width(self, longest: int) -> int:
-        """Positions of a row that holds this text, and no longer one."""
+        """Positions of a row that holds this text, and no longer one. A model of characters drops the last molecule of
+        a row, so that its rows all have one length."""
+        if self._model.characters is not None:
+            return self._limit
         return min(self._limit, -(-len(self._inputs.ids[longest]) // self._multiple) * self._multiple)
 
     def _computed(self, texts: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:

@@ -156,6 +156,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
             f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "
             f"use a product of {_nearest(_divisors(model.layers), chunks)}"
         )
+    if model.characters is not None:
+        _check_characters(parallel)
     if world % parallel.model_ranks:
         raise ConfigError(
             f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
@@ -279,6 +281,17 @@ def _check_shared_weights(parallel: Parallel, key: str) -> None:
             f"with {key} and parallel.recompute=full, a gradient arrives once for each layer, and "
             "parallel.overlap sends the first: turn parallel.overlap off, or set parallel.recompute=selective"
         )
+
+
+def _check_characters(parallel: Parallel) -> None:
+    """Refuse what a model of characters has no slices for."""
+    for key, ranks in (("context", parallel.context), ("sequence", int(parallel.sequence) + 1)):
+        if ranks > 1:
+            raise ConfigError(
+                f"parallel.{key} gives each rank a slice of the characters, and a molecule, which [CLS] moves by one "
+                "place, is made of characters that another rank would have: set "
+                f"parallel.{key}={'1' if key == 'context' else 'false'}"
+            )
 
 
 def _check_shared_distances(parallel: Parallel) -> None:

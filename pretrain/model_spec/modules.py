@@ -60,6 +60,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
             elif number == layers - 1 and model.norm_first:
                 specs += _at(depth, _final_norm(model, name), norm(model))
     specs += _distances_of_chunks(model)
+    specs += _at(depth, "characters.", character_output(model))  # trained and frozen with the last layer
     specs += _at(depth + 1, "", head(model))
     specs = with_mup(model, _with_rates(model, _with_trained(model, specs)))
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
@@ -153,12 +154,17 @@ def source_encoder(model: Model) -> Iterator[ParameterSpec]:
 def embeddings(model: Model) -> Iterator[ParameterSpec]:
     """Token embeddings, and for each stack its position and segment embeddings, norm and projection."""
     scheme = SCHEMES[model.init.name](model)
-    words = _vocabulary(model, "word_embeddings.weight", scheme.word_embeddings())
-    # Rows of clusters are the output's.
-    yield words if model.ties_output else replace(words, padding=words.padding + len(model.cutoffs))
+    if model.characters is not None:
+        shape = model.characters.hashes * model.characters.buckets, model.hidden // model.characters.hashes
+        yield _matrix("word_embeddings.weight", shape, (None, None), Normal((scheme.word_embeddings(),)))
+        yield from character_input(model)
+    else:
+        words = _vocabulary(model, "word_embeddings.weight", scheme.word_embeddings())
+        # Rows of clusters are the output's.
+        yield words if model.ties_output else replace(words, padding=words.padding + len(model.cutoffs))
     if model.capabilities.query_stream:
         yield _matrix("query", (1, model.embedding_dim), (None, None), Normal((scheme.table(),)))
-    lengths = model.sequence_length, model.label_length
+    lengths = model.position_rows, model.label_length
     for stack, layers, length in zip(STACK_NAMES, model.stacks, lengths, strict=True):
         name = "" if model.capabilities.first_names else f"{stack}."
         if layers and model.positions.name == "learned":
@@ -175,6 +181,29 @@ def embeddings(model: Model) -> Iterator[ParameterSpec]:
         if layers and model.positions.name == "relative":
             shape = model.relative_num_buckets, model.heads
             yield _matrix(f"relative.{stack}", shape, (None, "tensor"), Normal((scheme.table(),)))
+
+
+def character_input(model: Model) -> Iterator[ParameterSpec]:
+    """What lies between the embedding of characters and the layers: a layer, and a convolution with its norm."""
+    assert model.characters is not None
+    yield from _under("layer.", layer(model, has_cross_attention=False, number=0))
+    yield from _under("down.kernel.", _replicated_linear(model, model.characters.rate * model.hidden, model.hidden))
+    yield from _under("down.norm.", norm(model))
+
+
+def character_output(model: Model) -> Iterator[ParameterSpec]:
+    """What lies between the layers and the head of a model that predicts something of characters: a convolution with
+    its norm, and a layer; and where each prediction reads those before it, a dense layer with its norm, and a layer."""
+    if model.characters is None or not model.ends_in_characters:
+        return
+    inputs = model.characters.kernel * 2 * model.hidden
+    yield from _under("up.kernel.", _replicated_linear(model, inputs, model.hidden))
+    yield from _under("up.norm.", norm(model))
+    yield from _under("layer.", layer(model, has_cross_attention=False, number=0))
+    if model.predicts_in_order:
+        yield from _under("known.dense.", _replicated_linear(model, 2 * model.hidden, model.hidden))
+        yield from _under("known.norm.", norm(model))
+        yield from _under("known.layer.", layer(model, has_cross_attention=False, number=0))
 
 
 def distances(model: Model) -> Iterator[ParameterSpec]:

@@ -21,6 +21,7 @@ from pretrain.attention.cache import KeyValueCache
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.models import stream as streams
+from pretrain.models.characters import inputs_of_layers
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.last_states import JudgeStates, LastAnswers, LastStates
@@ -34,13 +35,18 @@ from pretrain.models.task_head import AnswerHead, DetectorHead
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
 """makes what turns the last layer's output into logits: called with it, [L, B, H], and a `heads.Project`"""
+Reads = Callable[[Model, MegatronConfig, StackPart], nn.Module]
+"""makes what turns token ids into the stream, called as `Embedding`"""
+BeforeHead = Callable[[Model, MegatronConfig, int | None], nn.Module]
+"""makes what lies between the layers and the head, built in the chunk of this number: called with the parts of the
+stream and the batch, it returns what the head reads, [L, B, H]"""
 
 
 LayersPart = Callable[[Model, MegatronConfig, int | None, Final, bool], Any]
 """makes the layers of a chunk, called as `Layers` and with the methods of it"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FamilyParts:
     """What the models of a family are made of; everything else about them is in their config."""
 
@@ -48,6 +54,8 @@ class FamilyParts:
     embedding: StackPart = StackEmbedding
     final: Final = FinalNorm
     layers: LayersPart = Layers
+    reads: Reads = Embedding
+    before_head: BeforeHead | None = None
 
 
 class Network(LanguageModule):
@@ -69,9 +77,12 @@ class Network(LanguageModule):
         if first:
             if model.source_encoder is not None:
                 self.source_encoder = SourceEncoder(model, megatron, parts.embedding, parts.final, chunk)
-            self.embedding = Embedding(model, megatron, parts.embedding)
+            self.embedding: Any = parts.reads(model, megatron, parts.embedding)
         # Layers of either stack: megatron-core looks for the name.
         self.decoder = parts.layers(model, megatron, chunk, parts.final, last)
+        self.characters: nn.Module | None = None
+        if last and parts.before_head is not None:
+            self.characters = parts.before_head(model, megatron, chunk)
         if last and model.teacher_hidden is not None:
             self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:
@@ -124,9 +135,11 @@ class Network(LanguageModule):
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
-        if not self.post_process or not head:
+        if not self.post_process or not (head or self.characters is not None):
             return stream
         hidden = self._predicting(stream, inputs, batch)
+        if not head:  # the states of characters are made behind the layers
+            return stream
         found: Any = self._predict(hidden, batch, judge)
         if judge_states is not None:
             found = found, judge_states(hidden)
@@ -184,6 +197,9 @@ class Network(LanguageModule):
         tensor_ranks = self.tp_group.size()
         slices = tensor_ranks if self.config.sequence_parallel else 1
         stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
+        if self.model.characters is not None:
+            reads = inputs_of_layers(batch, self.model.characters.rate)
+            return LayerInputs(stream, {"encoder": reads})
         shown = batch.attention_mask_BS
         reads = AttentionInputs(
             positions_BS=batch.positions_BS,
@@ -201,6 +217,9 @@ class Network(LanguageModule):
 
     def _predicting(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Tensor:
         """The last layer's output at the positions with a label."""
+        if self.characters is not None:
+            of_characters: Tensor = self.characters(inputs.stream.apart(stream_PBH), batch)
+            return of_characters
         stream = self.decoder.output_stream(inputs.stream)
         hidden = stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)

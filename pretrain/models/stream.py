@@ -1,6 +1,8 @@
 """The stream: the one tensor [P, B, H] that travels from stage to stage. Its parts lie one behind the other and have
 names: `encoder` and `decoder`, the positions of the stacks that a call is about, and `tables`, positions that carry
-tables of attention biases. Between the layers of a stage they are tensors of their own.
+tables of attention biases. In a model of characters, whose layers see fewer positions, `characters` and `known` are
+what is read behind the layers: states of characters, and embeddings of what a row predicts before each prediction.
+Between the layers of a stage they are tensors of their own.
 
 Under sequence or context parallelism each rank has its slice of `encoder` and of `decoder`, and `tables` whole.
 """
@@ -15,7 +17,7 @@ from torch import Tensor
 from pretrain.config.model import Model
 from pretrain.models.inputs import MicroBatch
 
-Part = Literal["encoder", "decoder", "tables"]
+Part = Literal["encoder", "decoder", "tables", "characters", "known"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,11 @@ def of_model(model: Model, inputs: int, labels: int, tensor_ranks: int) -> Strea
     """The whole stream, of which this rank has `inputs` and `labels` positions."""
     lengths: dict[Part, int] = {}
     if model.has_encoder:
-        lengths["encoder"] = inputs
+        lengths["encoder"] = inputs if model.characters is None else inputs // model.characters.rate
+    if model.ends_in_characters:
+        lengths["characters"] = inputs
+        if model.predicts_in_order:
+            lengths["known"] = labels
     if model.has_decoder:
         lengths["decoder"] = labels if model.has_encoder else inputs
     return Stream(lengths | _tables(model, tensor_ranks))
@@ -69,9 +75,9 @@ def of_call(model: Model, batch: MicroBatch, cached: bool, slices: int, tensor_r
     """The stream of a call with `batch`, of which each of `slices` tensor ranks has a part. If the encoder's work is
     `cached`, or the decoder has nothing to read yet, that part is missing."""
     full = of_model(model, batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices, tensor_ranks)
-    missing = set()
+    missing = {"known"} if batch.label_positions_BL is None else set()
     if model.is_encoder_decoder:
-        missing = {"decoder"} if batch.decoder_tokens_BL is None else {"encoder"} if cached else set()
+        missing |= {"decoder"} if batch.decoder_tokens_BL is None else {"encoder"} if cached else set()
     return Stream({part: length for part, length in full.lengths.items() if part not in missing})
 
 

@@ -8,7 +8,7 @@ stages; inputs and targets of different lengths; heads in proportion to the conf
 
 from collections.abc import Sequence
 from itertools import count
-from math import lcm
+from math import gcd, lcm
 from typing import Any, Literal
 
 from pretrain.config.experts import Experts
@@ -22,6 +22,7 @@ from pretrain.model_spec.split import split_layers
 MICRO_SEQUENCES = 2
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8
 _SOURCE_VOCABULARY = 300
+_BUCKETS = 509
 _CHUNK_LAYERS = 2
 _CELL_LENGTH = 24
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
@@ -44,7 +45,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     hidden = _multiple(heads * _HEAD_WIDTH, model.ffn_blocks)
     if model.long_convolution is not None:
         heads = 1
-    length = _multiple(_LENGTH, slices)
+    length = _multiple(_LENGTH, slices if model.characters is None else lcm(slices, model.characters.rate))
     fp8 = config.precision == "fp8"
     block, share = (FP8_BLOCK, FP8_BLOCK * tensor) if fp8 else (2, lcm(2, tensor))
     tree["model"] |= {
@@ -74,6 +75,16 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
             "layers": min(_CHUNK_LAYERS, model.source_encoder.layers),
             "vocabulary": model.source_encoder.vocabulary if config.data.resolved_sources else _SOURCE_VOCABULARY,
         }
+    if model.characters is not None:
+        block = width(model.characters.block, length, model.sequence_length)
+        tree["model"]["characters"] |= {
+            "block": block,
+            "buckets": _BUCKETS,
+            "hashes": gcd(hidden, model.characters.hashes),
+        }
+        for key, value in (("buckets", _BUCKETS), ("max_predictions", None)):
+            if key in tree["objective"]:
+                tree["objective"][key] = value
     attention = model.attention
     if attention.shares_window:
         tree["model"]["attention"]["window"] = width(attention.window, length, model.sequence_length)

@@ -14,18 +14,19 @@ from tests.helpers.crash import CORES, Files, Kill, Moment, contents, files, sta
 
 PHASES = ("starting up", "reading", "encoding", "writing shards", "publishing", "published")
 _ARGUMENTS = ["data", "build", str(Path("configs/data/text.yaml").resolve()), "input=../text.txt", "output=dataset"]
-_ARGUMENTS += ["tokenizer.vocabulary=400", "validation_fraction=0.1", "member_tokens=10000", "shard_tokens=50000"]
+_ARGUMENTS += ["validation_fraction=0.1", "member_tokens=10000", "shard_tokens=50000"]
+_TOKENIZER = "tokenizer.vocabulary=400"
 _ARGUMENTS += ["piece_bytes=100000"]
 _SCRATCH = ".dataset.building"
 _LIMIT_S = 120.0
 
 
-def build(directory: Path) -> float:
+def build(directory: Path, tokenizer: str = _TOKENIZER) -> float:
     """Builds `directory / "dataset"`, undisturbed, from a text beside `directory`. Returns the seconds it took."""
     directory.mkdir()
     (directory.parent / "text.txt").write_text("\n\n".join(topics.values()), encoding="utf-8")
     began = time.monotonic()
-    assert statuses(command.start(_ARGUMENTS, 1, directory, directory / "log"), _LIMIT_S) == [0]
+    assert statuses(command.start([*_ARGUMENTS, tokenizer], 1, directory, directory / "log"), _LIMIT_S) == [0]
     return time.monotonic() - began
 
 
@@ -58,7 +59,7 @@ def _case(
         while len(kills) < most and not output.exists():
             with CORES:
                 before = files(directory)
-                processes = command.start(_ARGUMENTS, 1, directory, log)
+                processes = command.start([*_ARGUMENTS, _TOKENIZER], 1, directory, log)
                 found = crash.kill(
                     processes, [0], random.choices(moments, (3, 1, 1, 1, 1))[0], directory, before, random
                 )
@@ -71,7 +72,7 @@ def _case(
                 Dataset(output).verify()
                 assert contents(output) == expected, "half a dataset under its name"
         with CORES:
-            assert statuses(command.start(_ARGUMENTS, 1, directory, log), _LIMIT_S) == [0]
+            assert statuses(command.start([*_ARGUMENTS, _TOKENIZER], 1, directory, log), _LIMIT_S) == [0]
         left = sorted(p.name for p in directory.iterdir())
         assert left == ["dataset", "log"], f"something is left behind: {left}"
         differing = [name for name, _ in contents(output).items() ^ expected.items()]

@@ -60,7 +60,7 @@ health: {{timeout_s: 10, rendezvous_timeout_s: 10}}
 """
 _SIZE = "layers: 2, hidden: 32, heads: 2, sequence_length: 32"
 _ENCODER = f"{_SIZE}, norm: post, norm_eps: 1e-12, activation: gelu, embedding_norm: true"
-KINDS = {  # what makes a step of each kind: one model, two, or one whose state has memory
+KINDS = {  # what makes a step of each kind: one model, two, one whose state has memory, or one of characters
     "gpt": f"model: {{{_SIZE}, attention: {{pattern: [dense, banded], window: 8}}}}",
     "electra": f"""
 model: {{family: electra, {_ENCODER}, segments: 2, attention: {{}}}}
@@ -71,6 +71,11 @@ objective: {{name: replaced_tokens}}
 model: {{family: bert, {_ENCODER}, attention: {{}}}}
 objective: {{name: masked}}
 distillation: {{teacher: ../teacher/run, temperature: 2.0, kl_weight: 5.0, label_weight: 2.0, cosine_weight: 1.0}}
+""",
+    "canine": f"""
+model: {{family: canine, {_ENCODER}, tie_word_embeddings: false, segments: 2, attention: {{}},
+  characters: {{buckets: 512, block: 8, autoregressive: true}}}}
+objective: {{name: character_spans, buckets: 512}}
 """,
     "transformer-xl": f"""
 model: {{family: transformer_xl, {_SIZE}, memory_length: 32, norm: post, activation: gelu, qkv_bias: false,
@@ -115,7 +120,8 @@ _MOMENTS = {  # and how often each is chosen
 def train_campaign(directory: Path, kills: int, seed: int, kind: str = "gpt") -> list[Kill]:
     """Kills training at least `kills` times. Raises AssertionError if a run differs from an uninterrupted one, a
     survivor hangs, or anything ends with a status that it should not have."""
-    build(directory / "uninterrupted-build")
+    of_characters = ["tokenizer={type: characters}"] if kind == "canine" else []
+    build(directory / "uninterrupted-build", *of_characters)
     (directory / "config.yaml").write_text(_CONFIG + KINDS[kind])
     if kind == "student":
         _train_teacher(directory / "teacher")

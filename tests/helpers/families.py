@@ -61,6 +61,11 @@ _XL = {
     "init": {"scale_residual": False}, "attention": {},
 }  # fmt: skip
 
+_CHARACTERS = {"hashes": 4, "buckets": 97, "block": 8, "rate": 4, "kernel": 4}
+_CANINE = _BERT | {
+    "family": "canine", "binary_head": False, "tie_word_embeddings": False, "segments": 2, "characters": _CHARACTERS,
+}  # fmt: skip
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
@@ -81,6 +86,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "family": "deberta_v2", "segments": 0, "convolution": "tanh", "mask_decoder_layers": 2,
         },
         "objective": {"name": "masked"},
+    },
+    "canine": {"model": _CANINE, "objective": {"name": "character_subwords", "subwords": "unused"}},
+    "canine-c": {
+        "model": _CANINE | {"vocabulary": 97, "characters": _CHARACTERS | {"autoregressive": True}},
+        "objective": {"name": "character_spans", "buckets": 97},
     },
     "roformer": {
         "model": _BERT | {
@@ -195,6 +205,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     }},
 }  # fmt: skip
 LIKE_OTHERS = (
+    "canine",
     "electra",
     "pegasus",
     "deberta_v2",
@@ -219,6 +230,8 @@ def takes(family: str, parallel: Mapping[str, Any]) -> bool:
     """Whether the family does not refuse a layout."""
     chunks_are_one = parallel.get("virtual", 1) == 1
     sequences_are_full = not parallel.get("sequence") and parallel.get("context", 1) == 1
+    if family_config(family).model.characters is not None:
+        return sequences_are_full
     if family_config(family).model.long_convolution is not None:
         return sequences_are_full and parallel.get("recompute") != "selective"
     return chunks_are_one or not needs_one_chunk(family)

@@ -123,7 +123,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "backward best_fit chat_template class_labels document_windows input_format masking targets",
         "labelled",
         "causal control corruption instructions pairs permuted segments spans tagging choice text_labels text_to_text",
-        "denoising gap_sentences masked span_corruption t5_study tlm",
+        "characters denoising gap_sentences masked span_corruption t5_study tlm",
         "by_source replaced_tokens",
         "registry",
     ),
@@ -189,7 +189,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.objectives": ("base", "registry", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "data_pipeline.build": ("build", "config", "cost", "inputs"),
-    "data_pipeline.tokenizers": ("base", "byte", "load", "specials"),
+    "data_pipeline.tokenizers": ("base", "byte", "characters", "load", "specials"),
     "data_pipeline.steps": ("base", "registry"),
 }
 

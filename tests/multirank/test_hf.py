@@ -22,7 +22,18 @@ from tests.helpers.tiny import build_engine, tiny_config, whole_state
 VOCABULARY = 390  # no multiple of 128: rows that pad it must not be exported
 GPT = {"gpt": {"attention": {}}, "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {}}
 NO_SEGMENTS = FAMILIES["bert"]["model"] | {"segments": 0, "binary_head": False, "vocabulary": VOCABULARY}
-NO_CLASS = ("shared_experts", "prefix-lm", "shaw", "shaw-shared", "deberta-decoder", "adaptive", "monarch_mixer")
+OF_ENCODERS = ("canine", "canine-c")
+"""those without a class that has their heads"""
+NO_CLASS = (
+    *OF_ENCODERS,
+    "shared_experts",
+    "prefix-lm",
+    "shaw",
+    "shaw-shared",
+    "deberta-decoder",
+    "adaptive",
+    "monarch_mixer",
+)
 EXPORTED = [*GPT, "distilbert", *(family for family in FAMILIES if family not in NO_CLASS)]
 LINEAR = [family for family in EXPORTED if family != "gpt-banded"]
 """those whose gradients, as well as their weights, are Hugging Face's in another order"""

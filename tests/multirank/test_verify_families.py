@@ -55,6 +55,12 @@ def test_a_model_with_these_settings_is_the_same_run(name: str, tmp_path: Path) 
     check_sound(table(family_config(family, **settings), tmp_path, TWO_RANKS))
 
 
+@pytest.mark.parametrize("family", ["canine", "canine-c"])
+def test_two_lengths_in_one_stream_are_the_same_run(family: str, tmp_path: Path) -> None:
+    layouts = ["tp2pp2", "pp2+vp2", "dp2+zero1", "dp2+zero2", "pp2dp2+zero3"]
+    check_sound(table(family_config(family, precision="bf16"), tmp_path, layouts))
+
+
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
 def test_rows_that_continue_each_other_are_the_same_run(family: str, tmp_path: Path) -> None:
     """Rows are scored each by itself, whatever lies before them in training."""

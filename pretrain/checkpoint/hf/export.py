@@ -53,6 +53,7 @@ def export(
     plain, folds = without_mup(config.model)
     config = config.model_copy(update={"model": plain})
     tensors = MergedTensors(checkpoint, Manifest.read(checkpoint), config, folds)
+    encoder = encoder or (config.model.task_head is None and hf_family_of(config.model).has_no_head)
     with directory_for_export(directory) as temporary:
         family, described, end = write_model(checkpoint, config, temporary, tensors, encoder)
         if encoder:
@@ -118,6 +119,7 @@ def write_model(
 def load_written(family: HfFamily, model: Model, directory: Path) -> Any:
     """transformers' model of a directory that was just written. Raises RunError if weights are missing or unknown."""
     hf_model, missing, unknown = load(family, model, directory)
+    missing = [name for name in missing if not name.startswith(family.untrained or "/")]
     if missing or unknown:
         raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
     return hf_model

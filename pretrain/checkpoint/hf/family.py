@@ -80,10 +80,17 @@ class HfFamily:
     encoder: Any = None
     """class of the encoder without a head, whose tensors have names without the first part of those of `links`; None:
     encoders are exported with their heads"""
+    untrained: tuple[str, ...] = ()
+    """prefixes of tensors of the encoder's class that no run trains: transformers draws them"""
     fan_in_fan_out: bool = False
     """whether layers are Conv1D, which keeps weights [inputs, outputs]; PEFT's name"""
     padded: bool = True
     """whether rows with padding have the same answers in both implementations"""
+
+    @property
+    def has_no_head(self) -> bool:
+        """Whether no class predicts what its models are pretrained with: encoders alone are exported and imported."""
+        return self.encoder is not None and self.encoder is self.model_class
 
     def class_of(self, model: Model) -> Any:
         """The class of transformers for `model`."""

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 
 from data_pipeline.recipes.objective import Objective
 from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.heads import objective_of, with_head
+from pretrain.checkpoint.hf.heads import objective_of, with_head, without_head
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -56,6 +56,8 @@ def read(path: Path) -> Folder:
         hf_config = family.model_class.config_class.from_dict(tree)
         if (objective := objective_of(hf_config, family)) is not None:
             family = with_head(family, objective)
+        elif family.has_no_head:
+            family = without_head(family)
     except ConfigError as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from None
     except Exception as error:  # the library raises whatever a value leads to

@@ -106,7 +106,11 @@ def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None, end: 
 def encoder_rows(config: RunConfig) -> Rows:
     """Synthetic rows for the encoder of a run, whatever its head."""
     masked = Masked(noise_density=0.15)
-    return rows_for(config.model_copy(update={"model": headless(config.model), "objective": masked, "generator": None}))
+    rows = rows_for(config.model_copy(update={"model": headless(config.model), "objective": masked, "generator": None}))
+    if rows.label_positions is None:
+        return rows
+    whole = np.ones(rows.tokens.shape, np.float32)
+    return replace(rows, labels=rows.tokens, loss_mask=whole, label_positions=None)
 
 
 def last_states(engine: HiddenStateEngine, model: Model, batch: Rows) -> tuple[Tensor, ...]:
@@ -127,7 +131,7 @@ def head_rows_for(config: RunConfig, hf_config: PretrainedConfig, end: int = -1)
         length = config.sequence_length
     rows = SyntheticStream(config).batch(0, _ROWS, 0, 1)
     ends = hf_config.eos_token_id if isinstance(hf_config.eos_token_id, list) else [hf_config.eos_token_id]
-    known = range(hf_config.vocab_size)  # defaults of a config may lie beyond
+    known = range(getattr(hf_config, "vocab_size", model.vocab_size))  # defaults of a config may lie beyond
     has_end_of_run = config.model.is_causal and end >= 0
     if not has_end_of_run:
         end = next((index for index in ends if index in known), -1)

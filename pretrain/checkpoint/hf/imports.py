@@ -12,7 +12,7 @@ from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.folder import Folder
-from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
+from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
 from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
 from pretrain.checkpoint.saver import Saver
@@ -23,6 +23,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import RunDir, complete_checkpoints
+
+_OF_HEAD = tuple(f"model/{prefix}" for prefix in ("head.", "output_layer.", "characters.known."))
 
 
 class Updates(Protocol):
@@ -51,6 +53,8 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     else:
         sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
         objective = {"name": folder.family.objectives.get(model["family"], folder.family.objective)} | sentinels
+        if "characters" in model:
+            objective["buckets"] = model["characters"]["buckets"]
         if _has_pooler(folder):
             model["binary_head"] = True
     tree = {
@@ -86,6 +90,11 @@ def import_hf(
     hf_model = _model(folder, config, warn)
     values, state = hf_model.state_dict(), engine.state()
     _warn_of_skipped(folder, config, values, warn)
+    is_encoder = folder.objective is None and folder.family.has_no_head
+    if is_encoder:
+        engine.initialise()
+        state = {name: part for name, part in state.items() if not name.startswith(_OF_HEAD)}
+        warn(f"{folder.path} has no weights for the head that predicts characters: they are initialized randomly")
     for link in folder.family.links_of_loaded(config.model):
         for name in link.hf_names:
             if not values[name].isfinite().all():
@@ -106,10 +115,12 @@ def import_hf(
                 piece.value.copy_(value)
         updates.apply(hf_model, folder.family)
     assert not state, f"no link leads to {sorted(state)}"
-    batch = rows_for(config, hf_model.config)
+    batch = encoder_rows(config) if is_encoder else rows_for(config, hf_model.config)
     if config.model.task_head is not None and config.model.is_causal:
         hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # without one, it would read no more than one row
-    agreement = pass_gate("imported", our_answers(engine, config.model, batch), hf_model, batch, config.model)
+    answers = last_states(engine, config.model, batch) if is_encoder else our_answers(engine, config.model, batch)
+    compared = "hidden state" if is_encoder else "logit"
+    agreement = pass_gate("imported", answers, hf_model, batch, config.model, compared=compared)
     cursor = {"samples": 0, "fingerprint": "imported"}
     record = Record(
         step=0,

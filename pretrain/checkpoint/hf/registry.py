@@ -12,6 +12,7 @@ from pretrain.checkpoint.hf.bart import BART
 from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
+from pretrain.checkpoint.hf.canine import CANINE
 from pretrain.checkpoint.hf.ctrl import CTRL
 from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
 from pretrain.checkpoint.hf.distilbert import DISTILBERT
@@ -44,6 +45,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "llama": (*MIXTURES, BLOOM, *LLAMA_KIN),
     "ctrl": (CTRL,),
     "roformer": (ROFORMER,),
+    "canine": (CANINE,),
     "albert": (ALBERT,),
     "electra": (ELECTRA,),
     "deberta": (DEBERTA,),

@@ -19,6 +19,7 @@ from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.permuted import Permuted
 from data_pipeline.recipes.tagging import Tagging
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.specials import Specials, names
 from pretrain.checkpoint.hf import hostile
 from pretrain.checkpoint.hf.heads import decoder_padding
@@ -33,6 +34,12 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
     """Writes the tokenizer into `directory`, which has the model's config.json, and checks it. Raises ConfigError where
     it cannot be expressed, or the model lacks ids for it; RunError where transformers makes other ids of it."""
     specials = objective.specials(tokenizer)
+    if isinstance(tokenizer, CharacterTokenizer):  # of which transformers has a class that needs no file
+        described = {"tokenizer_class": "CanineTokenizer", "model_max_length": model.sequence_length}
+        (directory / _CONFIG).write_text(json.dumps(described, indent=2) + "\n")
+        _write_original(tokenizer, directory)
+        check(tokenizer, objective, directory, specials.vocabulary)
+        return
     if specials.vocabulary > model.vocab_size:
         raise ConfigError(
             f"not exported: the tokenizer and {objective.name} need {specials.vocabulary} ids, and the model has "
@@ -66,9 +73,13 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
         )
     hf_tokenizer.save(str(directory / _FILE))
     (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, objective, model, hf_tokenizer), indent=2) + "\n")
+    _write_original(tokenizer, directory)
+    check(tokenizer, objective, directory, specials.vocabulary + len(padding))
+
+
+def _write_original(tokenizer: Tokenizer, directory: Path) -> None:
     (directory / ORIGINAL).mkdir()
     tokenizer.save(directory / ORIGINAL / tokenizer.file_name)
-    check(tokenizer, objective, directory, specials.vocabulary + len(padding))
 
 
 def around(objective: Objective, specials: Specials, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.byte import ByteTokenizer
+from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.hf.folder import read_json
 from pretrain.checkpoint.hf.tokenizer import ORIGINAL, SENTINEL_IDS
@@ -33,6 +34,8 @@ def read(directory: Path, config: RunConfig) -> bytes:
     tokenizer_files = [path for path in (*_in(directory / ORIGINAL), *_in(directory)) if path.is_file()]
     if all((directory / name).is_file() for name in _PAIR):
         tokenizer_files.append(directory / _PAIR[0])
+    if config.model.characters is not None:  # of which every folder has the same
+        return CharacterTokenizer().content
     if not tokenizer_files and _is_byt5(directory):
         return ByteTokenizer().content
     if not tokenizer_files:

@@ -27,6 +27,12 @@ def check_trained(config: RunSections) -> None:
         )
     if model.source_encoder is not None:
         _check_trains_source_encoder(finetune)
+    if model.characters is not None and (finetune.lora is not None or finetune.adapters is not None):
+        key = "lora" if finetune.lora is not None else "adapters"
+        raise ValueError(
+            f"finetune.{key} is for models whose layers all read as many positions, which those of a model of "
+            "characters do not: leave it out"
+        )
     if finetune.train == "head" and model.task_head is None:
         raise ValueError(
             f"finetune.train=head trains a task head, and objective.name={config.objective.name} has none: choose "

@@ -230,8 +230,8 @@ class MegatronEngine:
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
         rows, length = batch.labels.shape
-        picked = batch.label_positions is not None
         model = self.config.model
+        picked = batch.label_positions is not None and not model.picks_labels  # which trains on such rows
         if picked and (self.generator is not None or not self.decodes or model.is_encoder_decoder or model.binary_head):
             raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
         micro = min(self.config.batch.micro_sequences, rows)

@@ -14,6 +14,7 @@ from pretrain.engine.base import Stack
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Layer
@@ -32,6 +33,12 @@ class HiddenStates:
     def compute(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
         """See `base.HiddenStateEngine`. The rows are divided into one micro-batch for each stage."""
         rows, width = batch.loss_mask.shape
+        model = self._model
+        if model.characters is not None and not (model.ends_in_characters and set(layers) <= {0, model.layers}):
+            raise ConfigError(
+                "the layers of a model of characters read molecules, and one fine-tuned for rows ends in them: use "
+                "--layers last or 0, which have states of characters, of another model"
+            )
         stages, context = self._layout.pipeline, self._layout.context
         if width % context or batch.tokens.shape[1] % context:
             raise ValueError(f"{self._layout} computes multiples of {context} positions, not {width}")
@@ -71,6 +78,10 @@ class HiddenStates:
         for chunk in self._runner.bare:
             if chunk.pre_process:
                 modules[0] = getattr(chunk.embedding, stack)
+            if self._model.characters is not None:  # whose layers between have other positions
+                if chunk.post_process:
+                    modules[self._model.layers] = chunk.characters.layer  # type: ignore[union-attr, assignment]
+                continue
             modules |= {
                 layer.layer_number - before: layer for layer in _layers(chunk) if layer.part == stack
             }  # fmt: skip

@@ -18,9 +18,10 @@ GPU_MULTIPLE = 8
 
 def trims_padding(config: RunConfig) -> bool:
     """Whether the losses of a run are the same, but for rounding, without the padding that rows end in: fp8 scales
-    tensors by all of their values, and a sparse attention pattern may count from the end of a row."""
+    tensors by all of their values, a sparse attention pattern may count from the end of a row, and a model of
+    characters drops the last molecule of one."""
     dense = all(isinstance(kind, Dense | Banded | Linformer) for kind in config.model.attention.kinds)
-    return config.objective.pads_to_longest and dense and config.precision != "fp8"
+    return config.objective.pads_to_longest and dense and config.precision != "fp8" and config.model.characters is None
 
 
 def needed_lengths(config: RunConfig, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -11,6 +11,7 @@ from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import (
     Product,
     adapter_products,
+    character_products,
     convolution_gradients,
     convolution_product,
     cross_products,
@@ -133,6 +134,9 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
     positions = 8 * step.micro_sequences * work.stacks[0].length / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
     seconds = stages.embeds * (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
+    for product in character_products(work)[0]:
+        found = _product(work, c, product, np.zeros_like(step.fp8))
+        seconds = seconds + stages.embeds * (found.forward + found.of_input + found.of_weight)[:, None]
     if work.model.convolution.any():
         found = _product(work, c, convolution_product(work), np.zeros_like(step.fp8))
         of_all = found.forward[:, None] + found.of_gradients(*convolution_gradients(work))
@@ -147,6 +151,9 @@ def head(work: StepWorkload, c: Constants) -> Array:
     logits = _product(work, c, (positions, columns, depth), in_half)
     trains_input = np.maximum(stages.head_input, (work.model.head_transform * work.model.trains_transform)[:, None])
     found = logits.forward[:, None] + logits.of_gradients(trains_input, work.model.trains_output[:, None])
+    for product in character_products(work)[1]:
+        of_one = _product(work, c, product, in_half)
+        found = found + (of_one.forward + of_one.of_input + of_one.of_weight)[:, None]
     for product in decoder_products(work):
         seconds = _product(work, c, product, in_half)
         found = found + seconds.forward[:, None] + seconds.of_gradients(*decoder_gradients(work))

@@ -33,6 +33,10 @@ def _model_flops(work: StepWorkload) -> Array:
         passes = 1 + of_input + of_weight + (work.step.recompute == 2)[:, None]
         of_one = work.model.convolution * _operations(products.convolution_product(work))
         total += stages.embeds * passes * of_one[:, None]
+    before, behind = products.character_products(work)
+    for where, of_stage in ((stages.embeds, before), (stages.predicts, behind)):
+        for product in of_stage:  # never recomputed
+            total += 3 * where * _operations(product)[:, None]
     of_input, of_weight = products.decoder_gradients(work)
     for product in products.decoder_products(work):  # recomputed with their layer
         again = (work.step.recompute == 2)[:, None]
@@ -127,9 +131,11 @@ def _attention(work: StepWorkload, stack: LayerStack) -> _AttentionFlops:
         made = first + sum(others)  # FFTs are no matrix products
         return _AttentionFlops(made, made + sum(others), np.zeros_like(made))
     heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
-    written = attention.score_bytes > 0
+    in_blocks = stack.block_score_bytes > 0
+    written = (attention.score_bytes > 0) | in_blocks
     all_keys = np.where(attention.score_biases > 0, stack.length, stack.computed_keys)
-    keys = np.where(written, attention.score_share * stack.key_length, all_keys) + model.distance_rows
+    of_all = np.where(written & ~in_blocks, attention.score_share * stack.key_length, all_keys)
+    keys = of_all + model.distance_rows
     cross_written = work.attention.cross_score_bytes > 0
     pair = 2 * heads * model.head_dim * stack.length
     forward, backward = np.zeros_like(pair), np.zeros_like(pair)

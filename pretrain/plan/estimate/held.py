@@ -121,6 +121,8 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     )
     embedded = embedded * (1 + (work.source_length > 0))  # a source encoder has an embedding of its own
     first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
+    of_characters, windows = _character_bytes(work, masks)
+    first = first + of_characters * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered_weights = 2 * step.activation_bytes[:, None] * (parameters - resident) / layers
@@ -138,7 +140,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     in_forward = forward_bytes(work, saved + first, messages)
     compared = work.stages.predicts * _compared_bytes(work)[:, None]
     compared = compared + (compared > 0) * left
-    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward, compared]) - working, 0.0)
+    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward, compared, windows]) - working, 0.0)
     frozen = step.weight_bytes[:, None] * (parameters - work.trained)
     builds = (parameters > 0) & (step.build_bytes[:, None] > 0)
     return _ModelBytes(
@@ -151,6 +153,19 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
         split=saved + np.maximum(working, loss),
         built=np.where(builds, step.build_bytes[:, None] * work.trained + frozen, 0.0),
     )
+
+
+def _character_bytes(work: StepWorkload, masks: Array) -> tuple[Array, Array]:
+    """Bytes that matrices around the layers of a model of characters save of a micro-batch: what positions are made of,
+    the product, its activation and the norm; and the most of the windows' gradients, [n, s] each. `masks`: those of
+    dropout."""
+    model, stages = work.model, work.stages
+    width, norm = work.step.activation_bytes * work.step.micro_sequences, 1 + _norm_tensors(work)
+    before = model.molecules * (model.molecule_inputs + norm * model.hidden)
+    behind = model.upsampled * (model.upsampled_inputs + (norm + masks) * model.hidden)
+    behind = behind + model.ordered * (2 + norm) * model.hidden
+    saved = stages.embeds * (width * before)[:, None] + stages.predicts * (width * behind)[:, None]
+    return saved, stages.predicts * (width * model.upsampled * model.upsampled_inputs)[:, None]
 
 
 def _row_memory(work: StepWorkload) -> Array:
@@ -279,7 +294,7 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     made = stack.key_length / stack.length  # keys of memory are made with queries, which are left over
     attention = made * (queries + 2 * keys + model.bias_copies) + keeps_output * queries
     # What is before a sequence is joined with it; a layer that is recomputed keeps its input, too.
-    joined = stack.memory + np.where((stack.memory > 0) & (recompute == 2), stack.length, 0.0)
+    joined = stack.memory + np.where((stack.memory > 0) & (recompute == 2), stack.length, 0.0) + stack.content
     outside = outside + keeps("qkv") * joined / stack.length * model.hidden
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
@@ -349,8 +364,10 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     scores = np.where(kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
     scaled = np.where(model.grouped | (model.rotary > 0), 0.0, model.head_dim)  # queries that are no copy already
     scaled = scaled * np.maximum(model.biased_queries, 1)
-    written = heads * (stack.key_length * share * attention.score_bytes + (scaled + model.kept_distance_rows) * width)
-    scores = np.where(attention.score_bytes > 0, written, scores)
+    per_key = np.maximum(attention.score_bytes, stack.block_score_bytes)
+    seen = np.where(stack.block_score_bytes > 0, stack.keys, stack.key_length * share)
+    written = heads * (seen * per_key + (scaled + model.kept_distance_rows) * width)
+    scores = np.where(per_key > 0, written, scores)
     scores = scores + work.kept_score_biases * heads * stack.length * width
     scores = scores + positions / work.step.micro_sequences * stack.key_length * share * attention.pair_bytes
     scores = scores + positions * stack.key_length * attention.row_pair_bytes

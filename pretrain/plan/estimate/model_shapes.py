@@ -13,6 +13,7 @@ from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
+from pretrain.config.patterns.blocks import Blocks
 from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.flops import mean_keys, num_distances
@@ -27,6 +28,7 @@ from pretrain.plan.estimate.shapes import (
     KernelShapes,
     LayerStack,
     ModelShapes,
+    of_every_product,
 )
 
 
@@ -69,7 +71,8 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         convolution=model.convolution is not None,
         ffn_blocks=model.ffn_blocks,
         **_long_convolutions(model),
-        embedding_lookups=embedding_lookups,
+        **_characters(model),
+        embedding_lookups=embedding_lookups if model.characters is None else 0,  # its table is on every tensor rank
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
     )
@@ -85,6 +88,17 @@ def _long_convolutions(model: Model) -> dict[str, int]:
         "filter_order": settings.filter_order,
         "filter_features": settings.filter_features,
     }
+
+
+def _characters(model: Model) -> dict[str, int]:
+    """Matrices around the layers of a model of characters."""
+    names = ("molecules", "molecule_inputs", "upsampled", "upsampled_inputs", "ordered")
+    shape = model.characters
+    if shape is None:
+        return dict.fromkeys(names, 0)
+    behind = (model.sequence_length, 2 * shape.kernel * model.hidden) if model.ends_in_characters else (0, 0)
+    ordered = model.label_length if model.predicts_in_order else 0
+    return dict(zip(names, (model.layer_length, shape.rate * model.hidden, *behind, ordered), strict=True))
 
 
 def _distances(model: Model) -> dict[str, int]:
@@ -107,11 +121,11 @@ def _distances(model: Model) -> dict[str, int]:
 
 
 def layer_stacks(
-    model: Model, layers: Mapping[str, Array], embeds: Array, predicts: Array
+    model: Model, layers: Mapping[str, Array], embeds: Array, predicts: Array, around: bool = True
 ) -> tuple[LayerStack, ...]:  # fmt: skip
     """Stacks that `model` has, a source encoder first, then the encoder. `layers`: layers by field of `LayerStack`, of
     the encoder and of the decoder on each stage of each layout, [n, 2, ..., s]; `embeds` and `predicts` [n, s]: 1 on
-    the first and on the last stage."""
+    the first and on the last stage. `around`: with the layers of characters around those of a stack."""
     if model.source_encoder is not None:
         of_source = {name: np.zeros_like(values) for name, values in layers.items()}
         for values in of_source.values():  # all of it is trained
@@ -120,16 +134,21 @@ def layer_stacks(
         (source,) = layer_stacks(model.source_model, of_source, embeds, np.zeros_like(predicts))
         rest = layer_stacks(model.model_copy(update={"source_encoder": None}), layers, embeds, predicts)
         return replace(source, travels=np.zeros_like(source.travels)), *rest
+    if model.characters is not None and around:
+        before, behind = _around(model, embeds), _around(model, predicts)
+        return (*before[:1], *layer_stacks(model, layers, embeds, predicts, around=False), *behind[1:])
     stacks, count = [], len(predicts)
     lora = model.finetune.lora
     ranks = [lora.rank if lora is not None and product in lora.targets else 0.0 for product in PRODUCTS]
     for is_decoder, depth in enumerate(model.stacks):
         if depth:
-            length = model.label_length if is_decoder else model.sequence_length
+            length = model.label_length if is_decoder else model.layer_length
             patterns = [model.attention.of_layer(layer) for layer in range(depth)]
             shapes = {
                 "length": length,
                 "memory": model.memory_length,
+                "content": 0,
+                "block_score_bytes": 0,
                 "keys": np.mean([mean_keys(model, pattern, length, bool(is_decoder)) for pattern in patterns]).item(),
                 "distances": num_distances(model, length),
                 "computed_keys": np.mean(
@@ -175,6 +194,40 @@ def _cells(model: Model, is_decoder: bool) -> dict[str, float]:
         "cell_values": values / depth,
         "pair_values": (compared + 3 * (macs.of_pair > 0)) / depth,
     }
+
+
+def _around(model: Model, layers: Array) -> list[LayerStack]:
+    """Layers of a model of characters around those that read molecules: the first one, which has blocks; the one that
+    queries all characters; and the one that reads predictions in order. `layers` [n, s]: 1 on the stage that has it."""
+    shape, length, labels = model.characters, model.sequence_length, model.label_length
+    assert shape is not None
+    block = Blocks(block=shape.block).mean_keys(length, False)
+    sizes: list[dict[str, float]] = [{"length": length, "keys": block, "computed_keys": shape.block, "travels": 1}]
+    if model.ends_in_characters:
+        content = length if model.picks_labels else 0
+        sizes += [{"length": labels, "content": content, "keys": length, "computed_keys": length, "travels": 0}]
+        sizes[0]["travels"] = 1
+    else:
+        sizes[0]["travels"] = 0
+    if model.predicts_in_order:
+        keys = (labels + 1) / 2
+        sizes += [{"length": labels, "keys": keys, "computed_keys": keys, "travels": 1}]
+    sizes[0]["block_score_bytes"] = 8
+    count, products = len(layers), of_every_product(layers)
+    nothing = ("memory", "content", "distances", "encoder_length", "block_score_bytes")
+    cells = ("cell_macs", "pair_macs", "cell_values", "pair_values")
+    other = dict.fromkeys((*nothing, *cells), 0.0)
+    return [
+        LayerStack(
+            layers=layers,
+            backward_layers=layers,
+            input_gradients=products,
+            weight_gradients=products,
+            lora_ranks=np.zeros((count, len(PRODUCTS))),
+            **{name: np.full(count, float(value)) for name, value in {**other, **size}.items()},
+        )
+        for size in sizes
+    ]
 
 
 def _with_last_layers(values: Array, again: Array) -> Array:

@@ -62,6 +62,18 @@ def convolution_gradients(work: StepWorkload) -> tuple[Array, Array]:
     return work.stages.trains_embedding, of_weight
 
 
+def character_products(work: StepWorkload) -> tuple[list[Product], list[Product]]:
+    """Matrix products of a model of characters before its layers and behind them; none of other models."""
+    model, micro = work.model, work.step.micro_sequences
+    if not model.molecules.any():
+        return [], []
+    behind = [
+        (micro * model.upsampled, model.hidden, model.upsampled_inputs),
+        (micro * model.ordered, model.hidden, 2 * model.hidden),
+    ]
+    return [(micro * model.molecules, model.hidden, model.molecule_inputs)], [one for one in behind if one[0].any()]
+
+
 def adapter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
     """Matrix products of a layer's adapters, for models that have them."""
     model, size = work.model, np.maximum(work.model.adapter_dim, 1)

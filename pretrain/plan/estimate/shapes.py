@@ -80,6 +80,16 @@ class ModelShapes(Entries):
     """width of the networks that make their weights"""
     filter_features: Array
     """features that these networks read"""
+    molecules: Array
+    """positions of a sequence that a matrix behind the embedding makes of several; 0: none"""
+    molecule_inputs: Array
+    """features that each of them is made of"""
+    upsampled: Array
+    """positions of a sequence that a matrix behind the layers makes of several; 0: none"""
+    upsampled_inputs: Array
+    """features that each of them is made of"""
+    ordered: Array
+    """labelled positions of a sequence that a matrix of twice the hidden width joins to those before them; 0: none"""
     embedding_lookups: Array
     """tables of the vocabulary that a token is looked up in, and whose rows are added"""
     shared_layers: Array
@@ -105,7 +115,7 @@ class ModelShapes(Entries):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStack(Entries):
-    """Identical layers: those of an encoder, of a decoder, or of a source encoder."""
+    """Identical layers: those of an encoder, of a decoder, or of a source encoder, or one around a stack."""
 
     layers: Array
     """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
@@ -121,8 +131,12 @@ class LayerStack(Entries):
     """positions of a sequence, [n]"""
     memory: Array
     """positions before each sequence whose keys and values its layers make again, [n]"""
+    content: Array
+    """positions besides those of its queries whose states its keys and values are made of; 0: none, [n]"""
     keys: Array
     """keys that a query sees, averaged over positions and layers, [n]"""
+    block_score_bytes: Array
+    """bytes of each score within blocks of neighbours, which are written out; 0: there are no such blocks, [n]"""
     distances: Array
     """distances that scores have a term for; 0: they have none, [n]"""
     computed_keys: Array
@@ -138,7 +152,7 @@ class LayerStack(Entries):
     pair_values: Array
     """values that such a layer keeps for each pair of its position and an encoder's, [n]"""
     travels: Array
-    """1: stages send its states on; 0: of a source encoder, which is on the first stage, [n]"""
+    """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, [n]"""
 
     @property
     def is_recurrent(self) -> bool:
@@ -147,8 +161,8 @@ class LayerStack(Entries):
 
     @property
     def key_length(self) -> Array:
-        """Positions that have keys: those of a sequence, and of the memory before it."""
-        return self.length + self.memory
+        """Positions that have keys: those of a sequence, of the memory before it, and of what else it reads."""
+        return self.length + self.memory + self.content
 
     @property
     def trained_layers(self) -> Array:

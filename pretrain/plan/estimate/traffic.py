@@ -79,7 +79,8 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
     repeated = np.where(shared, sums * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
     encoder_gradient = np.where(crosses, np.where(shared, 1.0, 2.0) * encoder_sent, 0.0)
-    memory_gradient = 2 * _gathered(work, stack.memory, work.model.hidden)  # of what queries, keys and values read
+    # Of what queries, keys and values read.
+    memory_gradient = 2 * _gathered(work, stack.memory + stack.content, work.model.hidden)
     of_table = _distance_table_bytes(work)
     return TensorBytes(
         forward=2 * sums * sent + np.where(crosses & shared, encoder_sent, 0.0) + of_table.forward,

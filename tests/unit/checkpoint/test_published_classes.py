@@ -26,6 +26,7 @@ CLASSES = {
     "roformer/": "RoFormerForMaskedLM",
     "electra/": "ElectraForMaskedLM",  # its encoder's config; the discriminator's class follows from its head
     "xlnet/": "XLNetLMHeadModel",
+    "canine/": "CanineModel",  # of its encoder: no class has its heads
     "deberta-v3/": "DebertaV2ForMaskedLM",  # its encoder's config; the detector has no class
     "t5/": "T5ForConditionalGeneration",
     "t5-v1.1/": "T5ForConditionalGeneration",
@@ -55,6 +56,7 @@ CLASSES = {
     "debug/roberta": "RobertaForMaskedLM",
     "debug/electra": "ElectraForMaskedLM",
     "debug/xlnet": "XLNetLMHeadModel",
+    "debug/canine": "CanineModel",
     "debug/deberta-v3": "DebertaV2ForMaskedLM",
     "debug/roformer": "RoFormerForMaskedLM",
     "debug/albert": "AlbertForPreTraining",

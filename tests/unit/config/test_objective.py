@@ -96,7 +96,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "language": 1, "gap_fraction": 0.5, "selection": "lead", "score_noise": 0.1, "kept_fraction": 0.1,
         "language_model_weight": 0.5, "predict_one_in": 4, "max_span": 3, "masked_fraction": 1.0, "mask_smoothing": 0.7,
         "bi_data": True, "geometric": 0.2, "mask_together": True, "units": "optional",
-        "heldout_noise_density": 0.4,
+        "heldout_noise_density": 0.4, "max_predictions": 9, "buckets": 64,
     }  # fmt: skip
     for key in kind.model_fields.keys() - {
         "name",
@@ -106,6 +106,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "padding",
         "conditional_end",
         "chat_template",
+        "subwords",
     }:
         words = {"whole_words": True}
         needed: dict[str, Any] = {
@@ -117,4 +118,5 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
             {"labels": [0, 1]} if name == "classification" else {"labels": ["a", "b"]} if name == "tagging" else {}
         )
         needed |= {"max_choices": 2} if name == "choice" else {}
+        needed |= {"subwords": "a file"} if name == "character_subwords" else {}
         assert kind(**{**needed, key: other[key]}).settings() != kind(**needed).settings(), key

@@ -1,0 +1,295 @@
+"""What CANINE predicts (Clark et al. 2022, arXiv 2103.06874, section 3.2): characters of masked spans, one after the
+other in a random order, or the subwords that masked spans are. Rows are code points, [CLS] text [SEP], cut from the
+stream without regard to documents; a subword tokenizer chooses spans, and the model never sees its ids.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.errors import DataError
+from data_pipeline.recipes.base import Ids, check_dataset, generator, one_span_per_sample, too_short_error
+from data_pipeline.recipes.masking import single_words
+from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.characters import CharacterTokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds
+
+_MASKED, _REPLACED = 0.8, 0.1  # fractions of the chosen subwords; the rest stay unchanged
+_LAST_SPACE = 0x3000
+_SPACES = np.array([point for point in range(_LAST_SPACE + 1) if chr(point).isspace()])
+
+Predictions = tuple[Ids, Ids, Ids]
+"""(the row as the model reads it, the positions that predict, what they predict)"""
+
+
+class CharacterObjective(Objective):
+    """An objective of rows of characters, at some of which something is predicted."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
+    per_128_positions: ClassVar[int]
+    """predictions that 128 positions have at most, unless `max_predictions` says how many"""
+
+    noise_density: NoiseDensity = 0.15
+    max_predictions: int | None = Field(
+        default=None, gt=0, description="largest number of predictions of a row; default: as many as CANINE has"
+    )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`."""
+        return frozenset({"label_positions"})
+
+    @property
+    def needs(self) -> SpecialTokenNeeds:
+        """See `Objective`."""
+        return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
+
+    def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
+        """See `Objective`: [CLS] text [SEP]."""
+        return self._enough(sequence_length - 2, sequence_length)
+
+    def target_length(self, sequence_length: int) -> int:
+        """See `Objective`: predictions of a row."""
+        self.text_tokens(sequence_length)
+        return self.max_predictions or -(-self.per_128_positions * sequence_length // 128)
+
+    def _checked(self, tokenizer: Tokenizer) -> Specials:
+        """The special ids. Raises DataError for a tokenizer of something else than characters."""
+        if not isinstance(tokenizer, CharacterTokenizer):
+            raise DataError(
+                f"objective.name={self.name} reads characters, and the dataset was made with a tokenizer of the kind "
+                f"{tokenizer.library}: build it with tokenizer.type=characters."
+            )
+        return self.specials(tokenizer)
+
+
+class CharacterSpans(CharacterObjective):
+    """Characters of masked words, each after those before it in a random order (CANINE-C)."""
+
+    name: Literal["character_spans"] = "character_spans"
+    per_128_positions: ClassVar[int] = 20  # 320 of 2048
+    buckets: int = Field(
+        default=16384, gt=1, description="a character is predicted as its code point modulo this number"
+    )
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> CharacterSpansRecipe:
+        """See `Objective`."""
+        specials = self._checked(tokenizer)
+        target = target_length or self.target_length(sequence_length)
+        return CharacterSpansRecipe(
+            objective=self,
+            tokenizer=tokenizer.identity,
+            sequence_length=sequence_length,
+            target_length=target,
+            specials=specials,
+        )
+
+
+class CharacterSubwords(CharacterObjective):
+    """Subwords of a tokenizer, each at one of its characters (CANINE-S)."""
+
+    name: Literal["character_subwords"] = "character_subwords"
+    per_128_positions: ClassVar[int] = 5  # 80 of 2048
+    subwords: Path = Field(description="file of the tokenizer whose subwords are masked and predicted")
+
+    def settings(self) -> dict[str, Any]:
+        """See `Objective`: the tokenizer counts by its identity, not by its file's name."""
+        return {key: value for key, value in super().settings().items() if key != "subwords"}
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> CharacterSubwordsRecipe:
+        """See `Objective`."""
+        specials, subwords = self._checked(tokenizer), load_tokenizer(self.subwords)
+        subwords.encode_with_offsets("")  # raises DataError if it can't
+        target = target_length or self.target_length(sequence_length)
+        return CharacterSubwordsRecipe(
+            objective=self,
+            tokenizer=tokenizer.identity,
+            sequence_length=sequence_length,
+            target_length=target,
+            specials=specials,
+            subwords=subwords,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharacterRecipe:
+    """Rows of `sequence_length` code points with up to `target_length` predictions."""
+
+    objective: CharacterObjective
+    tokenizer: str
+    """identity of the tokenizer of characters"""
+    sequence_length: int
+    target_length: int
+    specials: Specials
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """Number of different predictions."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Recipe`."""
+        return {
+            "objective": self.objective.settings(),
+            "specials": asdict(self.specials),
+            "target_length": self.target_length,
+        }
+
+    @abstractmethod
+    def predictions(self, row: Ids, random: np.random.Generator) -> Predictions:
+        """What is predicted of a row."""
+
+    def samples(self, dataset: Dataset, split: SplitName) -> CharacterSamples:
+        """Raises DataError when the split makes no sample, or the dataset is of another kind."""
+        check_dataset(dataset, self.tokenizer)
+        text = self.objective.text_tokens(self.sequence_length)
+        count = dataset.num_tokens(split) // text
+        if count == 0:
+            raise too_short_error(dataset, split, text)
+        return CharacterSamples(recipe=self, dataset=dataset, split=split, count=count, text=text)
+
+    def is_text(self, row: Ids) -> NDArray[np.bool_]:
+        """Which characters of a row are of a text."""
+        specials = self.specials
+        found: NDArray[np.bool_] = ~np.isin(row, (specials.pad, specials.cls, specials.sep, specials.mask))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharacterSpansRecipe(CharacterRecipe):
+    """Words between white space; no other boundary is looked for."""
+
+    objective: CharacterSpans
+
+    @property
+    def vocabulary(self) -> int:
+        """See `CharacterRecipe`."""
+        return self.objective.buckets
+
+    def predictions(self, row: Ids, random: np.random.Generator) -> Predictions:
+        """Words of so many characters in all, every one of which is masked."""
+        text = self.is_text(row)
+        starts, sizes = _runs(text & ~np.isin(row, _SPACES))
+        if not len(starts):
+            return row, np.empty(0, np.int64), np.empty(0, np.int64)
+        budget = min(self.target_length, max(1, round(self.objective.noise_density * int(text.sum()))))
+        words = single_words(sizes, budget, random)
+        chosen = np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])[:budget]
+        tokens = row.copy()
+        tokens[chosen] = self.specials.mask
+        places = random.permutation(chosen)
+        return tokens, places, row[places] % self.objective.buckets
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharacterSubwordsRecipe(CharacterRecipe):
+    """Subwords of a tokenizer, without white space around them."""
+
+    objective: CharacterSubwords
+    subwords: Tokenizer
+
+    @property
+    def vocabulary(self) -> int:
+        """See `CharacterRecipe`."""
+        return self.subwords.vocabulary_size
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `Recipe`."""
+        return super().settings | {"subwords": self.subwords.identity}
+
+    def predictions(self, row: Ids, random: np.random.Generator) -> Predictions:
+        """Each of the chosen subwords at one of its characters; these become masks, or the characters of another
+        subword of the same length, or stay."""
+        spans = np.array(list(self._spans(row)), np.int64).reshape(-1, 3)
+        count = min(self.target_length, len(spans), max(1, round(self.objective.noise_density * len(spans))))
+        chosen = spans[random.permutation(len(spans))[:count]]
+        draws, tokens = random.random((count, 3)), row.copy()
+        for (_, first, size), (kind, _, which) in zip(chosen.tolist(), draws.tolist(), strict=True):
+            others = self._by_length.get(size)
+            if kind < _MASKED or (kind < _MASKED + _REPLACED and others is None):
+                tokens[first : first + size] = self.specials.mask
+            elif kind < _MASKED + _REPLACED and others is not None:
+                tokens[first : first + size] = others[int(which * len(others))]
+        places = chosen[:, 1] + (draws[:, 1] * chosen[:, 2]).astype(np.int64)
+        return tokens, places, chosen[:, 0]
+
+    def _spans(self, row: Ids) -> Iterator[tuple[int, int, int]]:
+        """(subword, its first character, characters) of the texts of a row, in order. Of subwords that share a
+        character the first one counts."""
+        for begin, length in zip(*(values.tolist() for values in _runs(self.is_text(row))), strict=True):
+            text = row[begin : begin + length].astype("<u4").tobytes().decode("utf-32-le", "replace")
+            ids, offsets = self.subwords.encode_with_offsets(text)
+            last = 0
+            for index, (first, end) in zip(ids.tolist(), offsets.tolist(), strict=True):
+                piece = text[first:end]
+                inner = first + len(piece) - len(piece.lstrip())
+                size = len(piece.strip())
+                if size and inner >= last:
+                    last = inner + size
+                    yield index, begin + inner, size
+
+    @cached_property
+    def _by_length(self) -> dict[int, Ids]:
+        """[subwords, characters] code points of the tokenizer's subwords of each length."""
+        found: dict[int, list[str]] = {}
+        for text in map(str.strip, self.subwords.texts()):
+            if text and "\ufffd" not in text:
+                found.setdefault(len(text), []).append(text)
+        return {size: np.array([list(map(ord, text)) for text in texts], np.int64) for size, texts in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharacterSamples:
+    """A split's windows of `text` characters."""
+
+    recipe: CharacterRecipe
+    dataset: Dataset
+    split: SplitName
+    count: int
+    text: int
+    num_skipped: int = 0
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """Full rows, whose labels are predictions."""
+        recipe = self.recipe
+        text = self.dataset.read(self.split, ids[:, 2] * self.text, self.text)
+        full = np.pad(text, ((0, 0), (1, 1)))
+        full[:, 0], full[:, -1] = recipe.specials.cls, recipe.specials.sep
+        tokens = np.empty_like(full)
+        labels, places = np.zeros((2, len(ids), recipe.target_length), np.int64)
+        mask = np.zeros(labels.shape, np.float32)
+        for number, (row, sample) in enumerate(zip(full, ids, strict=True)):
+            tokens[number], at, predicted = recipe.predictions(row, generator(seed, sample))
+            places[number, : len(at)], labels[number, : len(at)], mask[number, : len(at)] = at, predicted, 1
+        return Rows(tokens, labels, mask, label_positions=places)
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """Each window."""
+        return one_span_per_sample(ids[:, 2] * self.text, self.text)
+
+
+def _runs(members: NDArray[np.bool_]) -> tuple[Ids, Ids]:
+    """(first positions, lengths) of the runs of true values."""
+    edges = np.diff(members.astype(np.int8), prepend=0, append=0)
+    starts = np.flatnonzero(edges == 1)
+    return starts, np.flatnonzero(edges == -1) - starts

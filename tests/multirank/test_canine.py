@@ -1,0 +1,143 @@
+"""CANINE: transformers' class has the same states and gradients, with and without padding; predictions of characters
+read what was predicted before, and nothing that comes later."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.tokenizers.characters import CharacterTokenizer
+from pretrain.config.run_config import RunConfig
+from tests.helpers.families import family_config
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import build_engine
+
+
+def _config(family: str, parallel: dict[str, Any] | None = None, **model: Any) -> RunConfig:
+    config = family_config(family, model=model, parallel=parallel or {})
+    return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})
+
+
+def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict[str, float]]:
+    """(our loss, theirs, the largest difference of the gradient of each of their tensors)"""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, from_numpy
+    from transformers import CanineModel
+
+    from data_pipeline.tokenizers.specials import Specials
+    from pretrain.checkpoint.hf.canine import CANINE
+    from pretrain.data.synthetic import SyntheticStream
+    from tests.helpers.hf import randomise
+
+    config = _config("canine", sequence_length=length)
+    engine = build_engine(config)
+    randomise(engine)
+    specials = Specials(pad=0, cls=1, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=97)
+    state, links = engine.state(), list(CANINE.links(config.model))
+    theirs = CanineModel(CANINE.hf_config(config.model, specials)).eval()
+
+    def ours(name: str) -> Tensor:
+        return state[f"model/{name}"].pieces[0].value
+
+    weights = {}
+    for link in links:
+        weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*map(ours, link.mcore_names))), strict=True))
+    left = theirs.load_state_dict({name.removeprefix("canine."): x for name, x in weights.items()}, strict=False)
+    assert left.missing_keys == ["pooler.dense.weight", "pooler.dense.bias"]
+    assert not left.unexpected_keys
+    batch = SyntheticStream(config).batch(0, 8, 0, 1)
+    assert batch.attention_mask is not None
+    if not padded:
+        batch = replace(batch, attention_mask=np.ones_like(batch.attention_mask))
+    engine.keeps_gradients = True
+    result = engine.train_step(batch, 0.0, 1)
+    shown = from_numpy(batch.attention_mask).long()
+    states = theirs(from_numpy(batch.tokens), attention_mask=shown).last_hidden_state
+    places = from_numpy(batch.label_positions)
+    picked = states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))
+    dense = F.gelu(F.linear(picked, ours("head.transform.weight"), ours("head.transform.bias")))
+    normed = F.layer_norm(dense, dense.shape[-1:], ours("head.norm.weight"), ours("head.norm.bias"), 1e-12)
+    logits = F.linear(normed, ours("output_layer.weight"), ours("output_layer.bias"))[..., : config.model.vocab_size]
+    losses = F.cross_entropy(logits.transpose(1, 2), from_numpy(batch.labels), reduction="none")
+    mask = from_numpy(batch.loss_mask)
+    loss = (losses * mask).sum() / mask.sum()
+    loss.backward()
+    gradients, named = engine.gradients(), dict(theirs.named_parameters())
+    off = {}
+    for link in links:
+        own = link.out(*(gradients[f"gradient/{name}"].pieces[0].value for name in link.mcore_names))
+        for name, gradient in zip(link.hf_names, own, strict=True):
+            expected = named[name.removeprefix("canine.")].grad
+            off[name] = float(torch.abs(gradient - expected).max())
+    return result.loss_sum / result.token_count, loss.item(), off
+
+
+@pytest.mark.parametrize(("padded", "length"), [(True, 32), (False, 44)])  # blocks are of 8
+def test_states_and_gradients_are_those_of_transformers_class(padded: bool, length: int) -> None:
+    ours, theirs, off = run_ranks(1, _against_transformers, padded, length)[0]
+    assert ours == pytest.approx(theirs, abs=1e-5)
+    assert len(off) > 80
+    assert max(off.values()) <= 1e-5, max(off, key=lambda name: off[name])
+
+
+def _scores_of_changed_labels() -> tuple[np.ndarray, np.ndarray]:
+    from pretrain.data.synthetic import SyntheticStream
+
+    config = _config("canine-c")
+    engine = build_engine(config, train=False)
+    batch = SyntheticStream(config).batch(0, 8, 0, 1)
+    before = engine.logits(batch)[0].numpy()
+    labels = batch.labels.copy()
+    labels[:, 2] = (labels[:, 2] + 1) % config.model.vocab_size
+    return before, engine.logits(replace(batch, labels=labels))[0].numpy()
+
+
+def test_a_prediction_reads_those_before_it_alone() -> None:
+    before, after = run_ranks(1, _scores_of_changed_labels)[0]
+    changed = np.abs(before - after).max(axis=(0, 2))
+    assert changed[:3].max() == 0, "a prediction reads itself, or one after it"
+    assert changed[3:].min() > 0, "a prediction reads all before it"
+
+
+def _save(family: str, tokenizer: Path, directory: Path) -> None:
+    from tests.helpers.hf import randomise, save
+
+    engine = build_engine(_config(family, {"tensor": 2, "pipeline": 2}))
+    randomise(engine)
+    save(engine, engine.config, tokenizer, directory)
+
+
+def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) -> Any:
+    """(differences at both gates, the weights that came back, warnings)"""
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty, build_scorer
+    from tests.helpers.tiny import whole_state
+
+    config, warnings = _config(family), list[str]()
+    there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+    imported = read_config(exported, run)
+    engine = build_empty(imported)
+    back = import_hf(exported, imported, engine, warnings.append)
+    return there, back, whole_state(engine), warnings
+
+
+def test_an_encoder_goes_to_transformers_class_and_back(tmp_path: Path) -> None:
+    from tests.helpers.hf import value
+
+    CharacterTokenizer().save(tmp_path / "characters.json")
+    run_ranks(4, _save, "canine-c", tmp_path / "characters.json", tmp_path / "checkpoints")
+    checkpoint = tmp_path / "checkpoints" / "step-00000000"
+    there, back, state, warnings = run_ranks(
+        1, _there_and_back, "canine-c", checkpoint, tmp_path / "exported", tmp_path / "imported"
+    )[0]
+    assert max(there.difference, back.difference) < 1e-4
+    assert there.compared == back.compared == "hidden state"
+    assert "head that predicts characters" in warnings[-1]
+    drawn = ("model/head.", "model/output_layer.", "model/characters.known.")
+    for name, found in state.items():
+        expected = value(name.removeprefix("model/"), found.shape)
+        assert np.array_equal(found, expected) != name.startswith(drawn), name
