@@ -17,7 +17,7 @@ def main(directory: Path) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     draw, seen = random.Random(0), set[str]()
     for name, count in _PAIRS.items():
-        lines = []
+        lines = list[str]()
         while len(lines) < count:
             word = "".join(draw.choices(_LETTERS, k=draw.randint(_SHORTEST, _LONGEST)))
             if word not in seen:  # no word is in both files

@@ -44,7 +44,8 @@ def source_attention(
     labels = np.array([target], np.int64)
     read = np.array([[start, *target[:-1]]], np.int64)
     rows = Rows(np.array([source], np.int64), labels, np.ones(labels.shape, np.float32), decoder_tokens=read)
-    return engine.source_attention(rows)[0]
+    weights: NDArray[np.float32] = engine.source_attention(rows)[0]
+    return weights
 
 
 def draw(matrices: Sequence[AttentionMatrix], path: Path) -> None:

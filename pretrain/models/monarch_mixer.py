@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.mixer import Mixer
 from pretrain.config.model import Model
-from pretrain.models.blocks import BiasDropoutAdd, ResidualThenNorm, linear_of
+from pretrain.models.blocks import BiasDropoutAdd, ResidualThenNorm
+from pretrain.models.feed_forward import linear_of
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
@@ -195,7 +196,8 @@ class CircularConvolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kernel: Tensor) -> Tensor:
         ctx.save_for_backward(x, kernel)
         product = torch.fft.rfft(x, n=len(kernel), dim=0) * torch.fft.rfft(kernel, dim=0)[:, None]
-        return torch.fft.irfft(product, n=len(kernel), dim=0)[: len(x)]
+        found: Tensor = torch.fft.irfft(product, n=len(kernel), dim=0)[: len(x)]
+        return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -237,7 +239,7 @@ class Gates(nn.Module):
         super().__init__()
         own, half = config.ffn_hidden_size // tp.size(), config.ffn_blocks // 2
         of_block, self.width = config.ffn_hidden_size // half, config.hidden_size // config.ffn_blocks
-        self.groups, self.half = max(1, own // of_block), half
+        self.groups, self.num_gates = max(1, own // of_block), half
         self.block = tp.rank() * own // of_block
         """the first block that this rank's features are of"""
         self.weight = nn.Parameter(torch.empty(own, 2, self.width))
@@ -245,7 +247,7 @@ class Gates(nn.Module):
     def forward(self, x_SBH: Tensor) -> tuple[Tensor, Tensor]:
         weight_gf2h = self.weight.unflatten(0, (self.groups, -1))
         made = []
-        for number, block in enumerate((self.block, self.half + self.block)):
+        for number, block in enumerate((self.block, self.num_gates + self.block)):
             read = x_SBH[..., block * self.width : (block + self.groups) * self.width]
             grouped = read.unflatten(-1, (self.groups, self.width))
             made.append(torch.einsum("sbgh,gfh->sbgf", grouped, weight_gf2h[:, :, number]).flatten(-2))

@@ -221,7 +221,7 @@ class Network(LanguageModule):
             of_characters: Tensor = self.characters(inputs.stream.apart(stream_PBH), batch)
             return of_characters
         stream = self.decoder.output_stream(inputs.stream)
-        hidden = stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
+        hidden: Tensor = stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
         if batch.label_positions_BL is not None:
             hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))

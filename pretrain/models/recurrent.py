@@ -165,9 +165,14 @@ class RecurrentDecoder(nn.Module):
         assert memory is not None
         return self._with_attention(x_LBE, list(states), memory, fed_BE)
 
+    @property
+    def own_layers(self) -> list[DecoderLayer]:
+        """The layers, by their type."""
+        return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+
     def _without_attention(self, x: Tensor, states: Sequence[State]) -> tuple[Tensor, list[list[State]]]:
         every = []
-        for layer, state in zip(self.layers, states, strict=True):
+        for layer, state in zip(self.own_layers, states, strict=True):
             found, _ = layer.cell.run(x, state)
             every.append(found)
             x = outputs(found)
@@ -181,24 +186,26 @@ class RecurrentDecoder(nn.Module):
         assert self.attention is not None
         assert self.readout is not None
         steps, rows, _ = x_LBE.shape
-        first: Any = self.layers[0]
+        first = self.own_layers[0]
         of_input = first.cell.input(x_LBE).unbind(0)
         attend = self.attention.begin(memory, steps)
-        products = [layer.cell.recurrent.begin(steps, (rows,)) for layer in self.layers]
+        products = [layer.cell.recurrent.begin(steps, (rows,)) for layer in self.own_layers]
         feed = None if first.cell.fed is None else first.cell.fed.begin(steps, (rows,))
-        inputs = [layer.cell.input.begin(steps, (rows,)) for layer in self.layers[1:]]
-        between = [_StepDropout(layer.dropout, (steps, rows, first.cell.units), x_LBE) for layer in self.layers]
+        inputs = [layer.cell.input.begin(steps, (rows,)) for layer in self.own_layers[1:]]
+        between = [_StepDropout(layer.dropout, (steps, rows, first.cell.units), x_LBE) for layer in self.own_layers]
         read = self.readout.begin(steps, (rows,)) if isinstance(self.readout, StepLinear) else None
         drop = _StepDropout(self.dropout, (steps, rows, self.width), x_LBE)
         fed = x_LBE.new_zeros(rows, self.width) if self.feeds and fed_BE is None else fed_BE
-        every: list[list[State]] = [[] for _ in self.layers]
+        every: list[list[State]] = [[] for _ in self.own_layers]
         found = list[Tensor]()
         for step in range(steps):
             context = attend(states[-1][0]) if self.reads_context else None
             entering = of_input[step]
             if feed is not None:
-                entering = entering + feed(context if self.reads_context else fed)
-            for number, layer in enumerate(self.layers):
+                feeding = context if self.reads_context else fed
+                assert feeding is not None, "a decoder that is fed begins with zeros"
+                entering = entering + feed(feeding)
+            for number, layer in enumerate(self.own_layers):
                 if number:
                     entering = inputs[number - 1](between[number - 1](states[number - 1][0], step))
                 states[number] = layer.cell.advance(entering, products[number](states[number][0]), states[number])
@@ -233,7 +240,7 @@ class RecurrentLayers(nn.Module):
         output: what decoding reads of it is left in the cache."""
         parts, cache = inputs.stream.apart(stream_PBE), inputs.cache
         if self.encoder is None or self.start is None:
-            cells = [layer.cell for layer in self.decoder.layers]
+            cells = [layer.cell for layer in self.decoder.own_layers]
             first = [cell.zeros(stream_PBE.shape[1], stream_PBE) for cell in cells]
             return self._decoded(parts["decoder"], None, first, inputs)
         assert inputs.memory is not None
@@ -241,6 +248,7 @@ class RecurrentLayers(nn.Module):
         if "encoder" in parts:
             mask_SB = None if mask_BS is None else mask_BS.T
             encoder: Any = partial(self.encoder, mask_SB=mask_SB)
+            encoded_SBM: Tensor
             encoded_SBM, *ends = self._computed(encoder, parts["encoder"])
             keys_SBA, *first_states = self.start(encoded_SBM, *ends)
             first = self._by_layer(first_states)
@@ -253,7 +261,7 @@ class RecurrentLayers(nn.Module):
         else:
             assert cache is not None
             encoded_SBM, keys_SBA = _remembered(cache, 0)
-            layers = range(1, len(self.decoder.layers) + 1)
+            layers = range(1, len(self.decoder.own_layers) + 1)
             first = [tuple(value[0] for value in _remembered(cache, n)[: self.num_states]) for n in layers]
         return self._decoded(parts["decoder"], Memory(encoded_SBM, keys_SBA, mask_BS), first, inputs)
 

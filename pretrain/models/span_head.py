@@ -58,7 +58,8 @@ class SpanHead(nn.Module):
         """The part that is this tensor rank's, of this context rank's positions."""
         if not self.shares_sequence:
             return of_positions_BL
-        return of_positions_BL.chunk(self.tensor_group.size(), dim=1)[self.tensor_group.rank()]
+        mine: Tensor = of_positions_BL.chunk(self.tensor_group.size(), dim=1)[self.tensor_group.rank()]
+        return mine
 
     def _ends(self, x_LBH: Tensor, y_LBH: Tensor, is_start_BL: Tensor) -> Tensor:
         """[L, B, 1] of each position given the one of its row that is marked, on whichever rank it lies."""

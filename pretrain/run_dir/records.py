@@ -56,7 +56,8 @@ class StepMetrics:
         term."""
         values = asdict(self)
         figures, terms = values.pop("figures"), values.pop("terms")
-        return values | figures | {f"loss_{name}": mean for name, mean in terms.items()}
+        line: dict[str, Any] = values | figures | {f"loss_{name}": mean for name, mean in terms.items()}
+        return line
 
 
 class MetricsLog(JsonLinesWriter):
