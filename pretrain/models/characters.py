@@ -62,8 +62,8 @@ class BlockAttention(CoreAttention):
     """Attention within blocks of characters. Padding attends to the text of its block, and in a block of padding alone
     to all of it, as in the authors' code, since convolutions read it."""
 
-    def __init__(self, *args: Any, model: Model, **kwargs: Any) -> None:
-        super().__init__(*args, model=model, **kwargs)
+    def __init__(self, *, model: Model, **kwargs: Any) -> None:
+        super().__init__(model=model, **kwargs)
         assert model.characters is not None
         self.block = model.characters.block
 
