@@ -18,8 +18,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "files", type=Path, nargs="+", help="JSONL files of texts and their units, [[first character, end], ...]."
     )
-    parser.add_argument("--text-field", default="text", help="Field of the text (default: text).")
-    parser.add_argument("--units-field", default="units", help="Field of the units (default: units).")
+    parser.add_argument("--text-field", metavar="NAME", default="text", help="Field of the text (default: text).")
+    parser.add_argument("--units-field", metavar="NAME", default="units", help="Field of the units (default: units).")
     options = parser.parse(argv)
     from data_pipeline.dataset.dataset import Dataset
     from data_pipeline.dataset.mask_units import UNITS_FILE, find_units

@@ -18,6 +18,7 @@ HF_MODEL_TYPES = (
         "bert",
         "big_bird",
         "bloom",
+        "canine",
         "ctrl",
         "deberta",
         "deberta-v2",
@@ -29,8 +30,8 @@ HF_MODEL_TYPES = (
         "gpt_neo",
         "llama",
     ),
-    *("longformer", "marian", "mistral", "openai-gpt", "pegasus", "qwen2", "qwen3", "roberta", "roformer", "t5", "xlm"),
-    *("xlm-roberta", "xlnet"),
+    *("longformer", "marian", "mistral", "mixtral", "olmoe", "openai-gpt", "pegasus", "qwen2", "qwen3", "qwen3_moe"),
+    *("roberta", "roformer", "t5", "xlm", "xlm-roberta", "xlnet"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 """Names here, for the help, as the tables that have them import torch."""

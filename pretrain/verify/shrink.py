@@ -67,7 +67,9 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     if model.mup is not None:
         tree["model"]["mup"] |= _mup(model, hidden, tree["model"]["ffn"])
     if model.experts is not None:
-        tree["model"]["experts"] |= _experts(model.experts, hidden, share)
+        tree["model"]["experts"] |= _experts(model.experts)
+        narrow = lcm(max(1, hidden // 4), share)
+        (tree["model"] if model.experts.ffn is None else tree["model"]["experts"])["ffn"] = narrow
     if model.recurrent is not None:
         _shrink_cells(tree["model"], model)
     if model.source_encoder is not None:
@@ -145,13 +147,12 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
     return validate(RunConfig, tree, f"the config shrunk for {layout}")
 
 
-def _experts(experts: Experts, hidden: int, share: int) -> dict[str, int | None]:
+def _experts(experts: Experts) -> dict[str, int]:
     """A few experts, of which as large a part is chosen, as far as that goes; one dense layer if there are any."""
     count = min(experts.count, _EXPERTS)
     return {
         "count": count,
         "top_k": min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count),
-        "ffn": None if experts.ffn is None else lcm(hidden, share),
         "dense_layers": min(experts.dense_layers, 1),
     }
 

@@ -29,9 +29,9 @@ class Task:
 
 TASKS = {
     "sst2": Task(figures=("accuracy",), rows=768),
-    "cola": Task(figures=("matthews", "accuracy"), rows=8551, learning_rate=5e-5),
+    "cola": Task(figures=("matthews", "accuracy"), rows=8551, length=48, epochs=2, learning_rate=1e-4),
     "stsb": Task(figures=("pearson", "spearman"), rows=4096, validation_rows=500, length=32),
-    "mrpc": Task(figures=("f1", "accuracy"), rows=2048),
-    "rte": Task(figures=("accuracy",), rows=480),
+    "mrpc": Task(figures=("f1", "accuracy"), rows=3668, epochs=2, learning_rate=1e-4),
+    "rte": Task(figures=("accuracy",), rows=2490, epochs=3, learning_rate=1e-4),
     "wnut17": Task(figures=("entity_f1",), rows=1696),
 }

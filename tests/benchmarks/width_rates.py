@@ -2,15 +2,15 @@
 
     head -c 1500000 datasets/enwik8.xml > datasets/mup.xml        # python -m examples.enwik8 datasets/enwik8.xml
     pretrain data build data/text input=datasets/mup.xml output=datasets/mup tokenizer.vocabulary=512
-    python -m tests.benchmarks.width_rates datasets/mup runs/width-rates.json         # a third argument: run.seed
+    python -m tests.benchmarks.width_rates datasets/mup runs/width-rates.json [--seed N]
 
 On a grid of powers of two it looks around the best rate of the width before, and further until the best has a worse one
 on both sides. Runs that are in the file already are not repeated.
 """
 
+import argparse
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,16 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def main(data: str, file: Path, *seed: str) -> None:
-    base = resolve(load(RunConfig, "debug/ladder", [*SETTINGS, f"data.path={data}", *(f"run.seed={s}" for s in seed)]))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seed", type=int, default=1234, help="run.seed (default: that of debug/ladder)")
+    options = parser.parse_args()
+    file: Path = options.file
+    base = resolve(
+        load(RunConfig, "debug/ladder", [*SETTINGS, f"data.path={options.data}", f"run.seed={options.seed}"])
+    )
     found: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
     device.install()
     store = HashStore()
@@ -86,4 +94,4 @@ def _loss(config: RunConfig, rate: float, store: Any, name: str) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main()

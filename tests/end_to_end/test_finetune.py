@@ -338,7 +338,7 @@ def test_mistakes_are_one_sentence_before_the_first_step(
     assert len(error.splitlines()) == 1
 
 
-_OF_ENCODER_DECODERS = ("finetune/translation",)  # see test_translation.py
+_OF_ENCODER_DECODERS = ("finetune/translation", "finetune/text-task")  # see test_translation.py, test_multitask.py
 
 
 @pytest.mark.parametrize(

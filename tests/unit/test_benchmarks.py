@@ -60,6 +60,8 @@ ELSEWHERE = {
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",
+    "optimizers": "test_muon_and_adamw_are_compared_at_their_best_rates",
+    "width_rates": "test_rates_are_looked_for_around_the_best_of_the_width_before",
     "evaluation": "test_scoring_is_timed_where_its_rival_is_installed",
     "encoders": "test_encoders_are_compared_at_equal_compute",
     "finetune": "test_fine_tuned_runs_are_compared_with_recorded_ones",
@@ -206,6 +208,62 @@ def test_encoders_are_compared_at_equal_compute(text: Path, tmp_path: Path) -> N
     assert "| random |  | 0 | 0 | 0 | 0 | 25.0 |" in said
     again = _said("encoders", [str(text), str(data.parent), str(out), *options], smaller)
     assert again.splitlines() == [line for line in said.splitlines() if not line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def data(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of that text."""
+    path = tmp_path_factory.mktemp("data") / "set"
+    command = ["data", "build", "data/text", f"input={text}", f"output={path}", "tokenizer.vocabulary=400"]
+    subprocess.run([sys.executable, "-m", "pretrain", *command], check=True, capture_output=True)
+    return path
+
+
+@pytest.mark.slow
+def test_muon_and_adamw_are_compared_at_their_best_rates(data: Path, tmp_path: Path) -> None:
+    """All runs are recorded but one, which is made."""
+    swept = {"adamw": {0.002: 3.0, 0.004: 2.0, 0.008: 2.5}, "muon": {0.008: 3.0, 0.016: 2.0, 0.032: 1.0, 0.064: 4.0}}
+    runs = [
+        ([name, rate, 5 if name == "adamw" else 4, 1], loss) for name, of in swept.items() for rate, loss in of.items()
+    ]
+    runs += [
+        (["muon", 0.004, 4, 1], 5.0),
+        (["muon", 0.032, 4, 2], 1.5),
+        *((["adamw", 0.004, 5, n], 2.0) for n in (2, 3)),
+    ]
+    lines = [json.dumps({"run": run, "loss": loss}) + "\n" for run, loss in runs]
+    (tmp_path / "results.jsonl").write_text("".join(lines))
+    smaller = {
+        "optimizers.STEPS": 5,
+        "optimizers.MODEL": ["model.layers=1", "model.hidden=16", "model.heads=2", "model.head_dim=8"],
+        "optimizers.LENGTH": [
+            "batch.sequences=2",
+            "batch.micro_sequences=2",
+            "schedule.name=cosine",
+            "schedule.warmup_steps=1",
+        ],
+    }
+    said = _said("optimizers", [str(data), str(tmp_path)], smaller).splitlines()
+    made = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])
+    assert made["run"] == ["muon", 0.032, 4, 3]
+    assert said[-2] == "adamw  5 steps at 0.004: 2.0000 +- 0.0000 (2.0000, 2.0000, 2.0000)"
+    assert said[-1].startswith("muon   4 steps at 0.032: ")
+    assert said[-1].endswith(f"(1.0000, 1.5000, {made['loss']:.4f})")
+
+
+@pytest.mark.slow
+def test_rates_are_looked_for_around_the_best_of_the_width_before(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rates.json"
+    smaller = "made.WIDTHS, made.STEPS, made.JUDGED = (64, 128), 12, 2"
+    script = f"from tests.benchmarks import width_rates as made; {smaller}; made.main()"
+    command = [sys.executable, "-c", script, str(data), str(file)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = json.loads(file.read_text())
+    best = {line.partition(":")[0]: line.split()[4] for line in said.splitlines() if ": best 2^" in line}
+    assert set(best) == {"standard, width 64", "muP, width 64", "standard, width 128", "muP, width 128"}
+    for kind in ("standard", "muP"):
+        losses = {name: loss for name, loss in found.items() if name.startswith(f"{kind} 128")}
+        assert min(losses, key=lambda name: losses[name]) == f"{kind} 128 {best[f'{kind}, width 128']}"
 
 
 def _said(name: str, arguments: list[str], smaller: dict[str, Any]) -> str:

@@ -64,6 +64,12 @@ _CONSTANTS = (
 
 BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
 
+_WITHOUT_CLASS = {
+    "monarch_mixer": "has the long convolutions of model.family=monarch_mixer",
+    "rnn": "is a recurrent network, with attention or without",
+}
+"""what transformers lacks of our families"""
+
 
 def hf_family_of(model: Model) -> HfFamily:
     """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds or
@@ -82,16 +88,8 @@ def hf_family_of(model: Model) -> HfFamily:
         raise ConfigError(
             "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"
         )
-    if model.long_convolution is not None:
-        raise ConfigError(
-            f"no class of transformers has the long convolutions of model.family={model.family}: the checkpoint cannot "
-            "be exported"
-        )
-    if model.recurrent is not None:
-        raise ConfigError(
-            "no class of transformers is a recurrent network, with attention or without: the checkpoint cannot be "
-            "exported"
-        )
+    if model.family in _WITHOUT_CLASS:
+        raise ConfigError(f"no class of transformers {_WITHOUT_CLASS[model.family]}: the checkpoint cannot be exported")
     if model.family not in FAMILIES:
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "

@@ -87,6 +87,14 @@ REFUSED = {
         ["debug/monarch-mixer", *(f"m2-bert/{size}" for size in ("80m", "110m", "260m", "341m"))],
         "no class of transformers has the long convolutions",
     ),
+    **dict.fromkeys(
+        [
+            *(f"rnn/{kind}" for kind in ("bahdanau", "luong", "sutskever", "zaremba-medium")),
+            "debug/rnn",
+            "debug/reversal",
+        ],
+        "no class of transformers is a recurrent network",
+    ),
     "sparse-transformer/enwik8": "model.attention.pattern",
 }
 

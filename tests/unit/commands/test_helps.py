@@ -32,6 +32,7 @@ METAVARS = {
         "NAME_OR_FILE",
         "FORMAT DIR",
         "LAYERS",
+        "PICTURE",
     ),
 }
 

@@ -45,7 +45,7 @@ def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_build_s_keys_are_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "one of bpe, unigram, wordpiece, byte_bpe, bytes; default bpe" in printed(
+    assert "one of bpe, unigram, wordpiece, byte_bpe, bytes, characters; default bpe" in printed(
         capsys, "--build", "tokenizer.type"
     )
 
