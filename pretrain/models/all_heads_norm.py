@@ -4,15 +4,13 @@ ranks have some of the heads each: they share the mean square of all.
 Shapes: S positions, B rows, N heads on this rank, D width of a head.
 """
 
-from typing import Any
-
 import torch
-import torch.distributed as dist
 from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import with_fp32_sums
+from pretrain.models.rank_sums import sum_over_ranks
 
 
 class AllHeadsRMSNorm(nn.Module):
@@ -22,7 +20,7 @@ class AllHeadsRMSNorm(nn.Module):
         """`heads`: those of all tensor ranks; `hidden_size`: features of one."""
         super().__init__()
         ranks = config.tensor_model_parallel_size
-        self.group = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp if ranks > 1 else None
+        self.group = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp
         self.features, self.eps = heads * hidden_size, eps
         self.weight = nn.Parameter(torch.ones(self.features // ranks))
 
@@ -31,26 +29,7 @@ class AllHeadsRMSNorm(nn.Module):
 
     def _compute(self, x_SBND: Tensor, weight: Tensor) -> Tensor:
         x = x_SBND.flatten(-2).float()
-        squares = x.square().sum(-1, keepdim=True)
-        if self.group is not None:
-            squares = _SumOverRanks.apply(squares, self.group)  # type: ignore[no-untyped-call]
+        squares = sum_over_ranks(x.square().sum(-1, keepdim=True), self.group)
         normed = x * torch.rsqrt(squares / self.features + self.eps)
         out: Tensor = (weight * normed.to(x_SBND.dtype)).view_as(x_SBND)
         return out
-
-
-class _SumOverRanks(torch.autograd.Function):
-    """A sum from which each rank then computes its own features, so that its gradient is a sum over ranks, too."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        total = x.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        total = gradient.clone()
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
