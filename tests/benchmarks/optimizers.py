@@ -58,7 +58,7 @@ def best_rate(first: float, loss: Callable[[float], float]) -> float:
 
 
 def _held_out_loss(data: Path, folder: Path, run: Run) -> float:
-    """Of a run, which is made if it is not there; also appended to results.jsonl."""
+    """Returns the loss of a run from results.jsonl, or trains it and appends the loss there."""
     optimizer, rate, steps, seed = run
     results = folder / "results.jsonl"
     known = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []

@@ -48,7 +48,7 @@ def _engine(name: str, parallel: dict[str, Any]) -> MegatronEngine:
         config = family_config(name, parallel=parallel)
     engine = build_engine(config, train=False)
     randomise(engine)
-    if name.startswith("rnn"):  # whose states are between -1 and 1, and would hardly be told apart
+    if name.startswith("rnn"):  # small weights would make all its states nearly equal
         for key, part in engine.state().items():
             for piece in part.pieces if key.startswith("model/") else ():
                 piece.value.mul_(4)

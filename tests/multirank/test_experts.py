@@ -75,7 +75,7 @@ def test_micro_batches_do_not_matter() -> None:
 
 
 def _figures(parallels: list[dict[str, Any]], **sections: Any) -> list[Any]:
-    """Of each layout: the terms and figures of its last step, and what its checkpoint has of routes."""
+    """Returns the terms and figures of the last step on each layout, and the state of its routers."""
     found = []
     for parallel in parallels:
         engine = build_engine(family_config(FAMILY, parallel=parallel, **sections))

@@ -53,7 +53,7 @@ def _config(parallel: dict[str, Any]) -> RunConfig:
 
 
 def _runs(parallels: list[dict[str, Any]]) -> list[Any]:
-    """Of each run the losses, and after each step the weights and the gradients."""
+    """Returns the losses of each run, with its weights and gradients after each step."""
     found = []
     for parallel in parallels:
         engine = build_engine(_config(parallel))
@@ -69,7 +69,7 @@ def _runs(parallels: list[dict[str, Any]]) -> list[Any]:
 
 
 def _departures(found: Any, expected: Any) -> Iterator[tuple[str, float, float]]:
-    """Of each matrix and step: how far the update is from the expected one, relative to it, and how far it may be."""
+    """Yields how far each update of a matrix is from the expected one, relative to it, and how far it may be."""
     amplification, rate = Amplification(_config({})), OPTIMIZER["learning_rate"]
     (_, weights, gradients), (_, expected_weights, expected_gradients) = found, expected
     for step in range(STEPS):

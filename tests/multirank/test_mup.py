@@ -127,7 +127,7 @@ def _family(name: str, mup: Any) -> RunConfig:
 
 
 def _exported(names: list[str], root: Path, folds: bool = True) -> list[str]:
-    """Of each family: the gate's message, or its error."""
+    """Returns what the gate says of each family, or its error."""
     from pretrain.checkpoint.hf import export as exports
     from pretrain.evaluate.opening import build_scorer
 
