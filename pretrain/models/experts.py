@@ -101,8 +101,9 @@ class Order:
     def __init__(self, experts_TK: Tensor, experts: int) -> None:
         by_slot_N = experts_TK.flatten()
         order_N = torch.argsort(by_slot_N, stable=True)
-        self.counts_E = torch.bincount(by_slot_N, minlength=experts)
-        """int64, rows of each expert"""
+        counts_E = torch.zeros(experts, dtype=torch.int64, device=by_slot_N.device)
+        self.counts_E = counts_E.scatter_add_(0, by_slot_N, torch.ones_like(by_slot_N))
+        """int64, rows of each expert. `torch.bincount` would have the host wait for the device."""
         self.token_N = order_N // experts_TK.shape[1]
         """the token of each row"""
         row_N = torch.empty_like(order_N)
