@@ -40,13 +40,17 @@ def num_parameters(model: Model, padded: bool = True) -> int:
 
 
 def num_active_parameters(model: Model) -> int:
-    """Parameters that each token passes through, without the rows that round up the vocabulary: of experts, as many as
-    its router chooses. The input embedding counts in full, as in `num_parameters`."""
-    count = num_parameters(model, padded=False)
+    """Parameters that each token passes through, without the rows that round up the vocabulary. The input embedding
+    counts in full, as in `num_parameters`."""
+    return num_parameters(model, padded=False) - num_idle_parameters(model)
+
+
+def num_idle_parameters(model: Model) -> int:
+    """Parameters that a token does not pass through: those of all experts but as many as its router chooses."""
     if model.experts is None:
-        return count
+        return 0
     idle, every = model.experts.count - model.experts.top_k, model.experts.count
-    return count - sum(spec.size // every * idle for spec in parameter_specs(model) if ".mlp.experts." in spec.name)
+    return sum(spec.size // every * idle for spec in parameter_specs(model) if ".mlp.experts." in spec.name)
 
 
 def num_trained_parameters(model: Model) -> int:

@@ -19,6 +19,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import num_run_parameters
+from pretrain.model_spec.parameters import num_idle_parameters
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.points import DataInput
@@ -103,6 +104,7 @@ class RunLog:
         self._peak: Peak | None = None
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
         self._layout, self._parameters = layout, num_run_parameters(config)
+        self._active_parameters = self._parameters - num_idle_parameters(config.model)
         self._peak_flops = _peak_flops(config, layout)
         self._tracker: TrackerThread | None = None
 
@@ -115,14 +117,19 @@ class RunLog:
         self._config = config
         path = self._files.begin(config, step)
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
-        tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
+        tags = {"layout": str(self._layout), "ranks": str(self._layout.world)}
         tags |= {"state_bytes": str(round(state.total))}
+        counts, active = {"parameters": self._parameters}, ""
+        if self._active_parameters < self._parameters:
+            counts["active_parameters"] = self._active_parameters
+            active = f" ({self._active_parameters:,} active)"
+        tags |= {name: str(count) for name, count in counts.items()}
         self._tracker = TrackerThread(self._config, self.warn, tags)
         self._tracker.artifact(path)
         if step == 0:
-            self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
+            self.event("started", layout=str(self._layout), ranks=self._layout.world, **counts)
         self._progress.say(
-            f"{self._config.run.name}: {self._parameters:,} parameters on {self._layout}, "
+            f"{self._config.run.name}: {self._parameters:,} parameters{active} on {self._layout}, "
             f"step {step:,} of {total_steps:,}, {tokens:,} of {end_tokens:,} tokens, in {self._directory}"
         )
         self._progress.say(

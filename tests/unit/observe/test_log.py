@@ -18,6 +18,7 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak, size
 from pretrain.run_dir.records import read_events, read_metrics
+from tests.helpers.families import family_config
 from tests.helpers.small_configs import config
 
 ROWS, LENGTH = 240, 32
@@ -161,6 +162,21 @@ def test_the_terminal_says_what_runs_and_how_far_it_is(tmp_path: Path, capsys: p
     assert lines[0].startswith(f"run: {parameters:,} parameters on tp1pp1dp2+zero1, step 0 of 3, 0 of 23,040 tokens")
     assert [line.split("  ")[0] for line in lines[2:5]] == ["step 1/3", "step 2/3", "step 3/3"]
     assert lines[5] == "held-out loss 2.5000 after step 3"
+
+
+def test_a_mixture_of_experts_says_how_much_a_token_passes_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_section = {"run": {"dir": str(tmp_path / "run")}, "track": {"mlflow": False}}
+    settings = family_config("llama", model={"experts": {"count": 8, "top_k": 2}}, **run_section)
+    with RunLog(settings, plan_layout(settings, 1), True) as log:
+        log.begin(settings, 0, 0)
+    (started,) = (event for event in read_events(tmp_path / "run") if event["event"] == "started")
+    model = settings.model
+    of_expert = 3 * model.hidden * model.ffn_dim
+    assert started["parameters"] - started["active_parameters"] == model.layers * 6 * of_expert
+    beginning = f" {started['parameters']:,} parameters ({started['active_parameters']:,} active) on "
+    assert beginning in capsys.readouterr().out
 
 
 def test_a_warning_is_printed_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
