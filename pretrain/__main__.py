@@ -10,6 +10,8 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   plan CONFIG             layouts for a cluster, the best first: seconds, memory, days, cost
   rehearse CONFIG         one rank's memory, work and exchanges, counted without GPUs
   launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host
+  runs DIR                table of runs: model, tokens, loss, speed, status
+  plot RUN RUN            curves of several runs, as a picture, a page or in the terminal
   launch status RUN       progress and jobs of a launched run; also launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: the loss of larger ones
   finetune fetch NAME     write a published data set for fine-tuning
@@ -54,7 +56,7 @@ from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
 
-_ALONE = ("data", "compare", "launch", "keys", "plan", "rehearse", "lm-eval", "scale")
+_ALONE = ("data", "compare", "launch", "runs", "plot", "keys", "plan", "rehearse", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """errors of a file that a person has named wrongly; others are a disk's"""

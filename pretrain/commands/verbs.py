@@ -19,6 +19,8 @@ MODULES = {
     "features": "features",
     "lm-eval": "lm_eval",
     "launch": "launch",
+    "runs": "runs",
+    "plot": "plot",
     "keys": "keys",
     "plan": "plan",
     "rehearse": "rehearse",

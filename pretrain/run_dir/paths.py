@@ -7,6 +7,7 @@ Formats are documented where they are written: `records.py` (metrics.jsonl, even
 `checkpoint/files.py`. The package `launch` owns the content of `launch/`, the evaluation that of `reports/`.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -143,3 +144,15 @@ def incomplete_checkpoints(checkpoints: Path) -> list[Path]:
 def runs_below(folder: Path) -> list[Path]:
     """Runs directly in `folder`, sorted by name."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+
+
+def runs_within(path: Path) -> list[Path]:
+    """The run in `path`, or else all runs below it at any depth, sorted: folders with a config that `train` or `launch`
+    wrote, and more of a run. None in the folders of a run, or behind a link to a folder."""
+    found = []
+    for folder, below, files in os.walk(path):
+        launched = (Path(folder) / "launch" / CONFIG).is_file()
+        if launched or (CONFIG in files and ("events.jsonl" in files or "checkpoints" in below)):
+            found.append(Path(folder))
+            below.clear()
+    return sorted(found)

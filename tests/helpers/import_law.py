@@ -154,7 +154,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ),
         (
             "train eval finetune verify compare export import_ translate generate features lm_eval keys plan rehearse "
-            "scale"
+            "scale runs plot"
         ),
         "data_build data_inspect data_report data_ledger data_trace data_units",
         "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",

@@ -1,0 +1,126 @@
+"""The curves of runs: what they recorded of each step, by steps or tokens.
+
+curves = read_curves([Path("runs/a"), Path("runs/b")], "tokens")
+write_picture(Path("plot.png"), curves, "tokens")     # run_pictures.py
+terminal_lines(curves, "tokens", columns=100)         # terminal_chart.py
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import RunDir, runs_within
+from pretrain.run_dir.records import read_events, read_metrics
+
+Along = Literal["steps", "tokens"]
+ALONG: dict[Along, str] = {"steps": "step", "tokens": "tokens"}
+"""x axis -> key of a line of metrics.jsonl"""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One panel of a plot."""
+
+    key: str
+    """key of metrics.jsonl; `heldout`: the loss of the events of that name"""
+    title: str
+    log: bool = False
+    """whether its axis is logarithmic"""
+
+
+QUANTITIES = (
+    Quantity("loss", "loss, nats per token"),
+    Quantity("heldout", "held-out loss, nats per token"),
+    Quantity("learning_rate", "learning rate"),
+    Quantity("grad_norm", "gradient norm before clipping", log=True),
+    Quantity("tokens_per_second", "tokens per second"),
+)
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """What one run recorded."""
+
+    label: str
+    points: Mapping[str, NDArray[np.float64]]
+    """quantity -> [2, points]: x and value; NaN: not a finite number. Absent without a point"""
+
+    def averaged(self, key: str, most: int) -> NDArray[np.float64]:
+        """The points of a quantity. If they are more than `most`, means of neighbours, of so many each that at most
+        `most` are left; values that are not finite are left out of a mean of others."""
+        points = self.points[key]
+        if points.shape[1] <= most:
+            return points
+        together = math.ceil(points.shape[1] / most)
+        parts = np.array_split(points, math.ceil(points.shape[1] / together), axis=1)
+        return np.array([[part[0].mean(), _finite_mean(part[1])] for part in parts]).T
+
+
+def read_curves(paths: Sequence[Path], along: Along) -> list[RunCurves]:
+    """Curves of the runs at or below `paths`, in order. Raises ConfigError for a path without a run, and if none has a
+    step."""
+    runs: list[Path] = []
+    for path in paths:
+        found = runs_within(path)
+        if not found and RunDir(path).metrics.is_file():
+            found = [path]
+        if not found:
+            raise ConfigError(f"{path} is neither a run nor a folder of runs: nothing in it has a config.yaml")
+        runs += [run for run in found if run not in runs]
+    curves = [RunCurves(label, _points(run, along)) for run, label in zip(runs, labels(runs), strict=True)]
+    if not any(curve.points for curve in curves):
+        raise ConfigError(f"{', '.join(map(str, paths))}: no step is recorded yet")
+    return curves
+
+
+def labels(runs: Sequence[Path]) -> list[str]:
+    """Names of runs, as short as they are different: without the folders that all of them are in."""
+    absolute = [Path(os.path.abspath(run)) for run in runs]
+    common = os.path.commonpath([run.parent for run in absolute])
+    return [str(run.relative_to(common)) for run in absolute]
+
+
+def not_finite(curve: RunCurves) -> str | None:
+    """A sentence on the steps without a finite loss; None if there are none."""
+    if "loss" not in curve.points:
+        return f"{curve.label}: no step yet"
+    values = curve.points["loss"][1]
+    missing = int(np.isnan(values).sum())
+    return f"{curve.label}: {missing:,} of {len(values):,} steps have no finite loss" if missing else None
+
+
+def _points(run: Path, along: Along) -> dict[str, NDArray[np.float64]]:
+    steps, key = read_metrics(run), ALONG[along]
+    by_quantity = {
+        quantity.key: [(line[key], line[quantity.key]) for line in steps if key in line and quantity.key in line]
+        for quantity in QUANTITIES
+        if quantity.key != "heldout"
+    }
+    by_quantity["heldout"] = [(event[key], event["loss"]) for event in heldout_events(run)]
+    return {name: np.array(points, dtype=float).T for name, points in by_quantity.items() if points}  # None: NaN
+
+
+def heldout_events(run: Path) -> list[dict[str, Any]]:
+    """Held-out losses that the run has now, oldest first: without those of steps that it made again after a crash or a
+    rollback."""
+    kept: list[dict[str, Any]] = []
+    for event in read_events(run):
+        name = event.get("event")
+        if name in ("started", "resumed", "rolled_back"):
+            first = event.get("to_step", event.get("step", 0))
+            kept = [one for one in kept if one["step"] <= first]
+        elif name == "heldout":
+            kept = [*(one for one in kept if one["step"] < event["step"]), event]
+    return kept
+
+
+def _finite_mean(values: NDArray[np.float64]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
