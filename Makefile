@@ -55,7 +55,7 @@ test-ray: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(RAY_BIN)/python -m pytest -m ray
 
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -m gpu tests/gpu
+	$(BIN)/python -m pytest -m gpu -n $(WORKERS) tests/gpu
 
 # These tests, and figures of one GPU beside those that are planned and rehearsed: runs/gpu-report/report.md. A call takes
 # SECONDS; call again to resume.

@@ -26,6 +26,8 @@ _LONG_S = 60.0  # of tests in all: what took less is not worth a table
 class _ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
+        if "/gpu/" in file:
+            return nodeid  # they have nothing in common
         return "end_to_end" if "/end_to_end/" in file else file
 
 

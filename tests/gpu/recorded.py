@@ -12,7 +12,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_Recorder(config.getoption("outcomes")))
+    shares = hasattr(config, "workerinput")  # another process of pytest-xdist is told of each outcome too
+    config.pluginmanager.register(_Recorder(config.getoption("outcomes"), writes=not shares))
 
 
 def outcomes(path: Path) -> dict[str, str]:
@@ -22,14 +23,14 @@ def outcomes(path: Path) -> dict[str, str]:
 
 
 class _Recorder:
-    def __init__(self, path: Path) -> None:
-        self._path, self._done = path, outcomes(path)
+    def __init__(self, path: Path, writes: bool) -> None:
+        self._path, self._done, self._writes = path, outcomes(path), writes
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item.nodeid not in self._done]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or report.outcome != "passed":
+        if self._writes and (report.when == "call" or report.outcome != "passed"):
             line = {"test": report.nodeid, "outcome": report.outcome, "seconds": report.duration}
             with self._path.open("a") as file:
                 file.write(json.dumps(line | ({"error": report.longreprtext} if report.failed else {})) + "\n")

@@ -27,7 +27,8 @@ _ROOT = Path(__file__).parents[2]
 _LEAST_SECONDS = 45
 """with less time left, nothing is begun"""
 _RESUMABLE = 75
-_TESTS = ("-m", "pytest", "-q", "-m", "gpu", "-p", "tests.gpu.recorded", "tests/gpu")
+_WORKERS = str(max(1, min(12, os.cpu_count() or 1)))
+_TESTS = ("-m", "pytest", "-q", "-m", "gpu", "-n", _WORKERS, "-p", "tests.gpu.recorded", "tests/gpu")
 _COLUMNS = (
     "Case", "Steps", "s", "Tokens/s", "MFU", "Plan's s / measured", "GiB allocated", "Rehearsed / allocated",
     "Planned / allocated", "GiB reserved", "Rehearsed / reserved", "Planned / reserved",

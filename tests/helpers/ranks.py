@@ -27,8 +27,11 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.helpers.preload"])
 
 
-def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
-    """`function(*arguments)` on each of `world` ranks of one process group; their results in rank order.
+def run_ranks(
+    world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120, hide_gpus: bool = False
+) -> list[Any]:
+    """`function(*arguments)` on each of `world` ranks of one process group; their results in rank order. With
+    `hide_gpus`, they compute on the CPU even where there are GPUs.
 
     Fails the test with the traceback of the rank that failed, or naming those that hang at the time limit.
     """
@@ -37,7 +40,7 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout
         processes, pipes = [], []
         for rank in range(world):
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(rank, world, store, sender, function, arguments))
+            process = context.Process(target=_rank, args=(rank, world, store, sender, function, arguments, hide_gpus))
             process.start()
             sender.close()
             processes.append(process)
@@ -105,9 +108,17 @@ def _said(failures: dict[int, str], world: int) -> str:
 
 
 def _rank(
-    rank: int, world: int, store: Path, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    world: int,
+    store: Path,
+    sender: Connection,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    hide_gpus: bool,
 ) -> None:
     global _meeting
+    if hide_gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks for them
     _meeting = store
     try:
         assert "megatron.core" in sys.modules, "the fork server did not preload megatron-core"

@@ -44,7 +44,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _config(family: str, sections: dict[str, Any]) -> RunConfig:
+def set_config(family: str, sections: dict[str, Any]) -> RunConfig:
     config = family_config(family, model={"dropout": 0.1}, batch={"micro_sequences": 2})
     tree = config.model_dump(mode="json")
     for name, section in sections.items():
@@ -56,7 +56,7 @@ def _config(family: str, sections: dict[str, Any]) -> RunConfig:
 
 def _trained(family: str, sections: dict[str, Any], layout: dict[str, Any]) -> tuple[Any, ...]:
     """(losses and gradient norms of some steps, state before and after them)"""
-    engine = build_engine(_config(family, {**sections, "parallel": layout}))
+    engine = build_engine(set_config(family, {**sections, "parallel": layout}))
     before = whole_state(engine)
     steps = train_family(engine, range(1, STEPS + 1))
     return steps, before, whole_state(engine)
@@ -64,7 +64,7 @@ def _trained(family: str, sections: dict[str, Any], layout: dict[str, Any]) -> t
 
 def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tolerance: float = 2e-5) -> None:
     steps, before, after = run_ranks(1, _trained, family, sections, {})[0]
-    specs = [spec for spec in parameter_specs(_config(family, sections).model) if spec.alias_of is None]
+    specs = [spec for spec in parameter_specs(set_config(family, sections).model) if spec.alias_of is None]
     trained = {spec.name for spec in specs if spec.trained}
     updated = {spec.name for spec in specs if spec.trained and spec.frozen_updates < STEPS}
     frozen = {spec.name for spec in specs} - updated
@@ -184,7 +184,7 @@ def test_every_optimizer_trains_a_set_alike_on_any_ranks(optimizer: str, trained
 
 
 def _saved_and_resumed(directory: Path, sections: dict[str, Any], layout: dict[str, Any], saves: bool) -> Any:
-    engine = build_engine(_config("bert", {**sections, "parallel": layout}))
+    engine = build_engine(set_config("bert", {**sections, "parallel": layout}))
     if saves:
         train_family(engine, range(1, 3))
         save(directory, engine, 2)
@@ -212,7 +212,7 @@ def test_a_run_moves_between_layouts(precision: str, trained: str, tmp_path: Pat
 
 def _moved(family: str, sections: dict[str, Any]) -> dict[str, np.ndarray]:
     """What one update takes from each weight."""
-    engine = build_engine(_config(family, sections))
+    engine = build_engine(set_config(family, sections))
     before = whole_state(engine)
     train_family(engine, range(1, 2))
     after = whole_state(engine)
@@ -247,7 +247,7 @@ def _unfrozen_beside_torch(rates: dict[str, float], joins: dict[str, int]) -> fl
     """The largest difference of any weight from that of torch's AdamW, which is given the same gradients of those that
     have joined, and none of the others."""
     sections = {"objective": CLASSES, "finetune": {"unfreeze_steps": 2, "rate_decay": 0.7}}
-    engine = build_engine(_config("bert", {**sections, "model": {"dropout": 0.0}}))
+    engine = build_engine(set_config("bert", {**sections, "model": {"dropout": 0.0}}))
     engine.keeps_gradients = True
     settings, start = engine.config.optimizer, whole_state(engine)
     weights = {name: torch.nn.Parameter(torch.tensor(start[f"model/{name}"])) for name in rates}
@@ -279,7 +279,7 @@ def _unfrozen_beside_torch(rates: dict[str, float], joins: dict[str, int]) -> fl
 
 def test_layers_join_as_new_parameters_of_torch() -> None:
     sections = {"objective": CLASSES, "finetune": {"unfreeze_steps": 2, "rate_decay": 0.7}}
-    names = [spec.name for spec in parameter_specs(_config("bert", sections).model) if spec.alias_of is None]
+    names = [spec.name for spec in parameter_specs(set_config("bert", sections).model) if spec.alias_of is None]
     below = {"head.": 0, "embedding.": 5, **{f"encoder.layers.{layer}.": 4 - layer for layer in range(4)}}
     of = {name: next(value for prefix, value in below.items() if name.startswith(prefix)) for name in names}
     rates = {name: 0.7 ** (depth + 1) if depth else 1.0 for name, depth in of.items()}
@@ -290,13 +290,13 @@ def test_layers_join_as_new_parameters_of_torch() -> None:
 def _merged(family: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Answers before training, after it, and of the model without LoRA whose weights are W + alpha / rank B A."""
     sections: dict[str, Any] = {"objective": CLASSES, "finetune": SETS["lora"]}
-    engine = build_engine(_config(family, sections))
+    engine = build_engine(set_config(family, sections))
     rows = SyntheticStream(engine.config).batch(100, ROWS, 0, 1)[np.arange(4)]
     before = engine.score(rows).outputs
     train_family(engine, range(1, 4))
     state = whole_state(engine)
     meet_again()
-    plain = build_engine(_config(family, {"objective": CLASSES}), train=False)
+    plain = build_engine(set_config(family, {"objective": CLASSES}), train=False)
     for name, part in plain.state().items():
         weight = state[name]
         if (a := f"{name.removesuffix('weight')}lora_a.weight") in state:
@@ -317,7 +317,7 @@ def test_an_update_is_the_product_of_its_matrices(family: str) -> None:
 def _dropped(kind: str) -> tuple[Any, ...]:
     """(share of the input of A that is zero, largest error of the rest, largest error of the output beyond the frozen
     layer's own, and the same without training) of one linear layer, by the end of its name."""
-    engine = build_engine(_config("bert", {"objective": CLASSES, "finetune": SETS["lora-dropout"]}))
+    engine = build_engine(set_config("bert", {"objective": CLASSES, "finetune": SETS["lora-dropout"]}))
     chunk = engine.bare[0]
     linear = next(module for name, module in chunk.named_modules() if name.endswith(kind))
     torch.nn.init.normal_(linear.lora_b.weight)
@@ -364,7 +364,7 @@ def test_a_resumed_run_unfreezes_to_the_bit(tmp_path: Path) -> None:
 
 def _answers_and_gradients() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray, Rows]:
     """State of a model with adapters that are far from the identity, its gradients for a batch, and its answers."""
-    config = _config("bert", {"objective": CLASSES, "finetune": SETS["adapters"], "model": {"dropout": 0.0}})
+    config = set_config("bert", {"objective": CLASSES, "finetune": SETS["adapters"], "model": {"dropout": 0.0}})
     engine = build_engine(config)
     for name, part in engine.state().items():
         for piece in part.pieces:
@@ -438,7 +438,7 @@ def test_adapters_are_those_of_the_paper() -> None:
 
 def _refused(layout: dict[str, Any]) -> str:
     try:
-        build_engine(_config("bert", {"objective": CLASSES, "finetune": {"train": "head"}, "parallel": layout}))
+        build_engine(set_config("bert", {"objective": CLASSES, "finetune": {"train": "head"}, "parallel": layout}))
     except ConfigError as error:
         return str(error)
     return ""
