@@ -9,6 +9,7 @@ gradients of weights of routes, which are summed on the way back.
 Shapes: S positions, B rows, H width, T tokens, K experts of a token, N = T K rows of experts, E experts.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -75,6 +76,15 @@ class ExpertLayer(nn.Module):
         else:
             total = reduce_from_tensor_model_parallel_region(out_TH)
         return total
+
+
+def routers(chunks: Iterable[nn.Module]) -> dict[str, Router]:
+    """The router of each layer of experts, by the layer's name in the model."""
+    found = {}
+    for layer in (module for chunk in chunks for module in chunk.modules()):
+        if isinstance(layer_of_experts := getattr(layer, "mlp", None), ExpertLayer):
+            found[str(layer.global_name)] = layer_of_experts.router
+    return found
 
 
 class ExpertProducts(nn.Module):

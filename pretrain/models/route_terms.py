@@ -5,10 +5,10 @@ Terms are sums over tokens and layers, each with a count of its own, as all term
     router_z         log(sum over experts of exp(logit))^2         (Zoph et al. 2022, arXiv 2202.08906, section 3.3)
     router_balance   E * sum over experts of f(expert) p(expert)   (Fedus et al. 2021, arXiv 2101.03961, section 2.2)
 
-where p are the token's probabilities and f the part of all choices that fell on the expert in the step before: those of
-this step are known only when all its tokens are routed, and those of a micro-batch depend on its size. Both are linear
-in tokens, so micro-batches and ranks may share them in any way. Each layer adds its terms to its own backward pass, on
-the stage that has it.
+where p are the token's probabilities (sigmoids divided by their sum) and f the part of all choices that fell on the
+expert in the step before: those of this step are known only when all its tokens are routed, and those of a micro-batch
+depend on its size. Both are linear in tokens, so micro-batches and ranks may share them in any way. Each layer adds its
+terms to its own backward pass, on the stage that has it.
 
 Shapes: T tokens of a layer on this rank, E experts, K experts of a token, B rows, S positions.
 """
@@ -20,14 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pretrain.config.experts import Experts
+from pretrain.models.expert_choice import probabilities
+
 TERMS = ("router_z", "router_balance")
 
 
 class RouteTally:
     """Counts and sums of the layers of experts on this rank over the micro-batches of a step."""
 
-    def __init__(self, layers: Sequence[str], experts: int, device: torch.device) -> None:
+    def __init__(self, layers: Sequence[str], settings: Experts, device: torch.device) -> None:
         """`layers`: their names in the model."""
+        self.settings, experts = settings, settings.count
         self.layers = {name: number for number, name in enumerate(layers)}
         self.chosen_LE = torch.zeros(len(layers), experts, dtype=torch.int64, device=device)
         """choices of each expert in each layer"""
@@ -87,7 +91,7 @@ class LayerRoutes:
             found["router_z"] = (logits_TE.logsumexp(dim=-1).square() * self.real_T).sum()
         if "router_balance" in self.factors:
             frequencies_E = self.tally.previous_LE[self.number]
-            of_token_T = (logits_TE.softmax(dim=-1) * frequencies_E).sum(-1)
+            of_token_T = (probabilities(logits_TE, self.tally.settings) * frequencies_E).sum(-1)
             found["router_balance"] = len(frequencies_E) * (of_token_T * self.real_T).sum()
         return found
 

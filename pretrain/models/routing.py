@@ -1,7 +1,6 @@
 """Which experts each token goes to, and with what weight: computed in fp32, alike on every layout.
 
-Experts are those with the greatest logits; of equal ones the first. A token's experts are in ascending order in all
-that follows, so that sums over them are made in one order.
+A token's experts are in ascending order in all that follows, so that sums over them are made in one order.
 
 Shapes: T tokens, H features, E experts, K experts of a token.
 """
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.config.experts import Experts
+from pretrain.models.expert_choice import preferences, select, weights
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import hand_over
 from pretrain.models.route_terms import LayerRoutes
@@ -39,6 +39,11 @@ class Router(nn.Module):
         self.recomputes = config.recompute_granularity == "full"
         self.weight = nn.Parameter(torch.empty(settings.count, config.hidden_size))
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        self.bias_E: Tensor | None = None
+        """what is added to scores where experts are chosen: fp32 in every precision, so no buffer, which megatron-core
+        rounds, nor left as DeepSpeed creates tensors"""
+        if settings.selection_bias:
+            self.bias_E = torch.zeros(settings.count, device=config.kernels.device).float()
         self._first_pass: dict[int, Tensor] = {}
         """experts of micro-batches to be recomputed, by the seed that names their rows (`random/dropout.py`)"""
 
@@ -51,30 +56,28 @@ class Router(nn.Module):
             logits_TE = others.add(logits_TE, experts_TK, is_first_pass)
         return Routes(experts_TK, weights(logits_TE, experts_TK, self.settings))
 
+    @torch.no_grad()
+    def move_bias(self, chosen_E: Tensor) -> None:
+        """Moves the bias after a step in which all tokens together chose each expert `chosen_E` times (int64): up where
+        that is less than the mean, down where it is more (Wang et al. 2024, arXiv 2408.15664). A frozen router's
+        stays."""
+        if self.bias_E is not None and self.weight.requires_grad:
+            under_E = torch.sign(chosen_E.sum() - len(chosen_E) * chosen_E)  # in integers, so alike on every layout
+            self.bias_E += self.settings.bias_rate * under_E
+
     def _kept(self, logits_TE: Tensor) -> Tensor:
         if not (self.training and self.recomputes):
-            return choose(logits_TE, self.settings.top_k)
+            return self._chosen(logits_TE)
         seed = torch.initial_seed()
         if torch.is_grad_enabled() and seed in self._first_pass:
             return self._first_pass.pop(seed)
-        experts_TK = choose(logits_TE, self.settings.top_k)
+        experts_TK = self._chosen(logits_TE)
         if not torch.is_grad_enabled():
             self._first_pass[seed] = experts_TK
         return experts_TK
 
-
-def choose(scores_TE: Tensor, top_k: int) -> Tensor:
-    """The experts [T, K] with the greatest scores, ascending; of equal ones the first, which torch.topk does not
-    promise."""
-    ranked_TE = torch.sort(scores_TE.detach(), dim=-1, descending=True, stable=True).indices
-    return ranked_TE[:, :top_k].sort(dim=-1).values
-
-
-def weights(logits_TE: Tensor, experts_TK: Tensor, settings: Experts) -> Tensor:
-    """Weights [T, K] of chosen experts: their softmax probabilities among all experts, divided by their sum if the
-    settings say so."""
-    weights_TK = logits_TE.softmax(dim=-1).gather(-1, experts_TK)
-    return weights_TK / weights_TK.sum(dim=-1, keepdim=True) if settings.normalize else weights_TK
+    def _chosen(self, logits_TE: Tensor) -> Tensor:
+        return select(preferences(logits_TE, self.settings, self.bias_E), self.settings)
 
 
 class _RouterProduct(torch.autograd.Function):

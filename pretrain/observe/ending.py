@@ -99,7 +99,7 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
         dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
         head = model.task_head is None or model.task_head.kind == "token"
         return dense and head and model.norm_eps == 1e-12 and model.positions.name == "learned"
-    if model.has_mask_decoder or (model.experts is not None and model.experts.shared):
+    if model.has_mask_decoder or (model.experts is not None and (model.experts.shared or model.experts.routes_by_more)):
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
 

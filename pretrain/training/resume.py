@@ -21,6 +21,7 @@ from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.generator import added_tables
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.model_spec.start_layers import teacher_names
 from pretrain.observe.spikes import Recent
 from pretrain.process import watchdog
@@ -199,7 +200,8 @@ def _begin_with_teacher(session: Session, layers: Sequence[int]) -> None:
     names = teacher_names(run.config.model, settings.model, layers)
     state = run.engine.state()
     begun = {f"model/{name}": state[f"model/{own}"] for own, name in names.items() if f"model/{own}" in state}
-    unread = {f"model/{spec.name}" for spec in parameter_specs(settings.model)} - {f"model/{n}" for n in names.values()}
+    every = {spec.name for spec in parameter_specs(settings.model)} | router_bias_shapes(settings.model).keys()
+    unread = {f"model/{name}" for name in every} - {f"model/{name}" for name in names.values()}
     checkpoint = teacher_checkpoint(settings.teacher)
     store.load(checkpoint, begun, session.group, unread)
     run.engine.state_loaded(0)

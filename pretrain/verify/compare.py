@@ -19,6 +19,7 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.model_spec.generator import run_specs
+from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.random.init import initial_values
 from pretrain.run_dir.paths import RunDir, checkpoint_step, complete_checkpoints
 from pretrain.run_dir.records import read_events, read_metrics
@@ -137,16 +138,18 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
     apart = moved = 0.0
     furthest: tuple[float, str | None] = (0.0, None)
     names, other_names = ({name for name in m.tensors if name.startswith("model/")} for m in (manifest, other))
-    declarations = {d.name: d for d in run_specs(a.config)}
+    declarations, biases = {d.name: d for d in run_specs(a.config)}, router_bias_shapes(a.config.model)
     for tensor in sorted(names | other_names):
         parameter = tensor.removeprefix("model/")
         if tensor not in names & other_names or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
             return StepDifference(step, float("inf"), parameter)
         one = store.read_full_tensor(first, manifest, tensor)
         two = store.read_full_tensor(second, other, tensor)
-        if parameter not in declarations:
+        if parameter not in declarations and parameter not in biases:
             raise RunError(f"{first} has weights of {parameter}, which is not a parameter of the model in its config")
-        initial = initial_values(declarations[parameter], a.config.run.seed, 0, one.size).numpy()
+        initial = np.zeros(one.size, np.float32)
+        if parameter in declarations:
+            initial = initial_values(declarations[parameter], a.config.run.seed, 0, one.size).numpy()
         distance = float(np.square(one - two, dtype=np.float64).sum())
         apart += distance
         moved += float(np.square(two.reshape(-1) - initial, dtype=np.float64).sum())

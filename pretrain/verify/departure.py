@@ -9,10 +9,10 @@ from pretrain.layout.layout import Layout
 from pretrain.verify.samples import Flips
 
 QUANTITIES = (
-    "initial weights", "samples", "token count", "replicas", "checkpoint",
+    "initial weights", "samples", "token count", "replicas", "checkpoint", "router biases",
     "loss", "gradient norm", "gradient", "update", "decay", "scores", "flips",
 )  # fmt: skip
-EXACT = QUANTITIES[:5]
+EXACT = QUANTITIES[:6]
 
 Sighting = tuple[float, str | None, int | None]
 """(difference, parameter, rank) of a quantity, as observed on one rank"""

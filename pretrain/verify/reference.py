@@ -9,6 +9,7 @@ from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.optimizer import LionOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.models.megatron_config import DTYPES
 from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
 from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
@@ -33,6 +34,7 @@ class Reference:
     def __init__(self, config: RunConfig, observations: Iterable[Observation]) -> None:
         self._optimizer, self._vanishing = config.optimizer, vanishing_gradients(config)
         self._loss_weight = _loss_weight(config)
+        self._biases = router_bias_shapes(config.model)
         self._amplification = Amplification(config)
         self.steps = list(observations)
         self.replay = Replay.of(self.steps)
@@ -89,6 +91,11 @@ class Reference:
                 (abs(m.grad_norm - reference.grad_norm) / (reference.grad_norm or 1.0), None, m.rank)
                 for m in seen.metrics
             ],
+            "router biases": [
+                (_different(shard.value, shard.of(self.weights[seen.step][shard.name])), shard.name, shard.rank)
+                for shard in seen.weights
+                if shard.name in self._biases
+            ],
             "gradient": [(self._gradient(seen.step, shard), shard.name, shard.rank) for shard in seen.gradients]
             + _unheld(self.gradients[seen.step], seen.gradients),
             "scores": _scores(seen.scores, expected.scores),
@@ -136,6 +143,8 @@ class Reference:
         sums: dict[int, DecaySums] = {}
         for shard in seen.weights:
             name, rank = shard.name, shard.rank
+            if name in self._biases:
+                continue
             old, new = self.weights[seen.step - 1][name], self.weights[seen.step][name]
             if name not in self.gradients[seen.step]:  # frozen, so no element may change at all
                 updates.append((_different(shard.value, shard.of(old)), name, rank))

@@ -14,7 +14,12 @@ from pretrain.verify.jobs import Job
 from pretrain.verify.run import JobResult
 from pretrain.verify.scoring import BOUND, ScoringCheck
 
-_COLUMNS = {"initial weights": "weights", "token count": "tokens", "gradient norm": "grad norm"}
+_COLUMNS = {
+    "initial weights": "weights",
+    "token count": "tokens",
+    "gradient norm": "grad norm",
+    "router biases": "biases",
+}
 _WIDTH = 11
 
 
@@ -28,7 +33,12 @@ class Table:
         self._title_width = max(len(job.title) for job in jobs)
         self._rows: list[JobResult] = []
         self._scoring: ScoringCheck | None = None
-        self._quantities = [name for name in QUANTITIES if name != "flips" or config.generator is not None]
+        experts = model.experts
+        shown = {
+            "flips": config.generator is not None,
+            "router biases": experts is not None and experts.selection_bias,
+        }
+        self._quantities = [name for name in QUANTITIES if shown.get(name, True)]
         names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in self._quantities)
         print(
             f"{model.family} of width {model.hidden}, {' or '.join(map(str, batch_sizes(batch)))} sequences of "

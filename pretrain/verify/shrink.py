@@ -148,11 +148,17 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
 
 
 def _experts(experts: Experts) -> dict[str, int]:
-    """A few experts, of which as large a part is chosen, as far as that goes; one dense layer if there are any."""
+    """A few experts, of which as large a part is chosen, as far as that goes, in pairs where they are in groups; one
+    dense layer if there are any."""
     count = min(experts.count, _EXPERTS)
+    top_k = min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count)
+    groups = max(n for n in range(1, experts.groups + 1) if n == 1 or (count % n == 0 and 2 * n <= count))
+    top_groups = max(-(-top_k * groups // count), round(groups * experts.top_groups / experts.groups))
     return {
         "count": count,
-        "top_k": min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count),
+        "top_k": top_k,
+        "groups": groups,
+        "top_groups": top_groups,
         "dense_layers": min(experts.dense_layers, 1),
     }
 

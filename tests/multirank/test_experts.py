@@ -1,15 +1,19 @@
 """Layers of experts on several ranks: what layouts could compute otherwise, and whether the tests would see it."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pretrain.checkpoint import store
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config, train_family
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import LENGTH, ROWS, build_engine, whole_state
+from tests.helpers.tiny import LENGTH, ROWS, build_engine, rows, save, whole_state
 
 STEPS = 2
 TOLERANCE = 1e-5
@@ -102,6 +106,121 @@ def test_terms_and_counts_are_the_same_on_every_layout() -> None:
         assert others == pytest.approx(terms, abs=TOLERANCE)
         assert other_figures == pytest.approx(figures, abs=TOLERANCE)
         assert np.array_equal(other_chosen, chosen)
+
+
+BIASED = "biased_experts"
+EVERY = [
+    {"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"},
+    {"context": 2, "pipeline": 2, "virtual": 2},
+    {"tensor": 2, "zero": 1, "zero_engine": "deepspeed"},
+    {"zero": 3, "zero_engine": "deepspeed"},
+    {"context": 2, "zero": 1},
+]
+
+
+def _biases(engine: MegatronEngine) -> np.ndarray:
+    """[layers of experts, experts]"""
+    state = whole_state(engine)
+    return np.stack([state[f"model/decoder.layers.{n}.mlp.router.bias"] for n in range(1, 4)])
+
+
+def _moved(parallels: list[dict[str, Any]], micro_sequences: int = 2) -> list[Any]:
+    """Returns losses, and the biases of the start and after each of three steps, on each layout. Scoring in between
+    moves none."""
+    found = []
+    for parallel in parallels:
+        batch = {"sequences": ROWS, "micro_sequences": micro_sequences}
+        engine = build_engine(family_config(BIASED, parallel=parallel, batch=batch))
+        losses, biases = [], [_biases(engine)]
+        for step in range(1, 4):
+            losses += train_family(engine, range(step, step + 1))
+            if step == 1:
+                engine.score(rows(engine, step))
+            biases.append(_biases(engine))
+        found.append((losses, biases))
+        meet_again()
+    return found
+
+
+@pytest.mark.parametrize("layouts", [EVERY[:1], slow((EVERY[1:],))], ids=["one", "others"])
+def test_biases_are_the_same_bits_on_every_layout(layouts: list[dict[str, Any]]) -> None:
+    ((losses, biases),) = run_ranks(1, _moved, [{}])[0]
+    assert not biases[0].any()
+    steps = np.abs(np.diff(biases, axis=0))
+    assert ((steps < 1e-7) | (np.abs(steps - 0.01) < 1e-7)).all(), "by the rate, or where the load is the mean's not"
+    assert (steps > 0).mean() > 0.8
+    ((others, other_biases),) = run_ranks(1, _moved, [{}], 8)[0]
+    assert np.array_equal(other_biases, biases)
+    assert np.abs(np.array(others) - np.array(losses)).max() <= TOLERANCE
+    for others, other_biases in run_ranks(4, _moved, layouts)[0]:
+        assert np.array_equal(other_biases, biases)
+        assert np.abs(np.array(others) - np.array(losses)).max() <= TOLERANCE
+
+
+def _saved(directory: Path, parallel: dict[str, Any], precision: str) -> Any:
+    engine = build_engine(family_config(BIASED, parallel=parallel, precision=precision))
+    train_family(engine, range(1, 3))
+    save(directory, engine, 2)
+    return _biases(engine), train_family(engine, range(3, 5)), _biases(engine)
+
+
+def _resumed(directory: Path, parallel: dict[str, Any], precision: str) -> Any:
+    engine = build_engine(family_config(BIASED, parallel=parallel, precision=precision))
+    store.load(complete_checkpoints(directory)[-1], engine.state(), None)
+    engine.state_loaded(2)
+    return _biases(engine), train_family(engine, range(3, 5)), _biases(engine)
+
+
+def _scored(directory: Path) -> Any:
+    engine = build_engine(family_config(BIASED), train=False)
+    store.load(complete_checkpoints(directory)[-1], engine.state(), None)
+    biases = _biases(engine)
+    engine.score(rows(engine, 1))
+    return biases, _biases(engine)
+
+
+def test_biases_move_between_layouts_and_resume_bit_for_bit(tmp_path: Path) -> None:
+    layout = {"tensor": 2, "sequence": True}
+    saved = run_ranks(2, _saved, tmp_path, layout, "fp32")[0]
+    assert saved[0].any()
+    alike, moved = run_ranks(2, _resumed, tmp_path, layout, "fp32")[0], run_ranks(1, _resumed, tmp_path, {}, "fp32")[0]
+    assert np.array_equal(alike[0], saved[0])
+    assert np.array_equal(moved[0], saved[0])
+    assert alike[1] == saved[1]
+    assert np.array_equal(alike[2], saved[2])
+    assert np.array_equal(moved[2], saved[2])
+    for scored in run_ranks(1, _scored, tmp_path)[0]:
+        assert np.array_equal(scored, saved[0]), "one that only scores reads them, and moves none"
+
+
+@pytest.mark.slow
+def test_biases_are_fp32_whatever_is_computed_in(tmp_path: Path) -> None:
+    for precision, parallel in (("bf16", {"zero": 3, "zero_engine": "deepspeed"}), ("bf16", {"tensor": 2})):
+        directory = tmp_path / str(len(parallel))
+        before, losses, after = run_ranks(2, _saved, directory, parallel, precision)[0]
+        steps = np.abs(after - before) / np.float32(0.01)
+        assert np.allclose(steps, steps.round(), atol=1e-4), "multiples of the rate, which bf16 does not have"
+        again = run_ranks(2, _resumed, directory, parallel, precision)[0]
+        assert np.array_equal(again[0], before)
+        assert again[1] == losses
+        assert np.array_equal(again[2], after)
+
+
+def _skipped() -> Any:
+    engine = build_engine(family_config(BIASED))
+    train_family(engine, range(1, 2))
+    before = _biases(engine)
+    assert engine.router is not None
+    norm = engine.sharding.norm  # type: ignore[union-attr]
+    engine.sharding.norm = lambda: norm() * np.inf  # type: ignore[union-attr, method-assign]
+    train_family(engine, range(2, 3))
+    return before, _biases(engine), engine.updates
+
+
+def test_a_step_that_is_skipped_moves_no_bias() -> None:
+    before, after, updates = run_ranks(1, _skipped)[0]
+    assert updates == 1
+    assert np.array_equal(before, after)
 
 
 def _in_half(parallel: dict[str, Any]) -> list[Any]:

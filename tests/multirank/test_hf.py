@@ -27,6 +27,7 @@ OF_ENCODERS = ("canine", "canine-c")
 NO_CLASS = (
     *OF_ENCODERS,
     "shared_experts",
+    "biased_experts",
     "prefix-lm",
     "shaw",
     "shaw-shared",

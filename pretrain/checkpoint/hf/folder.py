@@ -17,6 +17,7 @@ from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.router_biases import router_bias_shapes
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -79,7 +80,7 @@ def check_tensors(folder: Folder, model: Model) -> None:
         raise ConfigError(
             f"{folder.path / 'config.json'} has {layers:,} layers, and the folder has {len(folder.tensors)} tensors"
         )
-    shape_of = {part.name: part.shape for part in parameter_specs(model)}
+    shape_of = {part.name: part.shape for part in parameter_specs(model)} | router_bias_shapes(model)
     for link in folder.family.links(model):
         shapes = link.out(*(torch.empty(shape_of[name], device="meta") for name in link.mcore_names))
         for name, value in zip(link.hf_names, shapes, strict=True):

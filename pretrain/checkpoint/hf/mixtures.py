@@ -166,7 +166,15 @@ def _refuse_olmoe(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError("clip_qkv is not known here")
 
 
-_ALL_LAYERS = {"experts.shared": 0, "experts.dense_layers": 0}
+_SOFTMAX = {
+    "experts.scores": "softmax",
+    "experts.scale": 1.0,
+    "experts.groups": 1,
+    "experts.selection_bias": False,
+    "experts.shared": 0,
+}
+"""what the first routers have, and experts that no token passes through unasked"""
+_ALL_LAYERS = {**_SOFTMAX, "experts.dense_layers": 0}
 
 MIXTURES = (
     family(
@@ -190,7 +198,7 @@ MIXTURES = (
         heads={},
         takes=lambda model: model.experts is not None and model.qk_norm,
         patterns=("dense",),
-        required={"qk_norm": True, "experts.shared": 0},
+        required={"qk_norm": True, **_SOFTMAX},
         hf_fields=_qwen_fields,
         settings=_qwen_settings,
         refuse=_refuse_qwen,

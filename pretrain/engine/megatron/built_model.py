@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups as process_groups
 from pretrain.engine.groups import Groups
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import PREFIX, generator_chunk_parameters, model_chunk_parameters
 from pretrain.model_spec.parameters import StageParameter
+from pretrain.model_spec.router_biases import router_bias_name
+from pretrain.models.experts import routers
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import MegatronConfig, megatron_config
 from pretrain.models.network import Network
@@ -25,6 +29,12 @@ class BuiltModel:
     chunks: Sequence[Network]
     """model chunks without a wrapper"""
     parameters: Sequence[Parameter]
+
+    @property
+    def router_biases(self) -> dict[str, Tensor]:
+        """Biases of the routers on this rank, by their names in the model."""
+        found = {router_bias_name(layer): router.bias_E for layer, router in routers(self.chunks).items()}
+        return {name: bias_E for name, bias_E in found.items() if bias_E is not None}
 
 
 def build_model(config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels) -> BuiltModel:

@@ -93,7 +93,7 @@ class MegatronEngine:
                 for one in (built, beside) if beside is not None else (built,):
                     one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks = chunks
-        self._state = State(self.parameters, self.groups, self.sharding)
+        self._state = State(self.parameters, self.groups, self.sharding, built.router_biases)
         self._cutter = Cutter(self.groups, self.device, config.model, config.generator is not None)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)

@@ -12,6 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import real_positions
+from pretrain.models.experts import routers
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.network import Network
 from pretrain.models.route_terms import TERMS, MicroBatchRoutes, RouteTally
@@ -53,10 +54,10 @@ class RouterTerms:
         """weight of each term that the loss has"""
         self._groups, self._device, self._splits = groups, device, config.parallel.sequence
         self._numbers = {f"decoder.layers.{n}": n - model.experts.dense_layers for n in range(model.layers)}
-        names = [str(layer.global_name) for chunk in chunks for layer in chunk.decoder.layers]
-        self._own = [name for name in names if self._numbers[name] >= 0]
+        self._routers = routers(chunks)
+        self._own = list(self._routers)
         self._layers, self._experts = model.layers - model.experts.dense_layers, model.experts.count
-        self._tally = RouteTally(self._own, self._experts, device)
+        self._tally = RouteTally(self._own, model.experts, device)
         self._saved_LE2 = torch.zeros(len(self._own), self._experts, 2, device=device)
         """choices in the last step that was applied, of this rank's layers, as a checkpoint has them"""
 
@@ -95,8 +96,10 @@ class RouterTerms:
         return figures, {name: (value, int(count)) for name, value, count in sums}
 
     def applied(self, step: RoutedStep) -> None:
-        """Notes that the step was applied: the next one balances by its choices."""
+        """Notes that the step was applied: the next one balances by its choices, and biases move."""
         chosen_LE = step.chosen_LE[[self._numbers[name] for name in self._own]]
+        for router, chosen_E in zip(self._routers.values(), chosen_LE, strict=True):
+            router.move_bias(chosen_E)
         self._saved_LE2[..., 0], self._saved_LE2[..., 1] = chosen_LE // _UNIT, chosen_LE % _UNIT
 
     def state(self) -> dict[str, GlobalPart]:

@@ -20,13 +20,30 @@ Tensors = dict[str, Tensor]
 class State:
     """The `parameters` of a rank, and what its `sharding` keeps of them (None: there is no optimizer)."""
 
-    def __init__(self, parameters: Sequence[Parameter], groups: Groups, sharding: Sharding | None) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        groups: Groups,
+        sharding: Sharding | None,
+        biases: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`biases`: those of routers, by their names in the model."""
         # Sharding moves parameters into buffers and half precision replaces their values, never the objects.
         self._by_value = {parameter.value: parameter for parameter in parameters}
-        self._groups, self._sharding = groups, sharding
+        self._groups, self._sharding, self._biases = groups, sharding, biases or {}
 
     def saved(self) -> dict[str, GlobalPart]:
-        """`model/...` (fp32 weights), and the optimizer's moments under names of theirs."""
+        """`model/...` (fp32 weights, and biases of routers), and the optimizer's moments under names of theirs."""
+        return self._of_parameters() | self._of_biases()
+
+    def _of_biases(self) -> dict[str, GlobalPart]:
+        saves = self._groups.tensor_rank == 0 and self._groups.replica_rank == 0
+        return {
+            f"model/{name}": GlobalPart(tuple(value.shape), (Piece((0,), value),), saves)
+            for name, value in self._biases.items()
+        }
+
+    def _of_parameters(self) -> dict[str, GlobalPart]:
         if self._sharding is None:
             return self._parts((value, 0, {"model": value.detach().view(-1)}) for value in self._by_value)
         parts = self._parts((o.parameter, o.start, {"model": o.main, **o.moments}) for o in self._sharding.owned())
@@ -78,14 +95,14 @@ def rows_state(memory: Mapping[str, Tensor], groups: Groups) -> dict[str, Global
 
 
 def fill_initial(declarations: Iterable[ParameterSpec], seed: int, state: dict[str, GlobalPart]) -> None:
-    """Writes the weights of `state` as they are declared to begin, and zeros for all else: there may have been steps,
-    which are to be forgotten."""
+    """Writes the weights of `state` as they are declared to begin, and zeros for all else (biases of routers, moments):
+    there may have been steps, which are to be forgotten."""
     by_name = {spec.name: spec for spec in declarations}
     for name, part in state.items():
         kind, _, parameter = name.partition("/")
         watchdog.kick()
         for piece in part.pieces:
-            if kind == "model":
+            if kind == "model" and parameter in by_name:
                 fill(by_name[parameter], seed, piece)
             else:
                 piece.value.zero_()

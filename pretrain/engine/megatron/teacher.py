@@ -31,7 +31,7 @@ class TeacherPass:
         built = build_model(self._config, layout, groups, kernels)
         for chunk in built.chunks:
             chunk.to(DTYPES[config.precision]).requires_grad_(False)
-        self._state = State(built.parameters, groups, None)
+        self._state = State(built.parameters, groups, None, built.router_biases)
         self._layers = config.distillation.matched_layers(config.model.layers)
         self._runner = Runner(self._config.model, layout, built.chunks, built.chunks)
 

@@ -80,6 +80,7 @@ REFUSED = {
     "deberta/base": "model.mask_decoder_layers=2",
     "deberta/large": "model.mask_decoder_layers=2",
     "debug/experts": "model.experts.shared=0",
+    "debug/experts-biased": "model.experts.scores=softmax",
     "debug/long": "model.attention.pattern",
     "debug/sparse-transformer": "model.attention.pattern",
     "debug/topics": "model.positions",

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from pretrain.config.experts import Experts
 from pretrain.models import grouped
+from pretrain.models.expert_choice import choose, weights
 from pretrain.models.experts import Order, _FromExperts, _ToExperts
 from pretrain.models.grouped import GroupedLinear
-from pretrain.models.routing import Router, choose, weights
+from pretrain.models.routing import Router
 
 
 def _router(recompute: str | None = None, **settings: Any) -> Router:

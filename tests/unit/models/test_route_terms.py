@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from data_pipeline.batch import Rows
+from pretrain.config.experts import Experts
 from pretrain.engine.megatron.micro_batches import real_positions
+from pretrain.models.expert_choice import choose
 from pretrain.models.route_terms import MicroBatchRoutes, RouteTally
-from pretrain.models.routing import choose
 
 LAYERS = ["decoder.layers.1", "decoder.layers.2"]
 FACTORS = {"router_z": 0.5, "router_balance": 3.0}
@@ -18,7 +19,7 @@ PREVIOUS = torch.tensor([[0.2] * 5, [0.5, 0.1, 0.1, 0.3, 0.0]])
 
 
 def _tally() -> RouteTally:
-    tally = RouteTally(LAYERS, 5, torch.device("cpu"))
+    tally = RouteTally(LAYERS, Experts(count=5, top_k=2), torch.device("cpu"))
     tally.begin(PREVIOUS)
     return tally
 
