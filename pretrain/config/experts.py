@@ -85,6 +85,13 @@ class Experts(Section):
         "and more where the router prefers those that most tokens chose in the step before (OLMoE: 0.01)",
     )
 
+    sequence_loss: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean, over rows and layers, of a loss that is 1 where a row's tokens use all "
+        "experts alike and more where the router prefers those that most of them chose (DeepSeek-V3: 0.0001)",
+    )
+
     @property
     def routes_by_more(self) -> bool:
         """Whether routes depend on more than a softmax of logits."""

@@ -206,7 +206,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "biased_experts": {"model": _LLAMA | {
         "positions": "rotary", "experts": {
             "count": 8, "top_k": 2, "ffn": 32, "shared": 1, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,
-            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.01,
+            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.01, "sequence_loss": 0.1,
         },
     }},
 }  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pretrain.checkpoint import store
 from pretrain.data.synthetic import SyntheticStream
@@ -17,22 +18,23 @@ from tests.helpers.tiny import LENGTH, ROWS, build_engine, rows, save, whole_sta
 
 STEPS = 2
 TOLERANCE = 1e-5
-FAMILY = "shared_experts"
+FAMILY, BIASED = "shared_experts", "biased_experts"
 
 
-def _curves(parallels: list[dict[str, Any]], fault: str = "", **sections: Any) -> list[Any]:
+def _curves(parallels: list[dict[str, Any]], fault: str = "", family: str = FAMILY, **sections: Any) -> list[Any]:
     if fault:
         _plant(fault)
     found = []
     for parallel in parallels:
-        engine = build_engine(family_config(FAMILY, parallel=parallel, **sections))
+        engine = build_engine(family_config(family, parallel=parallel, **sections))
         found.append(train_family(engine, range(1, STEPS + 1)))
         meet_again()
     return found
 
 
 def _plant(fault: str) -> None:
-    from pretrain.models import experts, routing
+    from pretrain.engine.megatron import router_terms
+    from pretrain.models import experts, route_terms, routing
 
     if fault == "weights of routes have a part of their gradient":
         summed = experts.copy_to_tensor_model_parallel_region
@@ -48,6 +50,14 @@ def _plant(fault: str) -> None:
             self.weight.sequence_parallel = False
 
         routing.Router.__init__ = unmarked  # type: ignore[method-assign]
+    elif fault == "rows are counted as far as a rank has them":
+        init_tally = route_terms.RouteTally.__init__
+        route_terms.RouteTally.__init__ = lambda self, *args: init_tally(self, *args[:3])  # type: ignore[method-assign]
+    elif fault == "a rank counts its own choices":
+        summed_values = router_terms.RouterTerms._sum
+        router_terms.RouterTerms._sum = lambda self, values: (  # type: ignore[method-assign]
+            values if values.dtype == torch.int64 else summed_values(self, values)
+        )
     else:
         raise AssertionError(fault)
 
@@ -65,6 +75,19 @@ def test_faults_of_tensor_ranks_are_seen(fault: str, parallel: dict[str, Any]) -
     (expected,) = run_ranks(1, _curves, [{}])[0]
     (right,) = run_ranks(2, _curves, [parallel])[0]
     (wrong,) = run_ranks(2, _curves, [parallel], fault)[0]
+    assert np.abs(np.array(right) - np.array(expected)).max() <= TOLERANCE
+    assert np.abs(np.array(wrong) - np.array(expected)).max() > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "parallel", [{"context": 2}, slow({"tensor": 2, "sequence": True})], ids=["context", "sequence"]
+)
+def test_rows_counted_in_part_would_be_seen(parallel: dict[str, Any]) -> None:
+    """In the loss of sequences."""
+    fault = "rows are counted as far as a rank has them"
+    (expected,) = run_ranks(1, _curves, [{}], "", BIASED)[0]
+    (right,) = run_ranks(2, _curves, [parallel], "", BIASED)[0]
+    (wrong,) = run_ranks(2, _curves, [parallel], fault, BIASED)[0]
     assert np.abs(np.array(right) - np.array(expected)).max() <= TOLERANCE
     assert np.abs(np.array(wrong) - np.array(expected)).max() > 10 * TOLERANCE
 
@@ -108,7 +131,6 @@ def test_terms_and_counts_are_the_same_on_every_layout() -> None:
         assert np.array_equal(other_chosen, chosen)
 
 
-BIASED = "biased_experts"
 EVERY = [
     {"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"},
     {"context": 2, "pipeline": 2, "virtual": 2},
@@ -124,9 +146,11 @@ def _biases(engine: MegatronEngine) -> np.ndarray:
     return np.stack([state[f"model/decoder.layers.{n}.mlp.router.bias"] for n in range(1, 4)])
 
 
-def _moved(parallels: list[dict[str, Any]], micro_sequences: int = 2) -> list[Any]:
+def _moved(parallels: list[dict[str, Any]], micro_sequences: int = 2, fault: str = "") -> list[Any]:
     """Returns losses, and the biases of the start and after each of three steps, on each layout. Scoring in between
     moves none."""
+    if fault:
+        _plant(fault)
     found = []
     for parallel in parallels:
         batch = {"sequences": ROWS, "micro_sequences": micro_sequences}
@@ -155,6 +179,12 @@ def test_biases_are_the_same_bits_on_every_layout(layouts: list[dict[str, Any]])
     for others, other_biases in run_ranks(4, _moved, layouts)[0]:
         assert np.array_equal(other_biases, biases)
         assert np.abs(np.array(others) - np.array(losses)).max() <= TOLERANCE
+
+
+def test_biases_by_the_choices_of_one_rank_would_be_seen() -> None:
+    ((_, biases),) = run_ranks(1, _moved, [{}])[0]
+    ((_, wrong),) = run_ranks(2, _moved, [{}], 2, "a rank counts its own choices")[0]
+    assert not np.array_equal(wrong, biases)
 
 
 def _saved(directory: Path, parallel: dict[str, Any], precision: str) -> Any:

@@ -49,7 +49,11 @@ class RouterTerms:
     def __init__(self, config: RunConfig, groups: Groups, chunks: Sequence[Network], device: torch.device) -> None:
         model = config.model
         assert model.experts is not None
-        settings = {"router_z": model.experts.z_loss, "router_balance": model.experts.balance_loss}
+        settings = {
+            "router_z": model.experts.z_loss,
+            "router_balance": model.experts.balance_loss,
+            "router_sequence": model.experts.sequence_loss,
+        }
         self.weights = {name: settings[name] for name in TERMS if settings[name]}
         """weight of each term that the loss has"""
         self._groups, self._device, self._splits = groups, device, config.parallel.sequence
@@ -57,13 +61,18 @@ class RouterTerms:
         self._routers = routers(chunks)
         self._own = list(self._routers)
         self._layers, self._experts = model.layers - model.experts.dense_layers, model.experts.count
-        self._tally = RouteTally(self._own, model.experts, device)
+        row_groups = [groups.context_group] if groups.context_world > 1 else []
+        if self._splits:
+            row_groups.append(groups.tensor_group)
+        self._tally = RouteTally(self._own, model.experts, device, row_groups)
         self._saved_LE2 = torch.zeros(len(self._own), self._experts, 2, device=device)
         """choices in the last step that was applied, of this rank's layers, as a checkpoint has them"""
 
     def counts(self, batch: Rows) -> list[float]:
         """How many summands of each term this rank's rows have."""
-        return [float(real_positions(batch).sum()) * self._layers] * len(self.weights)
+        real_BS = real_positions(batch)
+        summands = {name: real_BS.any(axis=1) if name == "router_sequence" else real_BS for name in self.weights}
+        return [float(found.sum()) * self._layers for found in summands.values()]
 
     def attached(self, batches: Sequence[MicroBatch], factors: Mapping[str, float], scale: float) -> list[MicroBatch]:
         """The micro-batches of a step, whose layers add the terms to the loss. `factors` are those of

@@ -12,6 +12,7 @@ from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_active_parameters, num_parameters
+from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.plan.memory_bound import count_parameters
 from pretrain.plan.planner import check_one_model
 from pretrain.verify.shrink import shrink, with_layers
@@ -61,6 +62,12 @@ def test_layers_beyond_those_listed_count_like_the_last() -> None:
         ({"router_jitter_noise": 0.1}, {}, "noise on the router's input would make the loss depend"),
         ({"aux_loss": 0.01}, {}, "balance within each micro-batch would make the loss depend"),
         ({"top_k": 9}, {}, "model.experts.top_k=9 is more than model.experts.count=8"),
+        ({"groups": 3}, {}, "model.experts.groups=3 does not divide model.experts.count=8"),
+        ({"groups": 4, "top_groups": 5}, {}, "top_groups=5 is more than model.experts.groups=4"),
+        ({"groups": 4, "top_k": 3}, {}, "top_groups=1 groups of 2 experts are fewer than model.experts.top_k=3"),
+        ({"groups": 8, "top_groups": 2}, {}, "group_score=two_best is of groups of two experts or more"),
+        ({"scores": "sigmoid", "z_loss": 0.1}, {}, "z_loss is of a softmax, and scores=sigmoid has none"),
+        ({"bias_rate": 0.1}, {}, "bias_rate=0.1 moves a bias that the model has not"),
         ({"dense_layers": 4}, {}, "leaves no layer with experts, of model.layers=4"),
         ({"dense_layers": 0}, {}, "model.experts.ffn=32 leaves no use for model.ffn"),
         ({}, {"model": {"mup": {"base_width": 32, "base_ffn": 64}}}, "experts have their own size: leave it out"),
@@ -75,6 +82,13 @@ def test_layers_beyond_those_listed_count_like_the_last() -> None:
 def test_refused(experts: dict[str, Any], sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(message)):
         _config({**SPARSE, **experts}, **sections)
+
+
+def test_biases_of_routers_are_no_parameters() -> None:
+    model = _config({**SPARSE, "selection_bias": True, "bias_rate": 0.1}).model
+    assert router_bias_shapes(model) == {f"decoder.layers.{layer}.mlp.router.bias": (8,) for layer in (1, 2, 3)}
+    assert num_parameters(model) == num_parameters(_config().model)
+    assert router_bias_shapes(_config().model) == router_bias_shapes(_config(None).model) == {}
 
 
 def test_other_families_have_none() -> None:
@@ -107,3 +121,19 @@ def test_verify_keeps_the_kind_of_layers() -> None:
     assert small.model.experts is not None
     assert (small.model.experts.count, small.model.experts.top_k) == (8, 2)
     assert [small.model.has_experts(layer) for layer in range(4)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"count": 256, "top_k": 8, "groups": 8, "top_groups": 4}, (8, 2, 4, 2)),
+        ({"count": 16, "top_k": 4, "groups": 4, "top_groups": 2}, (8, 2, 4, 2)),
+        ({"count": 64, "top_k": 48, "groups": 2, "top_groups": 2}, (8, 6, 2, 2)),
+        ({"count": 6, "top_k": 1, "groups": 3, "top_groups": 1}, (6, 1, 3, 1)),
+    ],
+)
+def test_verify_keeps_groups(settings: dict[str, Any], kept: tuple[int, ...]) -> None:
+    config = _config({**SPARSE, **settings})
+    experts = shrink(config, [plan_layout(config, 1)]).model.experts
+    assert experts is not None
+    assert (experts.count, experts.top_k, experts.groups, experts.top_groups) == kept

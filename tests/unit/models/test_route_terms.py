@@ -24,9 +24,9 @@ def _tally() -> RouteTally:
     return tally
 
 
-def _logits() -> torch.Tensor:
-    """[8, 5] of two rows of four positions, those of one position side by side."""
-    return torch.randn(8, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+def _logits(experts: int = 5) -> torch.Tensor:
+    """[8, experts] of two rows of four positions, those of one position side by side."""
+    return torch.randn(8, experts, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
 
 def _add(tally: RouteTally, logits: torch.Tensor, factors: dict[str, float] = FACTORS, **settings: Any) -> torch.Tensor:
@@ -46,7 +46,41 @@ def test_sums_and_gradients_are_those_of_the_formulas() -> None:
     balance = 5 * (PREVIOUS[1].double() * (exact.softmax(-1) * real[:, None]).sum(0)).sum()
     loss = (exact * gradient.double()).sum() + 0.5 * z + 3.0 * balance
     assert torch.allclose(found.double(), torch.autograd.grad(loss, exact)[0], rtol=1e-5, atol=1e-6)
-    assert torch.allclose(tally.sums, torch.stack([z, balance]).detach(), rtol=1e-6)
+    assert torch.allclose(tally.sums, torch.stack([z, balance, 0 * z]).detach(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_loss_of_a_sequence_is_that_of_the_paper(scores: str, biased: bool) -> None:
+    """Each row by itself, of its real positions. Experts count that score best, whomever a bias or groups let the
+    token go to."""
+    settings = Experts(count=6, top_k=2, scores=scores, selection_bias=biased, groups=3 if biased else 1, top_groups=1)
+    tally, logits = RouteTally(LAYERS, settings, torch.device("cpu")), _logits(6)
+    given = torch.zeros(8, 2, dtype=torch.long) + torch.tensor([0, 1]) if biased else choose(logits, 2)
+    of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, REAL).of_layer(LAYERS[1], 0, 4)
+    out = of_layer.add(logits, given, True)
+    (found,) = torch.autograd.grad(out, logits, torch.zeros_like(out))
+    exact = logits.detach().double().requires_grad_()
+    s = exact.sigmoid() if scores == "sigmoid" else exact.softmax(-1)
+    total = torch.zeros((), dtype=torch.float64)
+    for row in range(2):
+        own = [8 // 4 * position + row for position in range(4) if REAL[row, position]]
+        chosen = torch.zeros(6, dtype=torch.float64)
+        for token in own:
+            chosen[s[token].topk(2).indices] += 1
+        f = 6 / (2 * len(own)) * chosen
+        total = total + (f * (s[own] / s[own].sum(-1, keepdim=True)).mean(0)).sum()
+    assert tally.sums.tolist() == pytest.approx([0, 0, float(total.detach())], rel=1e-6)
+    assert torch.allclose(found.double(), 2 * torch.autograd.grad(total, exact)[0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_row_of_padding_alone_adds_nothing_to_the_loss_of_sequences() -> None:
+    tally = RouteTally(LAYERS, Experts(count=5, top_k=2), torch.device("cpu"))
+    of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, torch.zeros_like(REAL)).of_layer(LAYERS[1], 0, 4)
+    logits = _logits()
+    out = of_layer.add(logits, choose(logits, 2), True)
+    assert not torch.autograd.grad(out, logits, torch.zeros_like(out))[0].any()
+    assert not tally.sums.any()
 
 
 def test_equal_use_makes_a_balance_of_one_for_each_token_and_no_gradient() -> None:
@@ -54,7 +88,7 @@ def test_equal_use_makes_a_balance_of_one_for_each_token_and_no_gradient() -> No
     of_layer = MicroBatchRoutes(tally, {"router_balance": 1.0}, REAL).of_layer(LAYERS[0], 0, 4)
     out = of_layer.add(logits, choose(logits, 2), True)
     (found,) = torch.autograd.grad(out.sum() - out.sum().detach(), logits)
-    assert tally.sums.tolist() == pytest.approx([0, 5.0]), "of five tokens"
+    assert tally.sums.tolist() == pytest.approx([0, 5.0, 0]), "of five tokens"
     assert torch.allclose(found, torch.ones_like(found), atol=1e-6)
 
 
