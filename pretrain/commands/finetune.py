@@ -26,8 +26,10 @@ def main(argv: list[str]) -> int:
     from pretrain.checkpoint.check_run_dir import check_run_dir
     from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
     from pretrain.data.resolve import resolve
+    from pretrain.observe.track import check_trackers
 
     config = config_of(options)
+    check_trackers(config)
     if options.seeds:
         return _seeds(options.seeds, Path(config.run.dir), options.nproc, argv, stop)
     check_run_dir(Path(config.run.dir))

@@ -29,9 +29,11 @@ def main(argv: list[str]) -> int:
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.data.resolve import resolve
+    from pretrain.observe.track import check_trackers
 
     config = load(RunConfig, options.config, options.overrides)
     check_run_dir(Path(config.run.dir))
+    check_trackers(config)
     config = resolve(config)
     if needs_local_ranks(config, options.nproc, trains=True):
         return start_local_ranks(options.nproc, ["train", *argv], stop)

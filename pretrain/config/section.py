@@ -64,7 +64,7 @@ def _with_plugin(kind: type[BaseModel], other: type[BaseModel]) -> TypeAdapter[A
 
 
 class NameIn:
-    """In a field's annotation: the text is a name in the registry."""
+    """In a field's annotation: the text is a name in the registry, or the texts are."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         self.registry = registry
@@ -72,12 +72,12 @@ class NameIn:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
-    def _check(self, name: str) -> str:
-        if name not in self.registry:
+    def _check(self, named: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if any(name not in self.registry for name in ((named,) if isinstance(named, str) else named)):
             *names, last = (repr(one) for one in self.registry)
             expected = f"{', '.join(names)} or {last}"
             raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
-        return name
+        return named
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

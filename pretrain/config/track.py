@@ -8,36 +8,50 @@ from pydantic import Field, ValidationInfo, field_validator
 from data_pipeline.common.plugins import Registry
 from pretrain.config.section import NameIn, Section
 
-TRACKER_NAMES = Registry[str]("pretrain.trackers", {"mlflow": "MLflow"})
+TRACKER_NAMES = Registry[str](
+    "pretrain.trackers", {"mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "Weights & Biases"}
+)
 """Names of trackers; `pretrain.observe.track.TRACKERS` has the classes, which may import torch."""
 
 _ADDRESS = re.compile(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?://.|https?://[^/]|file:/|databricks|uc:|[^:]*/")
 
 
 class Track(Section):
-    kind: Annotated[str, NameIn(TRACKER_NAMES)] = Field(
-        "mlflow", description="experiment tracker: mlflow, or one of an installed package"
+    kind: Annotated[str | tuple[str, ...], NameIn(TRACKER_NAMES)] = Field(
+        "mlflow",
+        description="experiment tracker: mlflow, tensorboard, wandb or one of an installed package; or a list of them",
     )
-    mlflow: bool = Field(True, description="write metrics to MLflow as well as to metrics.jsonl")
+    mlflow: bool = Field(True, description="whether mlflow in track.kind counts")
     uri: str | None = Field(
-        None, description="address of the tracker; default for MLflow: the SQLite file mlflow.db beside run.dir"
+        None,
+        description="address of MLflow, or of the tracker of a package; default for MLflow: the SQLite file mlflow.db "
+        "beside run.dir",
     )
 
     @field_validator("uri")
     @classmethod
     def _is_an_address(cls, uri: str | None, info: ValidationInfo) -> str | None:
         """Refuses what MLflow would take for the name of a folder, and create."""
-        if uri is not None and info.data.get("kind") == "mlflow" and not _ADDRESS.match(uri):
+        if uri is not None and "mlflow" in _names(info.data.get("kind", ())) and not _ADDRESS.match(uri):
             raise ValueError(
                 f"track.uri={uri[:80]!r} is no address of MLflow: write sqlite:///FILE, https://HOST, or the path of a "
                 "folder with a / in it"
             )
         return uri
 
-    experiment: str = Field("pretrain", description="experiment that the run belongs to, in MLflow")
-    every_steps: int = Field(1, gt=0, description="steps between terminal lines and between points of the tracker")
+    experiment: str = Field(
+        "pretrain", description="experiment that the run belongs to, in MLflow; project, in Weights & Biases"
+    )
+    offline: bool = Field(
+        False, description="Weights & Biases: write to run.dir/wandb, which `wandb sync` uploads, without a server"
+    )
+    every_steps: int = Field(1, gt=0, description="steps between terminal lines and between points of trackers")
 
     @property
-    def is_on(self) -> bool:
-        """Whether the run is tracked beyond metrics.jsonl."""
-        return self.mlflow or self.kind != "mlflow"
+    def names(self) -> tuple[str, ...]:
+        """Trackers of the run, beyond metrics.jsonl."""
+        return tuple(name for name in _names(self.kind) if self.mlflow or name != "mlflow")
+
+
+def _names(kind: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (kind,) if isinstance(kind, str) else tuple(dict.fromkeys(kind))

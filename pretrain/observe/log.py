@@ -1,4 +1,4 @@
-"""Reports of the loop: to run.dir, the terminal and the tracker on the rank that reports, nowhere on the others.
+"""Reports of the loop: to run.dir, the terminal and the trackers on the rank that reports, nowhere on the others.
 
 with RunLog(config, layout, engine.is_reporter) as log: ...
 """
@@ -26,7 +26,7 @@ from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
 from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.observe.spikes import StepNumbers
-from pretrain.observe.track import TrackerThread
+from pretrain.observe.track import Trackers, keep_report
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.memory import largest_state
 from pretrain.process.urgency import Urgency
@@ -106,7 +106,7 @@ class RunLog:
         self._layout, self._parameters = layout, num_run_parameters(config)
         self._active_parameters = self._parameters - num_idle_parameters(config.model)
         self._peak_flops = _peak_flops(config, layout)
-        self._tracker: TrackerThread | None = None
+        self._trackers: Trackers | None = None
 
     @_on_reporter
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
@@ -124,8 +124,8 @@ class RunLog:
             counts["active_parameters"] = self._active_parameters
             active = f" ({self._active_parameters:,} active)"
         tags |= {name: str(count) for name, count in counts.items()}
-        self._tracker = TrackerThread(self._config, self.warn, tags)
-        self._tracker.artifact(path)
+        self._trackers = Trackers(self._config, self.warn, tags)
+        self._trackers.artifact(path)
         if step == 0:
             self.event("started", layout=str(self._layout), ranks=self._layout.world, **counts)
         self._progress.say(
@@ -144,8 +144,8 @@ class RunLog:
         was recorded beyond them is dropped."""
         self._config = config
         path = self._files.rolled_back(config, step)
-        if self._tracker is not None:
-            self._tracker.artifact(path)
+        if self._trackers is not None:
+            self._trackers.artifact(path)
 
     @_on_reporter
     def step(
@@ -154,7 +154,7 @@ class RunLog:
     ) -> None:  # fmt: skip
         """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had
         paused `save_seconds` for saving; until then the rank with most memory had held `peak`."""
-        assert self._tracker is not None, "the run has begun"
+        assert self._trackers is not None, "the run has begun"
         counted = len(batch.sample_ids) * batch.tokens.shape[1] if result.tokens is None else result.tokens
         mfu = None
         if self._peak_flops is not None and result.flops is not None:
@@ -181,7 +181,7 @@ class RunLog:
             self._peak = peak
         self._files.step(metrics)
         self._progress.step(metrics)
-        self._tracker.step(metrics)
+        self._trackers.step(metrics)
 
     @_on_reporter
     def before_save(self) -> None:
@@ -206,7 +206,7 @@ class RunLog:
     @_on_reporter
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss, sources: Sequence[str] = ()) -> None:
         """The held-out loss after `step` steps; of several `sources` also that of each."""
-        assert self._tracker is not None, "the run has begun"
+        assert self._trackers is not None, "the run has begun"
         terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
         if len(sources) > 1:
             each = _means_of_sources(dict(zip(sources, heldout.by_source, strict=True)))
@@ -217,19 +217,19 @@ class RunLog:
         self._heldout = heldout.loss
         self._progress.heldout(heldout.loss)
         for name, mean in {"loss": heldout.loss, **terms}.items():
-            self._tracker.point(step, f"heldout_{name}", mean)
+            self._trackers.point(step, f"heldout_{name}", mean)
 
     @_on_reporter
     def tasks(self, step: int, tokens: int, results: TaskResults) -> None:
         """Records the scores of tasks after `step` steps."""
-        assert self._tracker is not None, "the run has begun"
+        assert self._trackers is not None, "the run has begun"
         self.event("tasks", step=step, tokens=tokens, results=results)
         scores = []
         for task, by_shots in results.items():
             for shots, result in by_shots.items():
                 value = result[result["metric"]]
                 if value is not None:
-                    self._tracker.point(step, f"tasks/{task}/{shots}-shot/{result['metric']}", value)
+                    self._trackers.point(step, f"tasks/{task}/{shots}-shot/{result['metric']}", value)
                     scores.append(f"{task} ({shots} shots) {value:.4g}")
         self.say(f"step {step}: {', '.join(scores)}")
 
@@ -239,10 +239,22 @@ class RunLog:
         finished may get later than its end."""
         self.event("figures", step=step, tokens=tokens, figures=dict(figures))
         for name, value in figures.items():
-            if value is not None and self._tracker is not None:
-                self._tracker.point(step, f"validation_{name}", value)
+            if value is not None and self._trackers is not None:
+                self._trackers.point(step, f"validation_{name}", value)
         shown = (f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in figures.items())
         self.say(f"step {step}: {', '.join(shown)}")
+
+    @_on_reporter
+    def report(self, step: int, files: Sequence[Path], folder: str, scores: Mapping[str, float]) -> None:
+        """Passes a report of the weights after `step` and its scores to the trackers, which a run that was finished
+        before has not begun."""
+        if self._trackers is None:
+            keep_report(self._config, list(files), folder, scores, step=step, warn=self.warn)
+            return
+        for name, value in scores.items():
+            self._trackers.point(step, name, value)
+        for file in files:
+            self._trackers.artifact(file, folder)
 
     @_on_reporter
     def best(self, step: int, figure: str, value: float, final: bool = False) -> None:
@@ -253,9 +265,9 @@ class RunLog:
 
     @_on_reporter
     def data(self, inputs: Sequence[DataInput]) -> None:
-        """Passes the training data to the tracker; the run's files have it in the config."""
-        assert self._tracker is not None, "the run has begun"
-        self._tracker.data(inputs)
+        """Passes the training data to the trackers; the run's files have it in the config."""
+        assert self._trackers is not None, "the run has begun"
+        self._trackers.data(inputs)
 
     @_on_reporter
     def event(self, name: str, **facts: Any) -> None:
@@ -333,8 +345,8 @@ class RunLog:
             trace_text = "".join(traceback.format_exception(error))
             self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=trace_text)
         impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
-        if self._tracker is not None and not impatient:
-            self._tracker.close("failed" if error is not None else self._ended)
+        if self._trackers is not None and not impatient:
+            self._trackers.close("failed" if error is not None else self._ended)
         self._files.close()
 
     def _end(self, text: str) -> None:
@@ -344,7 +356,7 @@ class RunLog:
 
     def _refuses(self, error: BaseException) -> bool:
         """Whether a command that would have resumed a run was refused: the status of the run is unchanged."""
-        begun = self._tracker is not None or not RunDir(self._directory).config.exists()
+        begun = self._trackers is not None or not RunDir(self._directory).config.exists()
         return isinstance(error, ConfigError | DataError) and not begun
 
 

@@ -6,16 +6,12 @@ Every method may block and may raise anything.
 
 import json
 import logging
-import os
-import platform
 import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -23,6 +19,7 @@ from mlflow.tracking import MlflowClient
 from data_pipeline.common.atomic import atomic_write
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput, File, Point
+from pretrain.observe.system_info import system_info
 from pretrain.run_dir.paths import RunDir
 
 _PER_BATCH, _PARAMETER_LENGTH, _DIGEST_LENGTH = 100, 6000, 36  # MLflow's own limits
@@ -108,19 +105,6 @@ class MlflowRun:
         for start in range(0, max(len(new), len(facts)), _PER_BATCH):
             batch = slice(start, start + _PER_BATCH)
             self._client.log_batch(self._id, params=new[batch], tags=facts[batch])
-
-
-def system_info() -> dict[str, str]:
-    """Versions and hardware of this process. Never the environment, which holds secrets."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {
-        "system.python": platform.python_version(),
-        "system.torch": version("torch"),
-        "system.megatron_core": version("megatron-core"),
-        "system.host": platform.node(),
-        "system.cpus": str(os.cpu_count()),
-        "system.gpus": ", ".join(gpus) or "none",
-    }
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

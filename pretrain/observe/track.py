@@ -1,58 +1,72 @@
-"""Tracking that training never waits for: a background thread delivers points and files to the tracker of `track.kind`,
-in order, in batches.
+"""Tracking that training never waits for: a background thread for each tracker of `track.kind` delivers points and
+files to it, in order, in batches. None of them waits for another.
 
-If the service fails (no server, a broken database, not installed) the run continues; one warning is given, and delivery
-is retried from time to time.
+If a service fails (no server, a broken database) the run continues; one warning is given, and delivery is retried from
+time to time. A package that is not installed is refused before the run starts (`check_trackers`).
 """
 
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from data_pipeline.common.plugins import Registry
 from pretrain.config.run_config import RunConfig
 from pretrain.config.track import TRACKER_NAMES
+from pretrain.errors import ConfigError
 from pretrain.observe.mlflow_tracker import MlflowTracker
 from pretrain.observe.points import DataInput, File, Point, now_ms
+from pretrain.observe.tensorboard_tracker import TensorBoardTracker
 from pretrain.observe.tracker import RunStatus, Tracker
+from pretrain.observe.wandb_tracker import WandbTracker
 from pretrain.run_dir.records import StepMetrics
 
-TRACKERS = Registry[type[Tracker]](TRACKER_NAMES.group, {"mlflow": MlflowTracker}, Tracker)
+TRACKERS = Registry[type[Tracker]](
+    TRACKER_NAMES.group,
+    {"mlflow": MlflowTracker, "tensorboard": TensorBoardTracker, "wandb": WandbTracker},
+    Tracker,
+)
 """Trackers by the names that `track.kind` takes."""
 
 _PENDING = 20_000  # points kept while the service does not take them; later ones are dropped
 _GATHER_S = 1.0  # points of this long go out together
 _RETRY_S = 30.0
 _POINTS_PER_BATCH = 1000
+_REPORT_S = 60.0
 
 
-class TrackerThread:
-    """Delivery of one run to its tracker; a resumed run continues there. Does nothing where tracking is off.
+def check_trackers(config: RunConfig) -> None:
+    """Raises ConfigError for a tracker whose package is not installed. Imports none."""
+    for name in config.track.names:
+        tracker = TRACKERS.require(name)
+        try:
+            if tracker.package is not None:
+                version(tracker.package)
+        except PackageNotFoundError:
+            raise ConfigError(
+                f"track.kind={name} needs the package {tracker.package}, which is not installed: run `pip install "
+                f"'pretrain[{tracker.extra}]'`, or leave {name} out"
+            ) from None
 
-    `warn` gets one sentence, from any thread, when the service does not take something. `tags` are facts about the
-    run that are not in its config.
+
+class Trackers:
+    """Delivery of one run to its trackers; a resumed run continues there. Does nothing where tracking is off.
+
+    `warn` gets one sentence for each service, from any thread, when it does not take something. `tags` are facts about
+    the run that are not in its config.
     """
 
     def __init__(self, config: RunConfig, warn: Callable[[str], None], tags: Mapping[str, str] | None = None) -> None:
-        self._config, self._warn, self._tags = config, warn, dict(tags or {})
-        self._tracker = TRACKERS.require(config.track.kind)(config)
-        self._pending: list[Point | File | DataInput] = []
-        self._left_out = 0
-        self._warned = False
-        self._status: RunStatus = "failed"
-        self._changed = threading.Condition()
-        self._closing = threading.Event()
-        self._run: Tracker | None = None
-        # A daemon: a server that never answers must not keep the process alive.
-        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
-        if config.track.is_on:
-            self._thread.start()
+        self._every_steps = config.track.every_steps
+        trackers = [TRACKERS.require(name)(config) for name in config.track.names]
+        self._threads = [TrackerThread(tracker, warn, dict(tags or {})) for tracker in trackers]
 
     def step(self, metrics: StepMetrics) -> None:
         """The numbers of one step; taken every `track.every_steps`. Returns at once."""
-        if metrics.step % self._config.track.every_steps == 0:
+        if metrics.step % self._every_steps == 0:
             for name, value in metrics.line().items():
                 if name != "step" and isinstance(value, (int, float)):
                     self.point(metrics.step, name, value)
@@ -71,27 +85,56 @@ class TrackerThread:
             self._put(dataset)
 
     def close(self, status: RunStatus) -> None:
-        """Delivers what is left, for a bounded time, and ends the run in the tracker."""
-        if not self._thread.is_alive():
-            return
-        self._status = status
-        with self._changed:
-            self._closing.set()
-            self._changed.notify()
-        self._thread.join(self._tracker.close_s)
-        missing = len(self._pending) + self._left_out
-        if self._thread.is_alive() or missing:
-            self._warn_once(f"{self._tracker.service} did not take all of the run ({missing} points or files missing)")
+        """Delivers what is left, for a bounded time, and ends the run in each service."""
+        started_s = time.monotonic()
+        for thread in self._threads:
+            thread.end(status)
+        for thread in self._threads:
+            thread.join(started_s)
 
     def _put(self, item: Point | File | DataInput) -> None:
-        if not self._config.track.is_on:
-            return
+        for thread in self._threads:
+            thread.put(item)
+
+
+class TrackerThread:
+    """Delivery of one run to one `tracker`. See `Trackers`."""
+
+    def __init__(self, tracker: Tracker, warn: Callable[[str], None], tags: Mapping[str, str]) -> None:
+        self._tracker, self._warn, self._tags = tracker, warn, tags
+        self._pending: list[Point | File | DataInput] = []
+        self._left_out = 0
+        self._warned = False
+        self._status: RunStatus = "failed"
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._run: Tracker | None = None
+        # A daemon: a server that never answers must not keep the process alive.
+        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
+        self._thread.start()
+
+    def put(self, item: Point | File | DataInput) -> None:
+        """Queues an item. Returns at once."""
         with self._changed:
             if len(self._pending) < _PENDING:
                 self._pending.append(item)
                 self._changed.notify()
             else:
                 self._left_out += 1
+
+    def end(self, status: RunStatus) -> None:
+        """Has the thread deliver what is left and end. Returns at once."""
+        self._status = status
+        with self._changed:
+            self._closing.set()
+            self._changed.notify()
+
+    def join(self, started_s: float) -> None:
+        """Waits for the end, until the tracker's `close_s` after `started_s` (monotonic)."""
+        self._thread.join(max(0.0, started_s + self._tracker.close_s - time.monotonic()))
+        missing = len(self._pending) + self._left_out
+        if self._thread.is_alive() or missing:
+            self._warn_once(f"{self._tracker.service} did not take all of the run ({missing} points or files missing)")
 
     def _work(self) -> None:
         last_try = False
@@ -150,18 +193,29 @@ def keep_report(
     config: RunConfig, files: list[Path], folder: str, scores: Mapping[str, float], *, step: int,
     warn: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Adds a report and its scores, as metrics of the weights after `step`, to a run that the tracker has already; its
-    status stays what it is.
+    """Adds a report and its scores, as metrics of the weights after `step`, to a run that its trackers have already.
+    The run's status stays what it is.
 
-    Does nothing where tracking is off or the tracker has no such run; `warn` gets a sentence if it fails.
+    Does nothing where tracking is off or a tracker has no such run; `warn` gets a sentence for each that fails or does
+    not answer within a minute.
     """
-    if not config.track.is_on:
-        return
-    tracker = TRACKERS.require(config.track.kind)(config)
+    for name in config.track.names:
+        tracker = TRACKERS.require(name)(config)
+        failed: list[Exception] = []
+        add = partial(tracker.add_report, files, folder, scores, step)
+        thread = threading.Thread(target=_attempt, args=(add, failed), name=f"report to {name}", daemon=True)
+        thread.start()
+        thread.join(max(_REPORT_S, tracker.close_s))
+        if thread.is_alive() or failed:
+            reason = _reason(failed[0]) if failed else "it does not answer"
+            warn(f"the report was not kept in {tracker.service.partition(' ')[0]} ({reason})")
+
+
+def _attempt(add: Callable[[], None], failed: list[Exception]) -> None:
     try:
-        tracker.add_report(files, folder, scores, step)
+        add()
     except Exception as error:  # whatever goes wrong in the tracker, the report is on disk
-        warn(f"the report was not kept in {tracker.service.partition(' ')[0]} ({_reason(error)})")
+        failed.append(error)
 
 
 def _leading_points(items: list[Point | File | DataInput]) -> list[Point]:

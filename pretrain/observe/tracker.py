@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput, File, Point
@@ -15,6 +15,10 @@ class Tracker(ABC):
     """One run in a tracking service. A background thread calls the methods, in order, and retries those that raise:
     they may block and raise anything."""
 
+    package: ClassVar[str | None] = None
+    """Distribution that it needs and that pretrain does not require; None: there is none."""
+    extra: ClassVar[str] = ""
+    """Extra of pretrain that installs `package`."""
     close_s = 8.0
     """Longest wait in seconds, at the end of a run, for the service to take everything."""
 
@@ -52,3 +56,8 @@ class Tracker(ABC):
     def add_report(self, files: Sequence[Path], folder: str, scores: Mapping[str, float], step: int) -> None:
         """Adds a report and its scores, as metrics of the weights after `step`, without changing the run's status.
         `start` was not called; does nothing if the service has no such run."""
+
+
+def public(config: RunConfig) -> RunConfig:
+    """The config without what may hold a password."""
+    return config.model_copy(update={"track": config.track.model_copy(update={"uri": None})})

@@ -24,7 +24,7 @@ BEST = "best"
 """Link in a run's `checkpoints/` to the best one (`checkpoint.best`)."""
 
 _COMPLETE = re.compile("step-([0-9]+)")
-_FOLDERS = ("checkpoints", "reports", "launch", "hangs")
+_FOLDERS = ("checkpoints", "reports", "launch", "hangs", "tensorboard", "wandb")
 
 
 class RunDir:
@@ -103,6 +103,11 @@ class RunDir:
     def tracker_run_id(self, tracker: str) -> Path:
         """File that holds the id of this run in a tracker, such as `mlflow`."""
         return self.path / f"{tracker}_run_id"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
 
     @property
     def folders(self) -> tuple[Path, ...]:

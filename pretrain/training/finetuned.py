@@ -71,6 +71,13 @@ def report_answers(session: Session) -> None:
             )
 
     run_on_all_ranks(f"writing to {directory}", write, session.group)
+    scores = {
+        f"finetune/{split}/{name}": value
+        for split, one in judged.items()
+        for name, value in one.figures.items()
+        if value is not None
+    }
+    log.report(record.step, [directory / "report.html", directory / "report.json"], "reports/finetune", scores)
     for line in figure_lines(judged):
         log.say(line)
     log.say(f"report: {directory / 'report.html'}")

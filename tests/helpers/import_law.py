@@ -208,6 +208,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "deepspeed": ("pretrain/engine/zero", "pretrain/rehearse/patches.py"),
     "transformers": ("pretrain/checkpoint/hf",),
     "mlflow": ("pretrain/observe",),
+    "tensorboard": ("pretrain/observe",),
+    "wandb": ("pretrain/observe",),
     "lm_eval": ("pretrain/evaluate/harness.py", "pretrain/evaluate/lm_eval_model.py"),
     "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),

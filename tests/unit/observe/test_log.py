@@ -196,8 +196,26 @@ def test_an_error_is_recorded_and_passes_through(tmp_path: Path) -> None:
 
 
 def test_a_mistake_before_the_first_step_leaves_mlflow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.log.TrackerThread", pytest.fail)
+    monkeypatch.setattr("pretrain.observe.log.Trackers", pytest.fail)
     test_an_error_is_recorded_and_passes_through(tmp_path)
+
+
+def test_scores_of_a_report_reach_the_trackers_during_the_run_and_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points: list[tuple[int, str, float]] = []
+    kept: list[Any] = []
+    monkeypatch.setattr("pretrain.observe.track.Trackers.point", lambda _, *point: points.append(point))
+    monkeypatch.setattr(
+        "pretrain.observe.log.keep_report", lambda *report, **more: kept.append((report[3], more["step"]))
+    )
+    settings = run_config(tmp_path)
+    with RunLog(settings, plan_layout(settings, 2), True) as log:
+        log.report(3, [], "reports/finetune", {"finetune/test/accuracy": 0.5})
+        assert (points, kept) == ([], [({"finetune/test/accuracy": 0.5}, 3)])
+        log.begin(settings, 0, 0)
+        log.report(3, [], "reports/finetune", {"finetune/test/accuracy": 0.5})
+    assert (points, len(kept)) == ([(3, "finetune/test/accuracy", 0.5)], 1)
 
 
 @pytest.mark.parametrize(("ends", "status"), [("stopped", "stopped"), ("finished", "finished"), ("crashed", "failed")])
@@ -205,7 +223,7 @@ def test_mlflow_learns_how_the_run_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, status: str
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretrain.observe.track.TrackerThread.close", lambda self, status: said.append(status))
+    monkeypatch.setattr("pretrain.observe.track.Trackers.close", lambda self, status: said.append(status))
     run(tmp_path, 1, 1, ends=ends)
     assert said == [status]
 

@@ -12,7 +12,7 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput
-from pretrain.observe.track import TrackerThread, keep_report
+from pretrain.observe.track import Trackers, keep_report
 from tests.helpers.small_configs import config
 from tests.unit.observe.conftest import PATIENCE_S, STEP
 
@@ -39,7 +39,7 @@ def the_run(directory: Path, experiment: str = "pretrain") -> Any:
 def track(run: RunConfig, steps: range, status: Any = "finished", **more: Any) -> list[str]:
     """One process's share of a run; the warnings it gave."""
     warnings: list[str] = []
-    tracker = TrackerThread(run, warnings.append, **more)
+    tracker = Trackers(run, warnings.append, **more)
     for step in steps:
         tracker.step(replace(STEP, step=step, loss=10.0 - step))
     tracker.close(status)
@@ -61,7 +61,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         report.write_text("<p>report</p>")
         warnings: list[str] = []
         other = run.model_copy(update={"parallel": run.parallel.model_copy(update={"tensor": 2})})
-        tracker = TrackerThread(other, warnings.append, tags={"layout": "tp2pp1dp1"})
+        tracker = Trackers(other, warnings.append, tags={"layout": "tp2pp1dp1"})
         tracker.step(replace(STEP, step=4, loss=6.0))
         tracker.point(4, "heldout_loss", 5.5)
         tracker.artifact(report, "reports")
@@ -168,7 +168,7 @@ def test_a_run_that_mlflow_forgot_begins_anew(tracked: Path) -> None:
 
 def test_every_steps_thins_the_points(tmp_path: Path) -> None:
     sent: list[tuple[int, str]] = []
-    with_all = TrackerThread(run_config(tmp_path, mlflow=True, every_steps=3, uri="http://127.0.0.1:9"), lambda _: None)
+    with_all = Trackers(run_config(tmp_path, mlflow=True, every_steps=3, uri="http://127.0.0.1:9"), lambda _: None)
     with_all.point = lambda step, name, value: sent.append((step, name))  # type: ignore[method-assign]
     for step in range(1, 8):
         with_all.step(replace(STEP, step=step))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.track import TrackerThread
+from pretrain.observe.track import Trackers, TrackerThread
 from tests.unit.observe.conftest import PATIENCE_S
 from tests.unit.observe.test_track import STEP, run_config
 
@@ -45,7 +45,7 @@ def assert_one_warning(warnings: list[str], expected: str) -> None:
 
 def assert_harmless(run: RunConfig, expected: str) -> None:
     warnings = Warnings()
-    tracker = TrackerThread(run, warnings)
+    tracker = Trackers(run, warnings)
     for step in range(1, 2001):
         tracker.step(replace(STEP, step=step))
     warnings.wait()
@@ -64,12 +64,12 @@ def test_a_server_that_never_answers_is_one_warning_and_a_bounded_wait(
     warnings = Warnings()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE_S)
-        tracker = TrackerThread(run_config(tmp_path, uri=f"http://127.0.0.1:{server.getsockname()[1]}"), warnings)
+        tracker = Trackers(run_config(tmp_path, uri=f"http://127.0.0.1:{server.getsockname()[1]}"), warnings)
         tracker.step(STEP)
         asked, _ = server.accept()
         with asked:
             tracker.close("finished")
-            assert tracker._thread.is_alive(), "it still waits for an answer"
+            assert tracker._threads[0]._thread.is_alive(), "it still waits for an answer"
     assert_one_warning(warnings, "did not take all of the run")
 
 
@@ -92,7 +92,7 @@ def test_no_mlflow_at_all_is_one_warning(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_warning_shows_no_password(tmp_path: Path) -> None:
     uri = closed_port().replace("http://", "http://me:secret@")
     warnings = Warnings()
-    tracker = TrackerThread(run_config(tmp_path, uri=uri), warnings)
+    tracker = Trackers(run_config(tmp_path, uri=uri), warnings)
     warnings.wait()
     tracker.close("finished")
     assert_one_warning(warnings, "cannot be used")
@@ -134,7 +134,7 @@ def test_an_outage_loses_nothing_and_repeats_nothing(tmp_path: Path, monkeypatch
     use(monkeypatch, mlflow)
     monkeypatch.setattr("pretrain.observe.track._POINTS_PER_BATCH", 2)
     warnings = Warnings()
-    tracker = TrackerThread(run_config(tmp_path), warnings)
+    tracker = Trackers(run_config(tmp_path), warnings)
     tracker.point(0, "loss", 0.0)
     warnings.wait()  # it has failed
     for step in range(1, 5):
@@ -149,7 +149,7 @@ def test_training_waits_for_nothing_that_is_being_sent(tmp_path: Path, monkeypat
     answer = threading.Event()
     mlflow = FakeRun(before_send=lambda: answer.wait(PATIENCE_S))
     use(monkeypatch, mlflow)
-    tracker = TrackerThread(run_config(tmp_path), lambda _: None)
+    tracker = Trackers(run_config(tmp_path), lambda _: None)
     tracker.point(0, "loss", 0.0)
     assert mlflow.sending.wait(PATIENCE_S)
     for step in range(1, 1001):
@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path, monkeypatch: pyt
     mlflow = FakeRun(before_send=lambda: answer.wait(PATIENCE_S))
     use(monkeypatch, mlflow)
     warnings = Warnings()
-    tracker = TrackerThread(run_config(tmp_path), warnings)
+    tracker = Trackers(run_config(tmp_path), warnings)
     for step in range(250):
         tracker.point(step, "loss", float(step))
     answer.set()
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_stored_does_not_hold_up_the_numbers(
     mlflow = FakeRun()
     use(monkeypatch, mlflow)
     warnings: list[str] = []
-    tracker = TrackerThread(run_config(tmp_path), warnings.append)
+    tracker = Trackers(run_config(tmp_path), warnings.append)
     tracker.artifact(tmp_path / "report.html")
     tracker.point(1, "loss", 1.0)
     tracker.close("failed")
