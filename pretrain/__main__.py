@@ -163,6 +163,8 @@ def _versions() -> str:
 def _quiet() -> None:
     """megatron-core warns at import of each accelerator library that is absent; none is needed here."""
     warnings.filterwarnings("ignore", module=r"megatron\.core")
+    # Of the device that this rank has set.
+    warnings.filterwarnings("ignore", message=r"barrier\(\): using the device under current context")
     warnings.filterwarnings("ignore", message=r".*(_single|non-leaf|not a leaf).*")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 

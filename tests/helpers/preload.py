@@ -6,6 +6,8 @@ import os
 import warnings
 
 warnings.filterwarnings("ignore")
+# torch.utils.cpp_extension asks for GPUs when it is imported; asked through the driver's library, one can still fork.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 from pretrain.commands.lean_imports import install  # noqa: E402
 
