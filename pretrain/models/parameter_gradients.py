@@ -39,6 +39,7 @@ def hand_over(parameter: Tensor, gradient: Tensor, unrounded: bool = True) -> Te
         return None
     if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
         parameter.main_grad.add_(gradient)  # type: ignore[attr-defined]
+        del gradient  # that of all experts is large, and so is its placeholder
         return _placeholder(parameter)
     return gradient.to(parameter.dtype)
 

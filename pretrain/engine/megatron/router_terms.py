@@ -61,6 +61,9 @@ class RouterTerms:
         self._routers = routers(chunks)
         self._own = list(self._routers)
         self._layers, self._experts = model.layers - model.experts.dense_layers, model.experts.count
+        # On the device from the start: of indices on the host, each use would wait for their copy.
+        self._own_numbers = torch.tensor([self._numbers[name] for name in self._own], dtype=torch.int64, device=device)
+        self._wanted = torch.tensor([TERMS.index(name) for name in self.weights], dtype=torch.int64, device=device)
         row_groups = [groups.context_group] if groups.context_world > 1 else []
         if self._splits:
             row_groups.append(groups.tensor_group)
@@ -91,9 +94,8 @@ class RouterTerms:
     def finish(self) -> RoutedStep:
         """Sums over all ranks what this step's micro-batches found. Collective."""
         chosen_LE = torch.zeros(self._layers, self._experts, dtype=torch.int64, device=self._device)
-        chosen_LE[[self._numbers[name] for name in self._own]] = self._tally.chosen_LE
-        wanted = [TERMS.index(name) for name in self.weights]
-        return RoutedStep(self._sum(self._tally.sums)[wanted], self._sum(chosen_LE))
+        chosen_LE[self._own_numbers] = self._tally.chosen_LE
+        return RoutedStep(self._sum(self._tally.sums)[self._wanted], self._sum(chosen_LE))
 
     def read(
         self, values: Sequence[float], counts: Sequence[float]
@@ -106,7 +108,7 @@ class RouterTerms:
 
     def applied(self, step: RoutedStep) -> None:
         """Notes that the step was applied: the next one balances by its choices, and biases move."""
-        chosen_LE = step.chosen_LE[[self._numbers[name] for name in self._own]]
+        chosen_LE = step.chosen_LE[self._own_numbers]
         for router, chosen_E in zip(self._routers.values(), chosen_LE, strict=True):
             router.move_bias(chosen_E)
         self._saved_LE2[..., 0], self._saved_LE2[..., 1] = chosen_LE // _UNIT, chosen_LE % _UNIT
