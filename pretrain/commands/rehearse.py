@@ -87,14 +87,13 @@ def main(argv: list[str]) -> int:
     from pretrain.config.run_config import RunConfig
     from pretrain.data.resolve import with_teacher
     from pretrain.plan.device import find_device
-    from pretrain.plan.planner import check_no_experts, with_vocabulary
+    from pretrain.plan.planner import with_vocabulary
     from pretrain.rehearse.progress import RehearsalProgress
     from pretrain.rehearse.report import as_json, lines
     from pretrain.rehearse.run import rehearse
 
     overrides = options.overrides if options.what == "train" else [*SCORING_OVERRIDES, *options.overrides]
     config = with_vocabulary(with_teacher(load(RunConfig, options.config, overrides)))
-    check_no_experts(config)
     device = find_device(options.hardware)
 
     progress = RehearsalProgress()

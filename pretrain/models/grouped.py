@@ -88,5 +88,12 @@ def _ends(counts_E: Tensor) -> Tensor:
 
 def _apart(counts_E: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]:
     """The rows of each expert, of each tensor."""
-    counts = counts_E.tolist()
+    counts = host_counts(counts_E, len(tensors[0]))
     return tuple(x.split(counts) for x in tensors)
+
+
+def host_counts(counts_E: Tensor, rows: int) -> list[int]:
+    """How many of the `rows` each expert has, for the host, which waits for the device to know."""
+    counts: list[int] = counts_E.tolist()
+    assert sum(counts) == rows
+    return counts

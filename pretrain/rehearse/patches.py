@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import Attend, AttentionCase
 from pretrain.config.run_config import RunConfig
+from pretrain.models import grouped
 from pretrain.models import kernels as provided_kernels
 from pretrain.models.kernels import PROVIDERS, Kernels
 from pretrain.plan.device import Device
@@ -31,6 +32,9 @@ from pretrain.rehearse.recorder import DEVICE, Recorder
 Wait = Callable[[str], None]
 _GIB = 2**30
 _CAPABILITIES = {"volta": (7, 0), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
+_GROUPED_MM_MAJORS = (9, 10)
+"""major compute capabilities that torch has a kernel for F.grouped_mm for; on others the host reads how many rows each
+expert has and multiplies one after the other (`_grouped_mm_fallback` in GroupedBlas.cpp)"""
 _TYPE_NAMES = {
     torch.float32: "Float",
     torch.float64: "Double",
@@ -212,6 +216,15 @@ def _replace_values_of_tensors(wait: Wait) -> None:
     def address(tensor: Any) -> int:
         return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
 
+    def host_counts(counts_E: Tensor, rows: int) -> list[int]:
+        """Routes have no values: rows are shared among experts as evenly as they can be. Each rank has all experts, so
+        that other routes would change none of its sizes."""
+        if counts_E.is_cuda:
+            wait("tolist")
+        experts = len(counts_E)
+        return [rows // experts + (expert < rows % experts) for expert in range(experts)]
+
+    _set(grouped, host_counts=host_counts)
     _set(
         FakeTensor,
         tolist=tolist,  # torch would read the elements one by one
@@ -323,6 +336,8 @@ def _replace_cuda(hardware: Device, recorder: Recorder) -> None:
         graphsafe_get_state = clone_state
 
     capability = _CAPABILITIES.get(hardware.generation, (9, 0))
+    if capability[0] not in _GROUPED_MM_MAJORS:
+        recorder.waiting.add(torch.ops.aten._grouped_mm.default)
     properties = SimpleNamespace(
         total_memory=int(hardware.memory_gib * _GIB),
         name=hardware.driver,

@@ -82,6 +82,8 @@ class Recorder(TorchDispatchMode):
         """messages of the batch that is being sent, or 0"""
         self.communicators: set[RankGroup] = set()
         """groups that exchange memory of the device"""
+        self.waiting: set[Any] = set(_WAITING)
+        """operators whose host waits for the device"""
         self.approximations: set[str] = set()
         """names of `report.APPROXIMATIONS`: what was counted as something else"""
         self.clear()
@@ -166,7 +168,7 @@ class Recorder(TorchDispatchMode):
             )
             if waits and not fills and isinstance(source, Tensor) and source.device.type != target.device.type:
                 self.wait(f"copy from {source.device.type} to {target.device.type}")
-        elif func in _WAITING and _on_device(args[0]):
+        elif func in self.waiting and _on_device(args[0]):
             self.wait(name)
         elif func in _INDEXING and _on_device(args[0]):
             for index in args[1]:

@@ -106,7 +106,6 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
         model=ModelShapes.repeat(
             count,
             hidden=hidden,
-            ffn=ffn,
             gated=gated,
             heads=heads,
             kv_heads=kv_heads,
@@ -124,6 +123,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             decoder_uses=0,
             biased_queries=0,
             qk_norm=0,
+            all_heads_norm=0,
             layer_norms=2,
             adapter_dim=0,
             trains_output=1,
@@ -155,6 +155,11 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 input_gradients=every_product,
                 weight_gradients=every_product,
                 lora_ranks=np.zeros_like(every_product[:, :, 0]),
+                ffn=ffn,
+                **{
+                    name: np.zeros(count)
+                    for name in ("experts", "top_k", "expert_ffn", "router_values", "divides_weights")
+                },
                 length=length,
                 keys=length / 2,
                 computed_keys=length / 2,
@@ -168,6 +173,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 cell_values=np.zeros(count),
                 pair_values=np.zeros(count),
                 travels=np.ones(count),
+                ends_in_norm=np.ones(count),
             ),
         ),
         stages=stages,
@@ -224,6 +230,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             attention=[_kernel(line) for line in lines],
             fused_norms=fused_norms,
             norm_bytes=np.where(fused_norms > 0, 0.0, _UNFUSED_NORM_BYTES),
+            grouped_products=0,
             ffn_tensors=2 + gated * np.where(np.isin(stack, _PLAIN_GATES), 2, 1),
             fc2_input_tensors=1,
             live_ffn_tensors=0,
@@ -247,6 +254,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             count,
             generation=[GENERATIONS.index(device.generation) for device in devices],
             peak_flops=of_device("bf16_flops"),
+            fp32_flops=of_device("fp32_flops"),
             block_peak_flops=of_device("bf16_flops"),
             memory_bytes_per_s=of_device("memory_bytes_per_s"),
             processors=of_device("processors"),

@@ -250,6 +250,7 @@ class WorkloadBuilder:
             count,
             generation=GENERATIONS.index(device.generation),
             peak_flops=peak,
+            fp32_flops=device.fp32_flops,
             block_peak_flops=self._block_peak(),
             memory_bytes_per_s=device.memory_bytes_per_s,
             processors=device.processors,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretrain.plan.estimate import cells
+from pretrain.plan.estimate import cells, experts
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import (
@@ -55,6 +55,8 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     crossing: Array = crosses.astype(np.float64)
     always: Array = np.ones(len(step.fp8))
     products = {name: (product, always) for name, product in layer_products(work, stack).items()}
+    has_ffn = np.where(stack.ffn > 0, 1.0, 0.0)
+    products |= {name: (products[name][0], has_ffn) for name in ("fc1", "fc2")}
     if crosses.any():
         products |= {name: (product, crossing) for name, product in cross_products(work, stack).items()}
     forward, backward = np.zeros_like(model.hidden), np.zeros_like(stack.layers)
@@ -67,6 +69,9 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         seconds = _product(work, c, beside, np.zeros_like(step.fp8))
         forward = forward + seconds.forward
         backward = backward + seconds.of_gradients(input_gradient, stack.backward_layers)
+    if stack.has_experts:
+        of_experts, of_experts_back = _experts(work, c, stack)
+        forward, backward = forward + of_experts, backward + of_experts_back
     if model.long_convolutions.any():
         core, core_back = _convolutions(work, c, stack)
     else:
@@ -79,7 +84,7 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         backward = backward + stack.with_input_gradient("cross_core") * (crosses * cross_core_back)[:, None]
     # Norms, residuals and dropout see full hidden states; biases, activations and rotations what tensor ranks share.
     norm_passes = np.where(work.kernels.fused_norms > 0, c.norm_passes, c.plain_norm_passes)
-    inner = (1 + model.gated) * model.ffn + model.query_dim + 2 * model.key_dim
+    inner = (1 + model.gated) * stack.active_ffn + model.query_dim + 2 * model.key_dim
     moved = (
         positions_of(work, stack)
         * step.activation_bytes
@@ -93,6 +98,30 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         backward=backward + stack.backward_layers * (2 * plain)[:, None],
         repeated=stack.backward_layers * repeated[:, None],
     )
+
+
+def _experts(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array, Array]:
+    """Seconds forward, [n], and backward in all layers, [n, s], of what experts and their router compute and move."""
+    has, speed = stack.experts > 0, work.device.memory_bytes_per_s * c.memory_share
+    kernels, kernels_back = experts.kernel_counts(stack)
+    moved, moved_back = experts.moved_bytes(work, stack)
+    in_16_bits = np.zeros_like(stack.experts)
+    forward = moved / speed + kernels * c.launch_s
+    backward = stack.backward_layers * (moved_back / speed + kernels_back * c.launch_s)[:, None]
+    for grouped in experts.expert_products(work, stack):
+        every = np.maximum(grouped.matrices, 1)
+        m, n, k = grouped.rows / every, grouped.columns, grouped.depth
+        seconds = [has * _one_product(work, c, shape, in_16_bits, every) for shape in ((m, n, k), (m, k, n), (k, n, m))]
+        of_product = _ProductSeconds(*seconds)
+        forward = forward + of_product.forward
+        gradients = stack.with_input_gradient(grouped.name), stack.with_weight_gradient(grouped.name)
+        backward = backward + of_product.of_gradients(*gradients)
+    rows, columns, depth = experts.router_product(work, stack)
+    routed = (
+        has * 2 * rows * columns * depth / (work.device.fp32_flops * c.per_generation("matmul", work.device.generation))
+    )
+    of_routed = stack.with_input_gradient("fc1") + stack.with_weight_gradient("fc1")
+    return forward + routed, backward + of_routed * routed[:, None]
 
 
 _CELL_OPERATIONS = 20
@@ -221,19 +250,20 @@ def _rounding(
     return rounded * (x + weight) / speed, (rounded + transposed) * (x + weight + out) / speed
 
 
-def _one_product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> Array:
-    """Seconds of one matrix product [m, k] @ [k, n] of `shape` (m, n, k). Tiles run in waves, of which the last may be
-    short, and each tile adds some depth to begin and end."""
+def _one_product(work: StepWorkload, c: Constants, shape: Product, fp8: Array, matrices: Array | float = 1.0) -> Array:
+    """Seconds of one matrix product [m, k] @ [k, n] of `shape` (m, n, k), or of so many that one kernel makes. Tiles
+    run in waves, of which the last may be short, and each tile adds some depth to begin and end."""
     m, n, k = shape
     device = work.device
     short, long = _TILE
-    tiles = np.minimum(np.ceil(m / short) * np.ceil(n / long), np.ceil(m / long) * np.ceil(n / short))
-    full = m * n / (short * long * device.processors)
+    tiles = matrices * np.minimum(np.ceil(m / short) * np.ceil(n / long), np.ceil(m / long) * np.ceil(n / short))
+    full = matrices * m * n / (short * long * device.processors)
     waves = full + c.wave_share * (np.ceil(tiles / device.processors) - full)
     flops = waves * device.processors * short * long * 2 * (k + c.depth)
     share = c.per_generation("matmul", device.generation)
     speed = device.peak_flops * share * np.where(fp8 > 0, 2 * c.fp8_share, 1.0)
-    moved = (m * n + m * k + k * n) * work.step.activation_bytes / (device.memory_bytes_per_s * c.memory_share)
+    moved = matrices * (m * n + m * k + k * n) * work.step.activation_bytes
+    moved = moved / (device.memory_bytes_per_s * c.memory_share)
     slower: Array = np.maximum(flops / speed, moved)
     return slower + c.launch_s
 

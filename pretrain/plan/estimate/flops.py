@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretrain.plan.estimate import cells, products
+from pretrain.plan.estimate import cells, experts, products
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import Product
 from pretrain.plan.estimate.shapes import LayerStack
@@ -67,6 +67,11 @@ def _layers(work: StepWorkload, stack: LayerStack) -> Array:
             by_a, by_b = products.lora_products(work, stack, name, product)
             total += (computed + with_input_gradient(name) + stack.backward_layers) * _operations(by_a)[:, None]
             total += (computed + 2 * stack.backward_layers) * _operations(by_b)[:, None]
+    for grouped in experts.expert_products(work, stack):
+        passes = computed + with_input_gradient(grouped.name) + stack.with_weight_gradient(grouped.name)
+        total += passes * _operations((grouped.rows, grouped.columns, grouped.depth))[:, None]
+    routed = computed + with_input_gradient("fc1") + stack.with_weight_gradient("fc1")
+    total += routed * _operations(experts.router_product(work, stack))[:, None]
     if (work.model.adapter_dim > 0).any():
         for product in products.adapter_products(work, stack):
             total += (computed + 2 * stack.backward_layers) * _operations(product)[:, None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pretrain.model_spec.logits import NOISE_ENTRIES
-from pretrain.plan.estimate import cells
+from pretrain.plan.estimate import cells, experts
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
@@ -226,9 +226,10 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         trained_layers = stack.trained_layers
         of_layer = np.where(trained_layers > 0, of_trained, of_frozen)
         ends = stages.predicts if last else stages.embeds
-        norm = inputs * (model.final_norm * _norm_tensors(work))[:, None] * ends
+        norm = inputs * (model.final_norm * stack.ends_in_norm * _norm_tensors(work))[:, None] * ends
         of_layers = trained_layers * of_trained + (stack.backward_layers - trained_layers) * of_frozen
-        of_stack = np.where(full, stack.backward_layers * inputs, of_layers) / work.layout.virtual[:, None]
+        of_inputs = stack.backward_layers * (inputs + experts.kept_routes(work, stack)[:, None])
+        of_stack = np.where(full, of_inputs, of_layers) / work.layout.virtual[:, None]
         behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
         encoded = _hidden(work, stack.encoder_length)[:, None] * (1 + np.where(full, 0.0, stages.embeds))
@@ -253,8 +254,9 @@ def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:
     """Bytes, [n], that the backward pass of a feed-forward layer, the first of a layer, has beside all that the layer
     keeps: the gradients of its output and of what lies between its matrices."""
     positions = work.step.micro_sequences * stack.length / work.layout.context
-    between = work.model.ffn * np.where(work.model.gated, 2, 1) / work.layout.tensor
-    return _hidden(work, stack.length) + positions * work.step.activation_bytes * between
+    between = stack.ffn * np.where(work.model.gated, 2, 1) / work.layout.tensor
+    of_one = positions * work.step.activation_bytes * between
+    return _hidden(work, stack.length) + np.maximum(of_one, experts.gradient_bytes(work, stack))
 
 
 def _score_gradients(work: StepWorkload, stack: LayerStack) -> Array:
@@ -299,11 +301,14 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
+    # A copy in fp32, and this divided by its root mean square; what attention reads, if it is recomputed.
+    over_all = 1 + 4 / width + (recompute == 1)
+    attention = attention + model.all_heads_norm * (queries + keys) * over_all
     attention = attention + crossing * (2 * queries + 2 * keys * stack.encoder_length / stack.length)
-    feed_forward = (kernels.ffn_tensors - (1 - keeps("fc2")) * kernels.fc2_input_tensors) * model.ffn
+    feed_forward = (kernels.ffn_tensors - (1 - keeps("fc2")) * kernels.fc2_input_tensors) * stack.active_ffn
     inputs = positions * width * (outside + (attention + feed_forward) / layout.tensor)
     masks = positions * kernels.dropout_bytes * (2 + crossing) * model.hidden / slices
-    masks = masks + positions * kernels.ffn_dropout_bytes * model.ffn / layout.tensor
+    masks = masks + positions * kernels.ffn_dropout_bytes * stack.ffn / layout.tensor
     masks = masks + positions * kernels.lora_dropout_bytes / slices
     masks = masks + positions * kernels.lora_split_dropout_bytes / layout.tensor
     longer = np.maximum(1.0, stack.encoder_length / stack.length)  # an upper bound: keys and values have the encoder's
@@ -316,10 +321,11 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     cross_scores = crossing * positions * model.heads / layout.tensor * row_bytes
     core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
     every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
+    every = every + experts.kept_bytes(work, stack)
     if model.long_convolutions.any():
         every = _mixer_bytes(work, stack)
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
-    products = 2 * model.hidden / slices + (2 * queries + keys + model.ffn) / layout.tensor
+    products = 2 * model.hidden / slices + (2 * queries + keys + stack.ffn) / layout.tensor
     keeps_products = kernels.keeps_products * (recompute == 1) > 0
     return np.where(keeps_products, positions * width * products, every)
 
@@ -336,10 +342,10 @@ def _mixer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     in_half = np.where(width < 4, 8.0, 0.0) * convolutions  # of weights of filters, copies in fp32
     filters = filters + in_half * (2 * order**2 + channels * order)
     # The layer's input, the mixer's output, and the sum that is normalized; what the projection multiplies.
-    outside = positions * width * (3 * model.hidden + channels + kernels.ffn_tensors * model.ffn / layout.tensor)
+    outside = positions * width * (3 * model.hidden + channels + kernels.ffn_tensors * stack.ffn / layout.tensor)
     norms = positions * (kernels.norm_bytes * model.hidden + 8)
     masks = positions * (
-        kernels.dropout_bytes * model.hidden + kernels.ffn_dropout_bytes * model.ffn / layout.tensor + 1
+        kernels.dropout_bytes * model.hidden + kernels.ffn_dropout_bytes * stack.ffn / layout.tensor + 1
     )
     found: Array = in_fp32 + filters + outside + norms + masks
     return found
@@ -415,7 +421,7 @@ def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
     norms = keeps_fc1 + (work.model.layer_norms / 2 * _norm_tensors(work))[:, None]
     outside = norms * (work.model.hidden / layout.sequence_slices)[:, None]
     tensors = kernels.ffn_tensors[:, None] - ~keeps_fc2 * kernels.fc2_input_tensors[:, None]
-    feed_forward = tensors * (work.model.ffn / layout.tensor)[:, None]
+    feed_forward = tensors * (stack.active_ffn / layout.tensor)[:, None]
     return (positions * step.activation_bytes)[:, None] * (outside + feed_forward)
 
 

@@ -36,7 +36,7 @@ def _passing(work: StepWorkload, stack: LayerStack) -> Array:
     written = work.attention.live_score_bytes > 0
     features = np.where(written, model.query_dim + 2 * model.key_dim, features)
     attention = positions * (width * features + scores) / layout.tensor
-    feed_forward = hidden + positions * width * kernels.live_ffn_tensors * model.ffn / layout.tensor
+    feed_forward = hidden + positions * width * kernels.live_ffn_tensors * stack.active_ffn / layout.tensor
     most: Array = (2 + model.final_norm) * hidden + np.maximum(attention, feed_forward)
     return most
 
@@ -50,5 +50,5 @@ def _unsaved(work: StepWorkload, stack: LayerStack) -> Array:
     adapter = (model.adapter_dim > 0) * model.hidden + 2 * model.adapter_dim
     later = model.hidden * (width + kernels.dropout_bytes) + adapter * width
     outside = width * (2 - keeps_qkv - keeps_fc1) * model.hidden - later
-    unsaved: Array = positions * (width * tensors * model.ffn / layout.tensor + outside / layout.sequence_slices)
+    unsaved: Array = positions * (width * tensors * stack.active_ffn / layout.tensor + outside / layout.sequence_slices)
     return unsaved

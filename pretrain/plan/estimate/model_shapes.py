@@ -41,9 +41,6 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
     return ModelShapes.repeat(
         count,
         hidden=model.hidden,
-        ffn=0
-        if model.recurrent is not None
-        else np.mean([model.active_ffn_dim(n) for n in range(model.layers)]).item(),
         gated=model.gated,
         heads=model.heads,
         kv_heads=model.num_kv_heads,
@@ -57,7 +54,8 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         **_distances(model),
         decoder_uses=model.mask_decoder_layers if model.has_mask_decoder else 0,
         biased_queries=model.biased_queries,
-        qk_norm=model.qk_norm,
+        qk_norm=model.qk_norm and model.qk_norm_span == "head",
+        all_heads_norm=model.qk_norm and model.qk_norm_span == "all_heads",
         layer_norms=4 if model.norm == "sandwich" else 2,
         adapter_dim=0 if model.finetune.adapters is None else model.finetune.adapters.size,
         trains_output=gradients.logits if model.has_vocabulary_logits else gradients.answers,
@@ -140,31 +138,59 @@ def layer_stacks(
     stacks, count = [], len(predicts)
     lora = model.finetune.lora
     ranks = [lora.rank if lora is not None and product in lora.targets else 0.0 for product in PRODUCTS]
-    for is_decoder, depth in enumerate(model.stacks):
-        if depth:
+    for part, numbers in enumerate(_parts(model)):
+        if numbers:
+            is_decoder = part > 0 or model.experts is not None
             length = model.label_length if is_decoder else model.layer_length
-            patterns = [model.attention.of_layer(layer) for layer in range(depth)]
+            patterns = [model.attention.of_layer(layer) for layer in numbers]
             shapes = {
                 "length": length,
                 "memory": model.memory_length,
                 "content": 0,
                 "block_score_bytes": 0,
-                "keys": np.mean([mean_keys(model, pattern, length, bool(is_decoder)) for pattern in patterns]).item(),
+                "keys": np.mean([mean_keys(model, pattern, length, is_decoder) for pattern in patterns]).item(),
                 "distances": num_distances(model, length),
-                "computed_keys": np.mean(
-                    [pattern.computed_keys(length, bool(is_decoder)) for pattern in patterns]
-                ).item(),
+                "computed_keys": np.mean([pattern.computed_keys(length, is_decoder) for pattern in patterns]).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
-                "travels": 1,
-                **_cells(model, bool(is_decoder)),
+                "travels": numbers.start == 0,
+                "ends_in_norm": part > 0 or model.experts is None,
+                **_feed_forward(model, numbers.start),
+                **_cells(model, is_decoder),
             }
-            on_stages = {name: values[:, is_decoder] for name, values in layers.items()}
+            on_stages = {name: values[:, part] for name, values in layers.items()}
             if model.has_mask_decoder and not is_decoder:
                 again = (model.mask_decoder_layers - 1) * predicts
                 on_stages = {name: _with_last_layers(values, again) for name, values in on_stages.items()}
             repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
             stacks.append(LayerStack(**on_stages, lora_ranks=np.tile(ranks, (count, 1)), **repeated))
     return tuple(stacks)
+
+
+def _parts(model: Model) -> tuple[range, range]:
+    """Numbers of the layers of an encoder and of a decoder; or those before layers of experts, and of these."""
+    if model.experts is not None:
+        return range(model.experts.dense_layers), range(model.experts.dense_layers, model.layers)
+    encoder_layers, decoder_layers = model.stacks
+    return range(encoder_layers), range(decoder_layers)
+
+
+def _feed_forward(model: Model, layer: int) -> dict[str, float]:
+    """What the feed-forward layers or experts of a stack with this layer are."""
+    nothing = dict.fromkeys(("experts", "top_k", "expert_ffn", "router_values", "divides_weights"), 0.0)
+    settings = model.experts
+    if settings is None or not model.has_experts(layer):
+        return nothing | {"ffn": 0.0 if model.recurrent is not None else float(model.ffn_dim)}
+    size = model.expert_ffn_dim
+    return {
+        "ffn": settings.shared * size,
+        "experts": settings.count,
+        "top_k": settings.top_k,
+        "expert_ffn": size,
+        # Scores, logits for the term of these, and scores for each term of balance.
+        "router_values": 1
+        + sum(weight > 0 for weight in (settings.z_loss, settings.balance_loss, settings.sequence_loss)),
+        "divides_weights": settings.normalize,
+    }
 
 
 _KEPT = {"tanh": 2, "lstm": 8, "gru": 9}
@@ -215,8 +241,9 @@ def _around(model: Model, layers: Array) -> list[LayerStack]:
     sizes[0]["block_score_bytes"] = 8
     count, products = len(layers), of_every_product(layers)
     nothing = ("memory", "content", "distances", "encoder_length", "block_score_bytes")
+    feed_forward = _feed_forward(model, 0) | {"ends_in_norm": 1.0}
     cells = ("cell_macs", "pair_macs", "cell_values", "pair_values")
-    other = dict.fromkeys((*nothing, *cells), 0.0)
+    other = dict.fromkeys((*nothing, *cells), 0.0) | feed_forward
     return [
         LayerStack(
             layers=layers,
@@ -250,6 +277,8 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         attention=KERNELS.index("flash2"),
         fused_norms=1,
         norm_bytes=0 if compiled else _norm_bytes(model, width, on_cpu),
+        # torch's kernel for GPUs is of bf16.
+        grouped_products=config.precision == "bf16" or on_cpu,
         ffn_tensors=_ffn_tensors(model, width, compiled),
         fc2_input_tensors=_fc2_input_tensors(model, compiled),
         live_ffn_tensors=2 + model.gated if compiled else (2 + model.bias) * (1 + model.gated),

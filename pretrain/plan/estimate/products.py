@@ -16,13 +16,14 @@ def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
 
 
 def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
-    """Matrix products of a layer's forward pass on one rank by name, without attention and cross-attention."""
+    """Matrix products of a layer's forward pass on one rank by name, without attention, cross-attention
+    and experts."""
     model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
     products = {
         "qkv": _qkv_product(work, stack),
         "projection": (positions, model.hidden, model.query_dim / tensor),
-        "fc1": (positions, (1 + model.gated) * model.ffn / tensor, model.hidden / model.ffn_blocks),
-        "fc2": (positions, model.hidden, model.ffn / tensor / model.ffn_blocks),
+        "fc1": (positions, (1 + model.gated) * stack.ffn / tensor, model.hidden / model.ffn_blocks),
+        "fc2": (positions, model.hidden, stack.ffn / tensor / model.ffn_blocks),
     }
     if model.distance_linears.any():
         products["distances"] = (model.distance_rows, model.distance_features / tensor, model.hidden)

@@ -17,7 +17,6 @@ class ModelShapes(Entries):
     """Widths and parts of a model, [n]."""
 
     hidden: Array
-    ffn: Array
     gated: Array
     """1 if the feed-forward layer multiplies two projections"""
     heads: Array
@@ -49,7 +48,9 @@ class ModelShapes(Entries):
     """sums of queries and a bias, in place of queries: for keys, for distances, for segments; 0: queries are as they
     are"""
     qk_norm: Array
-    """1 if queries and keys are normalized"""
+    """1 if queries and keys are normalized, head by head"""
+    all_heads_norm: Array
+    """1 if queries and keys are normalized over all heads"""
     layer_norms: Array
     """norms of a layer, without the one of cross-attention"""
     adapter_dim: Array
@@ -127,6 +128,19 @@ class LayerStack(Entries):
     """layers among them in which each product's own weight has a gradient, [n, PRODUCTS, s]"""
     lora_ranks: Array
     """rank of the update beside each product's weight; 0: none, [n, PRODUCTS]"""
+    ffn: Array
+    """features of the feed-forward layer that every position passes through; of a layer of experts those of its shared
+    ones, 0: it has none, [n]"""
+    experts: Array
+    """experts of a layer, of which each position passes through some; 0: none, [n]"""
+    top_k: Array
+    """experts that each position passes through, [n]"""
+    expert_ffn: Array
+    """features of each of them, [n]"""
+    router_values: Array
+    """numbers that are kept for each position and expert, [n]"""
+    divides_weights: Array
+    """1 if the weights of a position's experts are divided by their sum, [n]"""
     length: Array
     """positions of a sequence, [n]"""
     memory: Array
@@ -152,12 +166,25 @@ class LayerStack(Entries):
     pair_values: Array
     """values that such a layer keeps for each pair of its position and an encoder's, [n]"""
     travels: Array
-    """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, [n]"""
+    """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, or
+    those of the stack before it, [n]"""
+    ends_in_norm: Array
+    """1 if a norm may follow its last layer, 0 if another stack goes on with its states, [n]"""
 
     @property
     def is_recurrent(self) -> bool:
         """Whether layers are recurrent, in all choices."""
         return bool(self.cell_macs.any())
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers have experts, in any choice."""
+        return bool(self.experts.any())
+
+    @property
+    def active_ffn(self) -> Array:
+        """Features of all feed-forward layers that a position passes through, [n]."""
+        return self.ffn + self.top_k * self.expert_ffn
 
     @property
     def key_length(self) -> Array:
@@ -251,6 +278,8 @@ class KernelShapes(Entries):
     """1 if a norm is one kernel, 0 if it is written in several operations"""
     norm_bytes: Array
     """bytes that a norm keeps for each element besides its input"""
+    grouped_products: Array
+    """1 if the products of all experts are one kernel"""
     ffn_tensors: Array
     """number of tensors of the feed-forward width that are kept for the backward pass"""
     fc2_input_tensors: Array

@@ -22,7 +22,7 @@ class StageGroups:
 
     count: Array
     layers: Array
-    """layers of the encoder and of the decoder, [2, s]"""
+    """layers of the encoder and of the decoder, or those before layers of experts and these, [2, s]"""
     backward_layers: Array
     """layers among them with a backward pass, [2, s]"""
     input_gradients: Array
@@ -148,12 +148,12 @@ class ParametersByDepth:
             state.add(original, [int(np.flatnonzero(of_depth == stage)[0]) for stage in elsewhere])
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
-        encoder = self.model.stacks[0]
+        first_stack = self.model.stacks[0] if self.model.experts is None else self.model.experts.dense_layers
         on_stage = np.eye(pipeline)[of_stage]
 
         def by_stage(of_layers: Array) -> Array:
-            """Sums over layers, [..., layers], of each stack and stage: [2, ..., s]."""
-            parts = slice(None, encoder), slice(encoder, None)
+            """Sums over layers, [..., layers], of each part of them and stage: [2, ..., s]."""
+            parts = slice(None, first_stack), slice(first_stack, None)
             return np.stack([of_layers[..., part] @ on_stage[part] for part in parts])
 
         groups = {

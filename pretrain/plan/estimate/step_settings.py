@@ -136,6 +136,8 @@ class DeviceSpeeds(Entries):
     """index into GENERATIONS"""
     peak_flops: Array
     """peak of matrix products in 16 bits, or in fp32 if the model computes in fp32"""
+    fp32_flops: Array
+    """peak of products in fp32"""
     block_peak_flops: Array
     """peak of the matrix products of Muon's Newton-Schulz steps"""
     memory_bytes_per_s: Array

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from pretrain.plan.estimate import experts
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import LayerStack
@@ -77,16 +78,38 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     shared, crosses = work.layout.sequence > 0, stack.encoder_length > 0
     sums = np.where(crosses, 3.0, 2.0)
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
-    repeated = np.where(shared, sums * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
+    # Rows of experts are kept as they were gathered; shared experts sum and gather as a layer of their own.
+    has_experts = stack.experts > 0
+    regathers = sums - has_experts
+    both = has_experts & (stack.ffn > 0)
+    sums, regathers = sums + both, regathers + both
+    routes, routes_back = _routes(work, stack)
+    repeated = np.where(shared, regathers * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
     encoder_gradient = np.where(crosses, np.where(shared, 1.0, 2.0) * encoder_sent, 0.0)
     # Of what queries, keys and values read.
     memory_gradient = 2 * _gathered(work, stack.memory + stack.content, work.model.hidden)
     of_table = _distance_table_bytes(work)
     return TensorBytes(
-        forward=2 * sums * sent + np.where(crosses & shared, encoder_sent, 0.0) + of_table.forward,
-        backward=2 * sums * sent + memory_gradient + encoder_gradient + repeated + of_table.backward,
+        forward=2 * sums * sent + routes + np.where(crosses & shared, encoder_sent, 0.0) + of_table.forward,
+        backward=2 * sums * sent + routes_back + memory_gradient + encoder_gradient + repeated + of_table.backward,
         repeated=repeated + of_table.repeated,
     )
+
+
+def _routes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Bytes that a rank sends of the routes of a layer's experts, forward and backward."""
+    ranks = work.layout.tensor
+    forward, backward = (size * (ranks - 1) / ranks for size in experts.route_bytes(work, stack))
+    return forward, backward
+
+
+def _router_gradient_bytes(work: StepWorkload) -> Array:
+    """Bytes per step, [n, s], of the gradients of routers, in fp32, each tensor rank's of its own positions."""
+    ranks, total = work.layout.tensor, np.zeros_like(work.stages.count)
+    for stack in work.stacks:
+        of_one = (work.layout.sequence > 0) * 8 * stack.experts * work.model.hidden * (ranks - 1) / ranks
+        total = total + stack.with_weight_gradient("fc1") * of_one[:, None]
+    return total
 
 
 def _mixer_tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
@@ -281,7 +304,7 @@ def _model_bytes(work: StepWorkload) -> WireBytes:
     tensor += stages.predicts * comparison_bytes(work)[:, None]
     per_step, per_micro = replica_bytes(work)
     return WireBytes(
-        tensor=micro_batches * tensor,
+        tensor=micro_batches * tensor + _router_gradient_bytes(work),
         context=micro_batches * context_sent,
         pipeline=micro_batches * pipeline_bytes(work)[:, None] * (stages.count > 0),
         replicas=per_step + micro_batches * per_micro,

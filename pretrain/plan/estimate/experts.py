@@ -1,0 +1,128 @@
+"""What layers of experts compute, keep, move and send besides what other layers do, on one rank.
+
+Each position goes to `top_k` experts: a rank has that many rows for each, whichever experts they go to, as it has all
+experts. Kept bytes are counted tensor by tensor, and moved ones kernel by kernel, of what `models/experts.py`,
+`grouped.py` and `routing.py` do."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.shapes import LayerStack
+from pretrain.plan.estimate.workload import StepWorkload
+
+_INDEX_BYTES = 8
+
+
+@dataclass(frozen=True)
+class ExpertProduct:
+    """A product of all experts: x[rows, depth] @ w[depth, columns], the rows shared evenly among so many matrices."""
+
+    name: str
+    """the product of a feed-forward layer that it takes the place of (`model_spec/gradients.py`)"""
+    rows: Array
+    columns: Array
+    depth: Array
+    matrices: Array
+
+
+def expert_products(work: StepWorkload, stack: LayerStack) -> list[ExpertProduct]:
+    """Products of a layer's experts in a micro-batch; none where no choice has experts."""
+    if not stack.has_experts:
+        return []
+    model, ffn, rows = work.model, stack.expert_ffn / work.layout.tensor, _rows(work, stack)
+    return [
+        ExpertProduct("fc1", rows, (1 + model.gated) * ffn, model.hidden, stack.experts),
+        ExpertProduct("fc2", rows, model.hidden, ffn, stack.experts),
+    ]
+
+
+def router_product(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array, Array]:
+    """Rows, columns and depth of the product that makes a layer's logits, in fp32: by tensor ranks of their own
+    positions under sequence parallelism, otherwise by each of all."""
+    return _positions(work, stack) / work.layout.sequence_slices, stack.experts, work.model.hidden
+
+
+def kept_bytes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes that a layer keeps of a micro-batch besides the features of its experts, [n]: inputs and outputs of these
+    as rows, where rows lie, and what routes were made of."""
+    width, top_k, positions = work.step.activation_bytes, stack.top_k, _positions(work, stack)
+    of_row = 2 * work.model.hidden * width + 2 * _INDEX_BYTES
+    # Under sequence parallelism weights are gathered; a sum that they are divided by is kept beside what it divides.
+    shares = work.layout.sequence > 0
+    divided = stack.divides_weights
+    own = 4 * stack.router_values * stack.experts + top_k * _INDEX_BYTES + divided * (4 * top_k + 4)
+    copies = np.where(shares | (divided > 0), 4.0, 0.0)
+    own = own + np.where(shares | (divided > 0), 0.0, 4 * top_k)
+    kept: Array = positions * (top_k * (of_row + copies) + own / work.layout.sequence_slices)
+    return (stack.experts > 0) * kept
+
+
+def kept_routes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes of the experts of a micro-batch's positions, [n], which a layer that is recomputed keeps."""
+    own = _positions(work, stack) / work.layout.sequence_slices
+    found: Array = (work.step.recompute == 2) * own * stack.top_k * _INDEX_BYTES
+    return found
+
+
+def gradient_bytes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Most bytes that the backward pass of a layer takes beside what it keeps, less what it has freed by then, [n]:
+    while gradients of outputs are made, in fp32; while that of the second matrices is, with that of their inputs; or
+    while that of the first matrices is, when all features are free."""
+    model, width, tensor = work.model, work.step.activation_bytes, work.layout.tensor
+    positions, rows = _positions(work, stack), _rows(work, stack)
+    of_hidden = rows * model.hidden * width
+    features = rows * stack.expert_ffn / tensor * width
+    matrix = stack.experts * stack.expert_ffn * model.hidden / tensor * width
+    inner = 1 + model.gated
+    # Without a kernel for all experts, results are made one by one and then joined.
+    joined = 2 - work.kernels.grouped_products
+    at_outputs = of_hidden + positions * model.hidden * (12 + width)
+    at_second = joined * features + matrix
+    freed = work.kernels.ffn_tensors * features
+    at_first = inner * features + joined * of_hidden + inner * matrix - of_hidden - freed
+    most = np.maximum.reduce([at_outputs, at_second, at_first])
+    found: Array = (stack.experts > 0) * most
+    return found
+
+
+def moved_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Bytes that kernels read and write in a layer's forward and backward pass, [n], while rows are made of positions
+    and positions of rows, besides products. The gradient of matrices is added up in fp32."""
+    model, width, rows = work.model, work.step.activation_bytes, _rows(work, stack)
+    positions = _positions(work, stack)
+    # Of each row: it is copied; its output is picked, weighted and added. Backward, an output's gradient is weighted,
+    # rounded and stored, compared with the output, and an input's is picked and added.
+    of_rows, of_rows_back = 5 * width + 16, 9 * width + 40
+    # Of each position: what the router reads is made fp32, and sums begin with zeros and are rounded.
+    of_position, of_position_back = 2 * width + 16, 4 * width + 28
+    matrices = stack.experts * (2 + model.gated) * stack.expert_ffn * model.hidden / work.layout.tensor
+    added_up = matrices * (8 + width)
+    has = stack.experts > 0
+    forward = model.hidden * (rows * of_rows + positions * of_position)
+    backward = model.hidden * (rows * of_rows_back + positions * of_position_back) + added_up
+    return has * forward, has * backward
+
+
+def kernel_counts(stack: LayerStack) -> tuple[Array, Array]:
+    """Kernels that a device starts for what `moved_bytes` counts, forward and backward, [n]: for each expert of a
+    position they are the same, one after the other."""
+    has = stack.experts > 0
+    return has * (3 * stack.top_k + 20), has * (9 * stack.top_k + 20)
+
+
+def route_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Bytes of a micro-batch's routes that tensor ranks gather forward, or whose gradient they sum backward, [n], of
+    all ranks: experts and weights under sequence parallelism, otherwise nothing forward."""
+    of_weights = _positions(work, stack) * stack.top_k * 4
+    shares = work.layout.sequence > 0
+    return np.where(shares, 3 * of_weights, 0.0), np.where(shares, of_weights, 2 * of_weights)
+
+
+def _positions(work: StepWorkload, stack: LayerStack) -> Array:
+    return work.step.micro_sequences * stack.length / work.layout.context
+
+
+def _rows(work: StepWorkload, stack: LayerStack) -> Array:
+    return stack.top_k * _positions(work, stack)

@@ -1,0 +1,67 @@
+"""Rehearsals of layers of experts: what lives, is computed and sent is planned on each kind of layout, and what makes
+the host wait is named."""
+
+from collections import Counter
+
+import pytest
+
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.plan.device import Device, find_device
+from pretrain.rehearse.rank import STATE
+from pretrain.rehearse.run import Rehearsal, rehearse
+
+BF16 = ("precision=bf16", "model.vocabulary=2000", "model.sequence_length=1024", "batch.sequences=16")
+MANY = "model.experts={count: 64, top_k: 4, ffn: 512, dense_layers: 1}"
+H100, A100 = find_device("h100"), find_device("a100-80")
+LAYERS = 3
+"""layers of experts of debug/experts"""
+
+
+def _rehearsed(*overrides: str, gpus: int = 4, device: Device = H100) -> Rehearsal:
+    found = rehearse(
+        load(RunConfig, "debug/experts", ["run.dir=unused", *BF16, *overrides]),
+        gpus,
+        ranks=("last",),
+        device=device,
+        per_node=gpus,
+    )
+    assert found.problems == []
+    return found
+
+
+def _waits(found: Rehearsal) -> Counter[str]:
+    (rank,) = found.ranks
+    waits: Counter[str] = Counter()
+    for cause, count in rank.waits.items():
+        if "/models/" in cause:
+            waits[cause.rpartition(":")[0]] += count
+    return waits
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (MANY, "model.sequence_length=128", "parallel.recompute=full"),
+        ("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.recompute=full"),
+    ],
+    ids=["many experts", "sequence parallelism and recomputation"],
+)
+def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) -> None:
+    """Twice as much would live where the gradient of all experts' matrices is, if its placeholder were beside it."""
+    found = _rehearsed(*overrides)
+    (rank,), (planned,) = found.ranks, found.planned
+    assert planned.parameters == rank.parameters
+    state = sum(rank.state_bytes[category] for category in STATE)
+    beside_state = sum(size for part, size in planned.held.items() if part not in STATE)
+    assert beside_state == pytest.approx(rank.peak_bytes - state, rel=0.1)
+    assert planned.flops == pytest.approx(sum(rank.flops.values()), rel=0.001)
+    sent = {group: size for group, size in planned.sent_bytes.items() if size}
+    assert sent == pytest.approx({group: rank.sent_bytes[group] for group in sent}, rel=0.01)
+
+
+def test_the_host_waits_where_no_kernel_multiplies_all_experts() -> None:
+    """Twice in the forward pass of a layer, and four times in its backward pass."""
+    assert _waits(_rehearsed()) == {}
+    assert _waits(_rehearsed("precision=fp16")) == {"tolist at pretrain/models/grouped.py": 6 * LAYERS}
+    assert _waits(_rehearsed(device=A100)) == {"_grouped_mm at pretrain/models/grouped.py": 6 * LAYERS}
