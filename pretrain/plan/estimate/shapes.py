@@ -169,7 +169,7 @@ class LayerStack(Entries):
     """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, or
     those of the stack before it, [n]"""
     ends_in_norm: Array
-    """1 if a norm may follow its last layer, 0 if another stack goes on with its states, [n]"""
+    """1 if a norm may follow its last layer, 0 if another stack continues with its states, [n]"""
 
     @property
     def is_recurrent(self) -> bool:

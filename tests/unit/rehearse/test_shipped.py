@@ -29,7 +29,7 @@ CLUSTERS = {
     "sparse-transformer": 8, "transformer-xl": 2, "xlm": 64, "xlm-r": 500,
 }  # fmt: skip
 GPUS = 512
-SETTINGS = {"debug/experts": ("precision=bf16",)}
+SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased"), ("precision=bf16",))
 """On GPUs, products of experts in fp32 are made one by one, and the host waits for the device to know their rows."""
 WAITS = ("tolist at pretrain/engine/megatron/engine.py", "tolist at pretrain/engine/optimizer/totals.py")
 """of the step's results, and of sums for all factors of Adafactor or norms of LAMB"""
