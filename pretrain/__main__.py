@@ -12,6 +12,7 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host
   runs DIR                table of runs: model, tokens, loss, speed, status
   plot RUN RUN            curves of several runs, as a picture, a page or in the terminal
+  profile RUN             where profiled steps go: products, attention, exchanges, optimizer, waiting
   launch status RUN       progress and jobs of a launched run; also launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: the loss of larger ones
   finetune fetch NAME     write a published data set for fine-tuning
@@ -56,7 +57,7 @@ from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
 
-_ALONE = ("data", "compare", "launch", "runs", "plot", "keys", "plan", "rehearse", "lm-eval", "scale")
+_ALONE = ("data", "compare", "launch", "runs", "plot", "profile", "keys", "plan", "rehearse", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """errors of a file that a person has named wrongly; others are a disk's"""

@@ -21,6 +21,7 @@ MODULES = {
     "launch": "launch",
     "runs": "runs",
     "plot": "plot",
+    "profile": "profile",
     "keys": "keys",
     "plan": "plan",
     "rehearse": "rehearse",

@@ -18,6 +18,7 @@ from pretrain.config.model import Model
 from pretrain.config.objective import Objective
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.parallel import Parallel
+from pretrain.config.profile import Profile
 from pretrain.config.run import Run
 from pretrain.config.schedule import CosineSchedule, Schedule
 from pretrain.config.section import Section
@@ -51,6 +52,7 @@ class RunSections(Section):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
+    profile: Profile = Profile()
     health: Health = Health()
 
     @property

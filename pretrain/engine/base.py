@@ -3,6 +3,7 @@ parallelism. Four protocols, so that each says what it needs: `TrainEngine`, `De
 `InspectEngine`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -137,6 +138,9 @@ class TrainEngine(ScoreEngine, Protocol):
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """One optimizer step on this data rank's rows of the global batch."""
+
+    def named_ranges(self) -> AbstractContextManager[None]:
+        """Inside, phases and modules of steps are ranges for a profiler. Not collective."""
 
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""

@@ -24,7 +24,7 @@ BEST = "best"
 """Link in a run's `checkpoints/` to the best one (`checkpoint.best`)."""
 
 _COMPLETE = re.compile("step-([0-9]+)")
-_FOLDERS = ("checkpoints", "reports", "launch", "hangs", "tensorboard", "wandb")
+_FOLDERS = ("checkpoints", "reports", "launch", "hangs", "profile", "tensorboard", "wandb")
 
 
 class RunDir:
@@ -108,6 +108,19 @@ class RunDir:
     def tensorboard(self) -> Path:
         """Folder of TensorBoard's event files."""
         return self.path / "tensorboard"
+
+    @property
+    def profile(self) -> Path:
+        """Folder of the traces of profiled steps."""
+        return self.path / "profile"
+
+    def trace(self, step: int, rank: int) -> Path:
+        """Trace of a profiled step of a rank."""
+        return self.profile / f"{checkpoint_name(step)}-rank-{rank:05d}.json.gz"
+
+    def memory_snapshot(self, step: int, rank: int) -> Path:
+        """History of the GPU's memory in a profiled step of a rank."""
+        return self.profile / f"{checkpoint_name(step)}-rank-{rank:05d}-memory.pickle"
 
     @property
     def folders(self) -> tuple[Path, ...]:

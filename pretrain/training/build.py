@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from data_pipeline.dataset.manifest import SPLITS
@@ -37,6 +38,7 @@ from pretrain.finetune.sources import SourceJudges, make_judges
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
+from pretrain.observe.profile import StepProfiler, check_profile
 from pretrain.observe.stragglers import Stragglers
 from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
@@ -71,6 +73,8 @@ class TrainingRun:
     """answer all rows of a split of each source (collective); None: the rows are not labelled"""
     stragglers: Stragglers
     """comparison of the speed of ranks"""
+    profiler: StepProfiler
+    """profiles of steps of this rank"""
     notes: tuple[str, ...]
     """warnings about data and settings, one sentence each"""
 
@@ -92,6 +96,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
     Raises ConfigError for a layout or settings that do not fit the world size, the memory or the data, DataError for
     damaged or insufficient data. Collective."""
     layout = plan_layout(config, dist.get_world_size())
+    check_profile(config.profile, layout.world, run_length(config)[0], on_gpu=torch.cuda.is_available())
     check_memory_on_all_ranks(config, layout)
     watchdog.kick("opening the data")
     with watchdog.allow_slow_io():
@@ -140,6 +145,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         tasks=tasks,
         judges=judges,
         stragglers=stragglers,
+        profiler=StepProfiler(config.profile, Path(config.run.dir), dist.get_rank(), engine.named_ranges),
         notes=notes,
     )
 

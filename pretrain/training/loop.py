@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from torch.profiler import record_function
 
 from data_pipeline.batch import Batch
 from data_pipeline.errors import ExitStatus
@@ -55,8 +56,10 @@ def train(session: Session) -> int:
             watchdog.kick(f"step {state.step + 1}", state.step + 1)
             session.run.stragglers.begin()
             started_s, segment = time.perf_counter(), state.segment
-            state, batch = state.next_batch()
-            step = _train_step(session, state, segment, batch, started_s)
+            with session.run.profiler.step(state.step + 1):
+                with record_function("step/data"):
+                    state, batch = state.next_batch()
+                step = _train_step(session, state, segment, batch, started_s)
             urgency, peak = _agree(session, saver, state.step)
             log.step(
                 state.step, state.tokens, batch, step.result, learning_rate=step.learning_rate, seconds=step.seconds,

@@ -1,15 +1,20 @@
 """Looking into a run changes none of its numbers."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
+from pretrain.observe.step_trace import read_split
 from pretrain.observe.track import TRACKERS
+from pretrain.run_dir.paths import RunDir
 from pretrain.run_dir.records import read_events, read_metrics
 from tests.helpers import command
 from tests.unit.observe.test_trackers import Failing, Hanging, curves, need_packages, wandb_records
 
 TIMES = ("step_seconds", "tokens_per_second", "save_seconds", "host_peak_bytes")
+PROFILED = ("profile={steps: [2, 5], ranks: [0]}",)
 SHORT = ("train.steps=8", "evaluate.every_steps=4", "checkpoint.every_steps=4")
 
 
@@ -34,15 +39,52 @@ def test_every_number_is_the_same_with_all_of_it_on(plain: Path, config: Path) -
     need_packages()
     run = config.parent / "run"
     kinds = "track={kind: [hanging, failing, mlflow, tensorboard, wandb], mlflow: true, offline: true}"
-    process = command.Command("train", config, *SHORT, kinds, first=add_bad_trackers)
+    process = command.Command("train", config, *SHORT, kinds, *PROFILED, first=add_bad_trackers)
     assert process.wait(240) == 0, process.printed
     assert [same(line) for line in read_metrics(run)] == [same(line) for line in read_metrics(plain)]
     assert heldout(run) == heldout(plain)
     warnings = [event["text"] for event in read_events(run) if event["event"] == "warning"]
     assert sorted(text.split(" ")[0] for text in warnings) == ["Failing", "Hanging"], warnings
+    assert len(list((run / "profile").iterdir())) == 2
     losses = [line["loss"] for line in read_metrics(run)]
     assert [point.value for point in curves(run).Scalars("loss")] == pytest.approx(losses)
     assert sum(record.WhichOneof("record_type") == "history" for record in wandb_records(run)) >= len(losses)
+
+
+LAYOUTS = {
+    "tensor": ("parallel.tensor=2", "parallel.sequence=true"),
+    "pipeline": ("parallel.pipeline=2",),
+    "zero1": (),
+    "deepspeed": ("parallel.zero=3", "parallel.zero_engine=deepspeed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_profile_of_any_layout_has_its_phases_modules_and_exchanges(config: Path, layout: str) -> None:
+    runs = config.parent / "with", config.parent / "without"
+    short = ("train.steps=3", "evaluate.every_steps=0", "checkpoint.every_steps=3", "schedule.warmup_tokens=256")
+    for run, profiled in zip(runs, (("profile={steps: [2], ranks: [0, 1]}",), ()), strict=True):
+        done = command.run("train", config, *short, *LAYOUTS[layout], f"run.dir={run}", *profiled, "--nproc", 2)
+        assert done.returncode == 0, done.stderr
+    lines = [[same(line) for line in read_metrics(run)] for run in runs]
+    assert lines[0] == lines[1]
+    for rank in (0, 1):
+        with gzip.open(RunDir(runs[0]).trace(2, rank), "rt") as file:
+            trace = json.load(file)
+        ranges = {one["name"] for one in trace["traceEvents"] if one.get("cat") == "user_annotation"}
+        assert {"step 2", "step/data", "step/forward", "step/backward", "step/exchange", "step/optimizer"} <= ranges
+        assert ("step/pipeline" in ranges) == (layout == "pipeline")
+        assert any(name.endswith("self_attention.core_attention") for name in ranges), ranges
+        group = {"tensor": "tensor", "pipeline": "embedding"}.get(layout, "data")
+        assert f"exchange/{group}" in ranges
+        split = read_split(RunDir(runs[0]).trace(2, rank))
+        (step,) = [one for one in trace["traceEvents"] if one["name"] == "step 2" and "tid" in one]
+        assert split.total == pytest.approx(step["dur"] / 1e6)
+        assert split.seconds["matrix products"] > 0
+        assert split.seconds["attention"] > 0
+    printed = command.run("profile", runs[0], "--hardware", "h100")
+    assert (printed.returncode, "planned, h100" in printed.stdout) == (0, True), printed.stderr
 
 
 def same(line: dict[str, object]) -> dict[str, object]:

@@ -64,7 +64,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "select",
     ),
     "pretrain.engine.megatron": (
-        "built_model micro_batches padding state runner",
+        "built_model micro_batches padding ranges state runner",
         "decoding generator hidden_states router_terms step_work teacher",
         "engine",
     ),
@@ -154,7 +154,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ),
         (
             "train eval finetune verify compare export import_ translate generate features lm_eval keys plan rehearse "
-            "scale runs plot"
+            "scale runs plot profile"
         ),
         "data_build data_inspect data_report data_ledger data_trace data_units",
         "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",

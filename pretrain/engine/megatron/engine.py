@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
+from torch.profiler import record_function
 
 from data_pipeline.batch import Batch, Rows
 from data_pipeline.lengths import by_length
@@ -25,6 +26,7 @@ from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
+from pretrain.engine.megatron.ranges import named_ranges
 from pretrain.engine.megatron.router_terms import RouterTerms
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial, rows_state
@@ -92,7 +94,7 @@ class MegatronEngine:
             if self.loss_scale is not None:
                 for one in (built, beside) if beside is not None else (built,):
                     one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
-        self.chunks = chunks
+        self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
         self._state = State(self.parameters, self.groups, self.sharding, built.router_biases)
         self._cutter = Cutter(self.groups, self.device, config.model, config.generator is not None)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
@@ -180,12 +182,14 @@ class MegatronEngine:
         sources = self.objective.sources if batch.source is not None else ()
         sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
-        self.sharding.reduce(token_count)
+        with record_function("step/exchange"):
+            self.sharding.reduce(token_count)
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
         routed = None if self.router is None else self.router.finish()
-        found = [self.sharding.norm(), sums.view(-1), *([] if routed is None else [routed.values])]
-        norm, loss_sum, judged, *values = torch.cat(found).tolist()
+        with record_function("step/optimizer"):
+            found = [self.sharding.norm(), sums.view(-1), *([] if routed is None else [routed.values])]
+            norm, loss_sum, judged, *values = torch.cat(found).tolist()
         values, of_routes = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
         pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
         terms = dict(zip(names, pairs, strict=False))
@@ -199,10 +203,11 @@ class MegatronEngine:
         lowered = False
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
-            factor = clip_factor(grad_norm, self.config.optimizer.clip_norm) / scale
-            if factor != 1:
-                self.sharding.scale(factor)
-            self.sharding.update(learning_rate)
+            with record_function("step/optimizer"):
+                factor = clip_factor(grad_norm, self.config.optimizer.clip_norm) / scale
+                if factor != 1:
+                    self.sharding.scale(factor)
+                self.sharding.update(learning_rate)
             self.updates += 1
             if self.router is not None and routed is not None:
                 self.router.applied(routed)
@@ -352,6 +357,10 @@ class MegatronEngine:
     def hidden_states(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
         """See `base.HiddenStateEngine`."""
         return self._hidden_states.compute(batch, stack, layers, pooled)
+
+    def named_ranges(self) -> AbstractContextManager[None]:
+        """See `base.TrainEngine`."""
+        return named_ranges(self._all_chunks)
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.TrainEngine`. Names are `model/...` (fp32 weights), those of the optimizer's moments, `memory/...`,

@@ -69,7 +69,7 @@ class TestUnknownKeys:
             ("parallel.zero_stage=1", "'parallel.zero'"),
             ("model.num_layers=1", "'model.layers'"),
             ("learning_rate=1", "'optimizer.learning_rate'"),
-            ("steps=1", "'train.steps' or 'batch.short.steps'"),
+            ("steps=1", "'train.steps' or 'profile.steps' or 'batch.short.steps'"),
             ("model.learning_rte=1", "'optimizer.learning_rate'"),
         ],
     )
