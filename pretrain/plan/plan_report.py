@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.flops import training_flops_per_token
-from pretrain.model_spec.parameters import num_parameters
+from pretrain.model_spec.parameters import num_active_parameters, num_parameters
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.goodput import Goodput
@@ -100,6 +101,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """Full report for programs."""
     return {
         "model_parameters": num_parameters(plan.config.model, padded=False),
+        "model_active_parameters": num_active_parameters(plan.config.model),
         "hardware": plan.hardware,
         "gpus": plan.gpus,
         "gpus_per_node": plan.per_node,
@@ -117,7 +119,7 @@ def lines(plan: Plan, explain: bool) -> list[str]:
     """Report for people: a table, the best option in full, and what would be better."""
     config, best = plan.config, figures(plan, plan.result.options[0])
     out = [
-        f"{num_parameters(config.model, padded=False) / 1e9:.2f}B parameters, {config.batch.sequences:,} sequences of "
+        f"{_parameters(config.model)}, {config.batch.sequences:,} sequences of "
         f"{config.model.sequence_length:,} tokens a step, on {plan.gpus:,} x {plan.hardware}: "
         f"{plan.result.judged:,} layouts judged",
         "",
@@ -138,6 +140,10 @@ def lines(plan: Plan, explain: bool) -> list[str]:
         f"{high:.3g}), {best['steps']:,} steps in {best['days']:,.1f} days, {best['gpu_hours']:,.0f} GPU-hours"
         f"{money}{energy}",
     ]
+    if config.model.experts is not None:
+        out.append(
+            "no step of a mixture of experts has been compared with an estimate: the interval is of dense models"
+        )
     out += _tightness(plan)
     out.append(
         f"machines fail {plan.goodput.failures_per_day:.2g} times a day: checkpoint.every_steps="
@@ -145,9 +151,16 @@ def lines(plan: Plan, explain: bool) -> list[str]:
     )
     out += [f"better: {sentence}" for sentence in plan.advice]
     if explain:
+        flops = training_flops_per_token(config.row_model)
+        out += ["", f"{_parameters(config.model)}: {flops / 1e9:,.4g} GFLOP of training for each token"]
         out += ["", "a step, in seconds:", *_shares(best["seconds"], 1.0, "s")]
         out += ["", "the fullest rank, in GiB:", *_shares(best["held"], _GIB, "GiB")]
     return [*out, "", best["parallel"]]
+
+
+def _parameters(model: Model) -> str:
+    every, active = num_parameters(model, padded=False), num_active_parameters(model)
+    return f"{every / 1e9:.2f}B parameters" + (f" ({active / 1e9:.2f}B active)" if active < every else "")
 
 
 def _tightness(plan: Plan) -> list[str]:

@@ -37,7 +37,6 @@ def make_plan(
     `as_is`: judge the config's own layout only. Raises ConfigError for unknown names, numbers that no layout suits, and
     models that are too large."""
     check_layers(config.model)
-    check_no_experts(config)
     if gpus > _MOST_GPUS:
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
     config = with_vocabulary(config)
