@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region, vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
 from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from pretrain.attention.cases import AttentionBackend
 from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
 from pretrain.models import fp8
+from pretrain.models.cross_entropy import cross_entropy
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
 from pretrain.models.parameter_gradients import add_bias, is_half, layer_norm, lookup, sums_in_half, with_fp32_sums
@@ -125,8 +127,8 @@ class Kernels:
     attention_wrapper: Callable[..., Tensor]
     """(attention function, queries, keys, values, its further arguments) -> its result, computed in fp32 where that is
     faster"""
-    cross_entropy: Callable[[Tensor, Tensor], Tensor]
-    """(logits [L, B, V / tensor ranks], labels [L, B]) -> losses [L, B]; overwrites the logits"""
+    cross_entropy: Callable[[Tensor, Tensor, dist.ProcessGroup], Tensor]
+    """same signature as cross_entropy.cross_entropy"""
 
     @property
     def on_gpu(self) -> bool:
@@ -188,7 +190,7 @@ def plain(device: torch.device) -> Kernels:
         quantize=fp8.quantize,
         attention=attention_backends(F.scaled_dot_product_attention),
         attention_wrapper=attention_wrapper,
-        cross_entropy=vocab_parallel_cross_entropy,
+        cross_entropy=cross_entropy,
     )
 
 

@@ -139,9 +139,9 @@ class Tokens(LossObjective):
         log(Z)^2 (Chowdhery et al. 2022, arXiv 2204.02311, section 5), log(Z) being the entropy plus the label's logit.
         Overwrites the logits."""
         if not self._z:
-            return self._cross_entropy(self._real(logits_LBV), labels_LB), ()
+            return self._cross_entropy(self._real(logits_LBV), labels_LB, self._group), ()
         label_LB = label_logits(logits_LBV, labels_LB, self._group)  # before the logits are overwritten
-        entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB)
+        entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB, self._group)
         return entropy_LB, (((entropy_LB + label_LB).square() * mask_LB).sum(),)
 
     def _argmax_tokens(self, logits_LBV: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ device starts from the same weights. From which distribution is declared with ea
 Normal values come from the inverse normal distribution in double precision.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from math import erfc, inf, prod, sqrt
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from pretrain.model_spec.parameter_spec import Constant, ParameterSpec
 from pretrain.random.uniform import uniform
 
-_CHUNK = 1 << 22  # values made at a time: bounds the double-precision scratch to 32 MiB
+_CHUNK = 1 << 20  # values made at a time: bounds the double-precision scratch of a thread to 8 MiB
+_THREADS = 8
 
 
 def initial_values(spec: ParameterSpec, seed: int, start: int, count: int) -> Tensor:
@@ -32,10 +34,17 @@ def normal(seed: int, name: str, shape: tuple[int, ...], start: int, count: int,
     """Standard normal values at flat positions [start, start + count), float32; none is beyond +-`limit`."""
     tail = 0.5 * erfc(limit / sqrt(2))
     out = torch.empty(count)
-    for done in range(0, count, _CHUNK):
+
+    def fill(done: int) -> None:
         size = min(_CHUNK, count - done)
         values = torch.from_numpy(uniform(f"{seed}/{name}/{shape}", start + done, size))
         if tail:
             values = tail + (1 - 2 * tail) * values
         out[done : done + size] = torch.special.ndtri(values).float()
+
+    if count <= _CHUNK:
+        fill(0)
+    else:  # numpy and torch let other threads work meanwhile
+        with ThreadPoolExecutor(min(_THREADS, torch.get_num_threads())) as pool:
+            list(pool.map(fill, range(0, count, _CHUNK)))
     return out

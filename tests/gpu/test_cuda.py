@@ -90,7 +90,8 @@ def _waits() -> list[str]:
         warnings.simplefilter("always")
         train(engine, range(2, 3))
     torch.cuda.set_sync_debug_mode("default")
-    return [f"{warning.filename}:{warning.lineno} {warning.message}" for warning in found]
+    told = [f"{warning.filename}:{warning.lineno} {warning.message}" for warning in found]
+    return [line for line in told if "called a synchronizing CUDA operation" in line]
 
 
 def test_a_step_waits_once() -> None:
@@ -259,7 +260,7 @@ def _continuations() -> tuple[list[list[int]], list[list[int]]]:
     for prompt in prompts:
         ids = list(prompt)
         for _ in range(count):
-            ids.append(int(engine.logits(Rows.of(np.array([ids]), np.array([ids])))[0, -1].argmax()))
+            ids.append(int(engine.logits(Rows.of(np.array([ids]), np.array([ids])))[0][0, -1].argmax()))
         whole.append(ids[len(prompt) :])
     return greedy(engine, prompts, count), whole
 
@@ -294,7 +295,7 @@ def _family_curve(family: str, precision: str) -> list[tuple[float, float]]:
 def test_every_family_trains_and_bf16_follows_fp32(family: str) -> None:
     half, full = (np.array(run_ranks(1, _family_curve, family, precision)[0])[:, 0] for precision in ("bf16", "fp32"))
     assert np.isfinite(full).all()
-    assert full[-1] < full[0]
+    assert full[HALF:].mean() < full[:HALF].mean()
     assert np.abs(half - full).max() < 0.1
 
 

@@ -4,6 +4,7 @@ Shapes: B batch, H heads, S positions, D head dimension.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from pretrain.attention.patterns.base import counts_repeatedly, in_order, log_times, mask
 from pretrain.config.patterns.base import MaskRule
+from pretrain.config.patterns.blocks import BigBirdHead
 from pretrain.config.patterns.function import Function
 
 _LEAST_HEAD_DIM = 16
@@ -26,7 +28,8 @@ def flex(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, *, rule: MaskRule, caus
     q, k, v = (F.pad(x, (0, max(0, _LEAST_HEAD_DIM - dim))) for x in (q_BHSD, k_BHSD, v_BHSD))
     compute: Any = _compiled() if q.is_cuda else flex_attention
     block_mask = _block_mask(rule, causal, q.shape[2], q.device)
-    out: Tensor = compute(q, k, v, score_mod=score_mod(rule), block_mask=block_mask, scale=scale)
+    modify = score_mod(rule, q.device)
+    out: Tensor = compute(q, k, v, score_mod=modify, block_mask=block_mask, scale=scale)
     return out[..., :dim]
 
 
@@ -36,15 +39,24 @@ def mask_mod(rule: MaskRule, causal: bool, length: int, device: torch.device) ->
         table = mask(rule, length, length, causal, device)
         assert table is not None
         return lambda batch, head, query, key: table[query, key]
+    rule = _with_length_as_tensor(rule, device)
     # Positions are int32 on a GPU, in which BigBird's draws would overflow.
     return lambda batch, head, query, key: in_order(rule, causal, query.long(), key.long())
 
 
-def score_mod(rule: MaskRule) -> Callable[..., Tensor] | None:
+def score_mod(rule: MaskRule, device: torch.device) -> Callable[..., Tensor] | None:
     """Adds the logarithm of how often `rule` counts a key; None: each counts once."""
     if not counts_repeatedly(rule):
         return None
+    rule = _with_length_as_tensor(rule, device)
     return lambda score, batch, head, query, key: score + log_times(rule, query.long(), key.long())
+
+
+def _with_length_as_tensor(rule: MaskRule, device: torch.device) -> MaskRule:
+    """Documents differ in length: of a number that does, torch.compile makes a symbol, which the kernel can't take."""
+    if isinstance(rule, BigBirdHead) and rule.length is not None:
+        return replace(rule, length=torch.full((), rule.length, device=device))
+    return rule
 
 
 @lru_cache(maxsize=64)
