@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
 from pretrain.layout.layout import Layout
+from pretrain.models.route_log import LoggedRoutes
 
 Stack = Literal["encoder", "decoder"]
 """A stack of layers of a model."""
@@ -229,6 +230,15 @@ class InspectEngine(Ranks, Protocol):
     def samples(self) -> np.ndarray:
         """[rows, labels] what the generator sampled in the last step, or the last call of `score`, for this rank's
         rows, whether anything was replayed or not; -1 where it samples nothing. Collective among context ranks."""
+
+    def log_routes(self, replay: Mapping[str, np.ndarray] | None) -> None:
+        """Has the next steps and scores of a model with experts log where tokens go, and send them where `replay` says:
+        [rows, positions, experts of a token] of this rank's rows, by layer. None: where its routers do. Not
+        collective."""
+
+    def routes(self) -> Sequence[LoggedRoutes]:
+        """What the last step, or the last call of `score`, logged on this rank: of each layer that it has and each
+        micro-batch, in any order. Not collective."""
 
 
 class Engine(TrainEngine, DecodeEngine, HiddenStateEngine, InspectEngine, Protocol):

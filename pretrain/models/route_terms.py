@@ -25,6 +25,7 @@ from torch import Tensor
 
 from pretrain.config.experts import Experts
 from pretrain.models.expert_choice import choose, probabilities
+from pretrain.models.route_log import LayerLog, RowLog
 
 TERMS = ("router_z", "router_balance", "router_sequence")
 
@@ -66,11 +67,13 @@ class MicroBatchRoutes:
     """what each term that the loss has is multiplied by in the backward pass"""
     real_BS: Tensor
     """bool: positions that are no padding, of this context rank"""
+    log: RowLog | None = None
 
     def of_layer(self, layer: str, first: int, positions: int) -> "LayerRoutes":
         """What one layer does, which routes `positions` positions of each row from `first` on."""
         real_SB = self.real_BS[:, first : first + positions].T
-        return LayerRoutes(self.tally, self.factors, self.tally.layers[layer], real_SB)
+        log = None if self.log is None else self.log.of_layer(layer, first)
+        return LayerRoutes(self.tally, self.factors, self.tally.layers[layer], real_SB, log)
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,15 @@ class LayerRoutes:
     factors: Mapping[str, float]
     number: int
     real_SB: Tensor
+    log: LayerLog | None = None
 
     @property
     def real_T(self) -> Tensor:
         return self.real_SB.flatten()
+
+    def replayed(self, preferences_TE: Tensor, experts_TK: Tensor, counts: bool) -> Tensor:
+        """The experts to use, which are others where routes are replayed."""
+        return experts_TK if self.log is None else self.log.replayed(preferences_TE, experts_TK, counts)
 
     def add(self, logits_TE: Tensor, experts_TK: Tensor, counts: bool) -> Tensor:
         """The logits, whose gradient has that of the terms added. `counts`: whether this pass is counted, not one that

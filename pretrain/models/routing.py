@@ -50,9 +50,11 @@ class Router(nn.Module):
     def forward(self, x_TH: Tensor, others: LayerRoutes | None = None) -> Routes:
         """`others`: what is done with routes besides using them."""
         logits_TE: Tensor = _RouterProduct.apply(x_TH, self.weight)  # type: ignore[no-untyped-call]
-        experts_TK = self._kept(logits_TE)
+        preferences_TE = preferences(logits_TE, self.settings, self.bias_E)
+        experts_TK = self._kept(preferences_TE)
         if others is not None:
             is_first_pass = not (self.recomputes and torch.is_grad_enabled())
+            experts_TK = others.replayed(preferences_TE, experts_TK, is_first_pass)
             logits_TE = others.add(logits_TE, experts_TK, is_first_pass)
         return Routes(experts_TK, weights(logits_TE, experts_TK, self.settings))
 
@@ -65,19 +67,16 @@ class Router(nn.Module):
             under_E = torch.sign(chosen_E.sum() - len(chosen_E) * chosen_E)  # in integers, so alike on every layout
             self.bias_E += self.settings.bias_rate * under_E
 
-    def _kept(self, logits_TE: Tensor) -> Tensor:
+    def _kept(self, preferences_TE: Tensor) -> Tensor:
         if not (self.training and self.recomputes):
-            return self._chosen(logits_TE)
+            return select(preferences_TE, self.settings)
         seed = torch.initial_seed()
         if torch.is_grad_enabled() and seed in self._first_pass:
             return self._first_pass.pop(seed)
-        experts_TK = self._chosen(logits_TE)
+        experts_TK = select(preferences_TE, self.settings)
         if not torch.is_grad_enabled():
             self._first_pass[seed] = experts_TK
         return experts_TK
-
-    def _chosen(self, logits_TE: Tensor) -> Tensor:
-        return select(preferences(logits_TE, self.settings, self.bias_E), self.settings)
 
 
 class _RouterProduct(torch.autograd.Function):

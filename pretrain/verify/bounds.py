@@ -11,6 +11,7 @@ FP32 = {
     "update": 1e-3,
     "decay": 1e-1,
     "scores": 1e-4,
+    "router scores": 1e-4,
     "flips": 1e-3,
 }
 # How far half precision may take one rank from fp32.
@@ -21,6 +22,7 @@ HALF = {
     "update": 5e-1,
     "decay": 5e-1,
     "scores": 1e-1,
+    "router scores": 2e-1,
     "flips": 5e-2,
 }
 # The same for fp8, whose numbers have 3 or 4 significant bits where bf16 has 8.
@@ -49,6 +51,7 @@ _FLOORS = {
         "update": 1e-1,
         "decay": 3e-1,
         "scores": 1e-2,
+        "router scores": 1e-1,
         "flips": 1e-2,
     },
     "fp16": {
@@ -58,6 +61,7 @@ _FLOORS = {
         "update": 2e-2,
         "decay": 3e-1,
         "scores": 1e-2,
+        "router scores": 2e-2,
         "flips": 5e-3,
     },
     "fp8": {"loss": 1e-2, "gradient norm": 1e-2, "gradient": 3e-1, "update": 3e-1, "decay": 3e-1, "scores": 3e-2},
@@ -71,7 +75,7 @@ def bounds_of(config: RunConfig, one_rank: Verdict | None) -> dict[str, float]:
     """The bound of each quantity in the precision of `config`, given the verdict on one rank (None: one rank itself is
     being judged)."""
     precision = config.precision
-    flips = {"flips": _FLIPS[precision]}
+    flips = {"flips": _FLIPS[precision], "route flips": 1.0}
     if one_rank is None:
         return {"fp32": FP32, "bf16": HALF, "fp16": HALF, "fp8": FP8}[precision] | flips
     margin = _MARGINS[precision]

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pretrain.layout.layout import Layout
+from pretrain.verify.routes import RouteFlips
 from pretrain.verify.samples import Flips
 
 QUANTITIES = (
-    "initial weights", "samples", "token count", "replicas", "checkpoint", "router biases",
-    "loss", "gradient norm", "gradient", "update", "decay", "scores", "flips",
+    "initial weights", "samples", "token count", "replicas", "checkpoint", "router biases", "routes",
+    "loss", "gradient norm", "gradient", "update", "decay", "scores", "flips", "router scores", "route flips",
 )  # fmt: skip
-EXACT = QUANTITIES[:6]
+EXACT = QUANTITIES[:7]
 
 Sighting = tuple[float, str | None, int | None]
 """(difference, parameter, rank) of a quantity, as observed on one rank"""
@@ -26,7 +27,8 @@ class Departure:
     quantity: str
     by: float
     """nats for loss; root mean square nats for scores; a count for exact quantities; a fraction of the expected decay
-    for decay, of all samples for flips; relative to the size of the reference for the others"""
+    for decay, of all samples for flips; a multiple of what rounding explains for route flips; of the spread of scores
+    for router scores; relative to the size of the reference for the others"""
     bound: float
     parameter: str | None
     """parameter that departs furthest"""
@@ -76,6 +78,8 @@ class Verdict:
     """departures of the first step that has any, in the order of QUANTITIES"""
     flips: Flips = field(default_factory=Flips)
     """samples of a generator that are not the reference's, of all steps"""
+    route_flips: RouteFlips = field(default_factory=RouteFlips)
+    """choices of routers that are not the reference's, of all steps"""
 
     @property
     def same(self) -> bool:

@@ -1,8 +1,12 @@
 """Observations of a run from all its ranks: inputs, metrics, every gradient and every weight."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from pretrain.models.route_log import LoggedRoutes
+from pretrain.verify.routes import RankRoutes
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,10 @@ class RankScores:
     """[calls, terms, 2] sum and count of each term besides the main one, of the rows of each call in order"""
     samples: RankSamples | None = None
     """with a generator, what it sampled for these rows"""
+    logged: Sequence[LoggedRoutes] = ()
+    """where their tokens went in layers of experts, of the reference alone"""
+    routes: Sequence[RankRoutes] = ()
+    """the same of a layout, compared with the reference"""
 
 
 @dataclass(frozen=True)
@@ -100,4 +108,8 @@ class Observation:
     """scores, after one of the steps only"""
     samples: list[RankSamples] = field(default_factory=list)
     """with a generator, what it sampled in the step"""
+    logged: list[LoggedRoutes] = field(default_factory=list)
+    """where tokens went in layers of experts, of the reference alone"""
+    routes: list[RankRoutes] = field(default_factory=list)
+    """the same of a layout, compared with the reference"""
     restored: list[Restored] = field(default_factory=list)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from data_pipeline.batch import Batch, Cursor
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart, StepResult
+from pretrain.models.route_log import LoggedRoutes
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.run_length.schedule import learning_rate
 from pretrain.verify import restart
@@ -28,7 +29,8 @@ from pretrain.verify.observation import (
     RankScores,
     TensorShard,
 )
-from pretrain.verify.samples import Replay, share
+from pretrain.verify.replay import Replay, share
+from pretrain.verify.routes import RankRoutes, Routes, compare_routes, experts_of, of_rows
 
 _MASKED = 0.5  # largest fraction of a row's labels that are masked out of the loss
 _SCORED = 1  # step after which rows are scored; the following steps show that scoring changed nothing
@@ -55,7 +57,7 @@ class Trial:
     checkpoints: Path | None
     """directory of the checkpoint that it resumes from; None: the reference, which never stops and scores row by row"""
     replay: Replay | None = None
-    """on rank 0, the samples of the reference's generator, which are read in place of the layout's"""
+    """on rank 0, what of the reference is read in place of the layout's own"""
 
     @property
     def stop(self) -> int:
@@ -77,7 +79,7 @@ def observe(trial: Trial) -> Iterator[Observation]:
     Some labels, different ones in each row, are masked out of the loss, which shows a lost mask or a mean of means."""
     directory = trial.checkpoints
     with trial.joined(True):
-        if directory is not None and trial.config.generator is not None:
+        if directory is not None and (trial.config.generator is not None or trial.config.model.experts is not None):
             trial = replace(trial, replay=share(trial.replay))
         scores = _scores_alone(trial) if directory is None else []
         stopped = yield from _begin(trial, trial.build(True), scores)
@@ -115,8 +117,11 @@ def _train(
     for step in steps:
         batch, first = masked_batch(trial, engine, step, cursor.samples)
         cursor = batch.cursor
-        if trial.replay is not None:
-            engine.replay_samples(trial.replay.steps[step][first : first + len(batch.tokens)])
+        count, replay = len(batch.tokens), trial.replay
+        if replay is not None and replay.samples is not None:
+            engine.replay_samples(replay.samples.steps[step][first : first + count])
+        routes = None if replay is None or replay.routes is None else of_rows(replay.routes.steps[step], first, count)
+        _log_routes(trial, engine, routes)
         result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
         pairs = (*result.terms.values(), *result.by_source.values())
@@ -133,6 +138,8 @@ def _train(
             inputs=_gather([RankInputs(dist.get_rank(), first, digests)]),
             metrics=_gather([RankMetrics(dist.get_rank(), loss, result.token_count, result.grad_norm, terms)]),
             samples=_gather([sampled] if sampled is not None else []),
+            logged=_gather(_logged(trial, engine)),
+            routes=_gather(_compared(trial, engine, routes, first_row=first)),
             gradients=_gather(_shards(engine.gradients(), "gradient")),
             scores=(scores or _gather(_score(trial, engine, cursor.samples))) if step == _SCORED else [],
         )
@@ -175,12 +182,16 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
     count = len(batch.tokens)
     rows_at_once = count if trial.checkpoints is not None else 1
     first = engine.data_rank * count
-    if trial.replay is not None:
-        engine.replay_samples(trial.replay.scored[first : first + count])
-    scored, samples = [], []
+    replay = trial.replay
+    if replay is not None and replay.samples is not None:
+        engine.replay_samples(replay.samples.scored[first : first + count])
+    routes = None if replay is None or replay.routes is None else of_rows(replay.routes.scored, first, count)
+    _log_routes(trial, engine, routes)
+    scored, samples, logged = [], [], []
     for row in range(0, count, rows_at_once):
         scored.append(engine.score(batch[slice(row, row + rows_at_once)]))
         samples.append(_samples(trial, engine, first, rows_at_once))
+        logged += [replace(one, rows=row + one.rows) for one in _logged(trial, engine)]
     log_probability, greedy = (
         np.concatenate(parts) for parts in zip(*((s.log_probability, s.greedy) for s in scored), strict=True)
     )
@@ -198,6 +209,8 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
             greedy=greedy,
             terms=terms,
             samples=drawn,
+            logged=logged,
+            routes=_compared(trial, engine, routes, first_row=first, scored=True),
         )
     ]
 
@@ -208,6 +221,29 @@ def _samples(trial: Trial, engine: Engine, first: int, rows: int | None = None) 
     if trial.config.generator is None:
         return None
     return RankSamples(dist.get_rank(), first, engine.samples()[:rows])
+
+
+def _log_routes(trial: Trial, engine: Engine, routes: Routes | None) -> None:
+    """Has an engine log where tokens go in layers of experts, if there are any, and send them by the reference's
+    `routes` (None: this is the reference)."""
+    if trial.config.model.experts is not None:
+        engine.log_routes(None if routes is None else experts_of(routes))
+
+
+def _logged(trial: Trial, engine: Engine) -> list[LoggedRoutes]:
+    """What the reference has just logged; nothing on layouts, which compare it where it is."""
+    reads = trial.config.model.experts is not None and trial.checkpoints is None
+    return list(engine.routes()) if reads else []
+
+
+def _compared(
+    trial: Trial, engine: Engine, routes: Routes | None, *, first_row: int, scored: bool = False
+) -> list[RankRoutes]:
+    """What this rank of a layout has just logged, against the reference's `routes` of its rows."""
+    experts = trial.config.model.experts
+    if experts is None or routes is None:
+        return []
+    return compare_routes(engine.routes(), routes, experts, rank=dist.get_rank(), first_row=first_row, scored=scored)
 
 
 def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:

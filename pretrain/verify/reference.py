@@ -15,7 +15,9 @@ from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
 from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
 from pretrain.verify.observation import Observation, RankMetrics, RankSamples, RankScores, TensorShard
 from pretrain.verify.orthogonalized import Amplification
-from pretrain.verify.samples import Flips, Replay, count_flips
+from pretrain.verify.replay import Replay
+from pretrain.verify.routes import RankRoutes, RouteFlips
+from pretrain.verify.samples import Flips, count_flips
 from pretrain.verify.vanishing import vanishing_gradients
 
 _FP32_RESOLUTION = 2.0**-23
@@ -37,7 +39,7 @@ class Reference:
         self._biases = router_bias_shapes(config.model)
         self._amplification = Amplification(config)
         self.steps = list(observations)
-        self.replay = Replay.of(self.steps)
+        self.replay = Replay.of(config, self.steps)
         self.weights = [{shard.name: shard.value for shard in seen.weights} for seen in self.steps]
         self.gradients = [{shard.name: shard.value for shard in seen.gradients} for seen in self.steps]
         self._clear: dict[tuple[int, str], np.ndarray] = {}
@@ -60,6 +62,7 @@ class Reference:
                 if not by <= bound:  # NaN too
                     departures.append(Departure.of(seen.step, quantity, bound, measured, layout))
             verdict.flips = sum(self._flips(seen), verdict.flips)
+            verdict.route_flips += RouteFlips.of(_routes(seen))
             if seen.weights:
                 before = {(shard.rank, shard.name, shard.offset): shard.value for shard in seen.weights}
             if not verdict.departures:
@@ -101,7 +104,7 @@ class Reference:
             "scores": _scores(seen.scores, expected.scores),
             "flips": [(flips.share, None, None) for flips in self._flips(seen)],
         }
-        return found | self._updates(seen, before, bounds, dtype)
+        return found | _route_quantities(seen, bounds) | self._updates(seen, before, bounds, dtype)
 
     def _replicas(self, seen: Observation, dtype: torch.dtype) -> list[Sighting]:
         """Elements of the weights in use that are not the optimizer's weights, rounded: a rank that missed an update,
@@ -231,6 +234,24 @@ def _loss_weight(config: RunConfig) -> float:
     settings = config.distillation
     of_layers = settings.hidden_weight + settings.attention_weight
     return max(1.0, settings.label_weight + settings.kl_weight + settings.cosine_weight + of_layers)
+
+
+def _routes(seen: Observation) -> list[RankRoutes]:
+    """Routes of the step, and of the rows that were scored after it."""
+    return [*seen.routes, *(one for score in seen.scores for one in score.routes)]
+
+
+def _route_quantities(seen: Observation, bounds: dict[str, float]) -> dict[str, list[Sighting]]:
+    """Choices of routers: whether their scores are the reference's, and whether they follow from them."""
+    routes = _routes(seen)
+    if not routes:
+        return {}
+    flips = RouteFlips.of(routes).beyond_rounding(bounds["router scores"])
+    return {
+        "routes": [(float(one.broken), f"{one.layer}.mlp.router", one.rank) for one in routes],
+        "router scores": [(one.apart, f"{one.layer}.mlp.router", one.rank) for one in routes],
+        "route flips": [(flips, None, None)],
+    }
 
 
 def _present(samples: list[RankSamples | None]) -> list[RankSamples]:

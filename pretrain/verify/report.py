@@ -19,6 +19,8 @@ _COLUMNS = {
     "token count": "tokens",
     "gradient norm": "grad norm",
     "router biases": "biases",
+    "router scores": "router",
+    "route flips": "rerouted",
 }
 _WIDTH = 11
 
@@ -37,6 +39,7 @@ class Table:
         shown = {
             "flips": config.generator is not None,
             "router biases": experts is not None and experts.selection_bias,
+            **dict.fromkeys(("routes", "router scores", "route flips"), experts is not None),
         }
         self._quantities = [name for name in QUANTITIES if shown.get(name, True)]
         names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in self._quantities)
@@ -61,6 +64,8 @@ class Table:
         print(f"{start}{''.join(cells)}  {'same run' if row.same else 'DEPARTS'}", flush=True)
         if row.verdict.flips.flipped:
             print(f"    {row.verdict.flips}", flush=True)
+        if row.verdict.route_flips.flipped:
+            print(f"    {row.verdict.route_flips}", flush=True)
         for departure in row.verdict.departures:
             print(f"    {departure}", flush=True)
 
@@ -109,6 +114,7 @@ def _plain(row: JobResult) -> dict[str, Any]:
         "error": row.error,
         "largest": verdict and verdict.largest,
         "flips": verdict and vars(verdict.flips),
+        "route_flips": verdict and vars(verdict.route_flips),
         "rounding_explains": row.bounds,
         "departures": [{**vars(departure)} for departure in verdict.departures] if verdict else [],
     }

@@ -31,7 +31,7 @@ from pretrain.verify.jobs import ONE_RANK, Job
 from pretrain.verify.observation import Observation
 from pretrain.verify.probe import BatchSource, Trial, observe
 from pretrain.verify.reference import Reference
-from pretrain.verify.samples import Replay
+from pretrain.verify.replay import Replay
 from pretrain.verify.scoring import ScoringCheck, check_scoring, without_noise
 
 Result = TypeVar("Result")
@@ -122,7 +122,7 @@ class Verification:
         replay: Replay | None = None,
     ) -> tuple[Result | None, str | None]:
         """Rank 0's judgement of a job's observations (None on the other ranks), or the error that ended it. Without
-        `checkpoints` it runs as the reference does; `replay` is what its discriminator reads."""
+        `checkpoints` it runs as the reference does; `replay` is what it reads of the reference."""
         return self._try(job, partial(self._judge, judge), checkpoints, replay)
 
     def _try(

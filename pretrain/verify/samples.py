@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch.distributed as dist
 
 from pretrain.verify.observation import Observation, RankSamples
 
 
 @dataclass(frozen=True)
-class Replay:
+class SampleReplay:
     """The reference's samples."""
 
     steps: dict[int, np.ndarray]
@@ -23,18 +22,11 @@ class Replay:
     """samples of the rows that were scored"""
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> "Replay | None":
+    def of(cls, observations: Sequence[Observation]) -> "SampleReplay | None":
         """The samples of the reference, one rank; None without a generator."""
         steps = {seen.step: samples.tokens for seen in observations for samples in seen.samples}
         scored = [score.samples.tokens for seen in observations for score in seen.scores if score.samples is not None]
         return cls(steps, scored[0]) if steps else None
-
-
-def share(replay: Replay | None) -> Replay | None:
-    """Rank 0's, on every rank. Collective."""
-    held: list[Replay | None] = [replay]
-    dist.broadcast_object_list(held)
-    return held[0]
 
 
 @dataclass(frozen=True)

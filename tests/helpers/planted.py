@@ -44,9 +44,10 @@ def table(
     layouts: Sequence[str],
     faults: Iterable[tuple[Fault, str]] = (),
     timeout_s: float = 600,
+    prepare: Callable[[], None] | None = None,
 ) -> list[JobResult]:
     """The rows of `layouts`, sound, and after them one for each of `faults` (with its layout) and precision. Checks
-    that every rank came to the same verdict."""
+    that every rank came to the same verdict. `prepare` is called on each rank first, and changes all runs."""
     planted = [(fault, parse_layout(text, zero=1)) for fault, text in faults]
     sound = [parse_layout(text, zero=1) for text in layouts]
     jobs: list[Job] = []
@@ -56,7 +57,7 @@ def table(
         jobs += [PlantedJob(**vars(job), fault=fault) for fault, layout in planted if layout == job.layout]
     world = max(job.layout.world for job in jobs)
     meeting.mkdir(exist_ok=True)
-    found = run_ranks(world, _verify, jobs, meeting / "store", timeout_s=timeout_s)
+    found = run_ranks(world, _verify, jobs, meeting / "store", prepare, timeout_s=timeout_s)
     rows: list[JobResult] = found[0][1]
     assert {same for same, _ in found} == {all(row.same for row in rows)}
     return rows
@@ -95,7 +96,9 @@ def _told(row: JobResult) -> list[str]:
     return [row.error] if row.error else list(map(str, row.verdict.departures if row.verdict else []))
 
 
-def _verify(jobs: list[Job], store: Path) -> tuple[bool, list[JobResult]]:
+def _verify(jobs: list[Job], store: Path, prepare: Callable[[], None] | None) -> tuple[bool, list[JobResult]]:
+    if prepare is not None:
+        prepare()
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.barrier()  # a peer may still be connecting
     dist.destroy_process_group()

@@ -1,7 +1,7 @@
 """megatron-core as an engine: its models, schedules, data parallel and optimizer, driven by our objective."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.route_log import LoggedRoutes, RouteLog
 from pretrain.models.segment_memory import SegmentMemory
 from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term, scales, source_term, sum_pairs, total
 from pretrain.objectives.registry import make_loss
@@ -173,7 +174,7 @@ class MegatronEngine:
         if self._memory is not None:
             micro_batches = self._memory.attached(micro_batches)
         if self.router is not None:
-            micro_batches = self.router.attached(micro_batches, factors, self._backward_scale())
+            micro_batches = self.router.attached(micro_batches, factors, self._backward_scale(), first_row)
         forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
         results += self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)
         if self._memory is not None:
@@ -258,6 +259,8 @@ class MegatronEngine:
         memory = self._memory_before(batch)
         if memory is not None:
             micro_batches = memory.attached(micro_batches)
+        if self.router is not None:
+            micro_batches = self.router.logged(micro_batches, rows)
         with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
             results = self._runner.evaluate(micro_batches, self.objective.forward_score, self._score_loss)
         if memory is not None:
@@ -314,6 +317,17 @@ class MegatronEngine:
         """See `base.InspectEngine`."""
         assert self.generator is not None
         return self.generator.sampled()
+
+    def log_routes(self, replay: Mapping[str, np.ndarray] | None) -> None:
+        """See `base.InspectEngine`."""
+        assert self.router is not None
+        self.router.log = RouteLog(replay)
+
+    def routes(self) -> Sequence[LoggedRoutes]:
+        """See `base.InspectEngine`."""
+        assert self.router is not None
+        assert self.router.log is not None, "routes were not logged"
+        return self.router.log.found
 
     def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""

@@ -110,6 +110,14 @@ class Cutter:
         return torch.arange(local.start, local.stop, device=self._device).expand(rows, -1)
 
 
+def rows_of(batch: MicroBatch, first_row: int) -> np.ndarray:
+    """[B] the rows of a micro-batch among those that it was cut from, which dropout numbers from `first_row`."""
+    count = len(batch.tokens_BS)
+    offsets = np.arange(count) if batch.row_offsets_B is None else batch.row_offsets_B.cpu().numpy()
+    rows: np.ndarray = batch.first_row - first_row + offsets
+    return rows
+
+
 def real_positions(batch: Rows) -> np.ndarray:
     """[rows, S] bool: positions of a decoder's rows that are no padding. Without documents, a row ends with its last
     loss."""

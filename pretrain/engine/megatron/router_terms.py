@@ -1,9 +1,10 @@
 """Terms of the loss and counts of a step that layers of experts make (`models/route_terms.py`), over all ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,10 +12,11 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.groups import Groups
-from pretrain.engine.megatron.micro_batches import real_positions
+from pretrain.engine.megatron.micro_batches import real_positions, rows_of
 from pretrain.models.experts import routers
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.network import Network
+from pretrain.models.route_log import RouteLog, RowLog
 from pretrain.models.route_terms import TERMS, MicroBatchRoutes, RouteTally
 
 FIGURES = ("expert_load", "expert_entropy")
@@ -70,6 +72,8 @@ class RouterTerms:
         self._tally = RouteTally(self._own, model.experts, device, row_groups)
         self._saved_LE2 = torch.zeros(len(self._own), self._experts, 2, device=device)
         """choices in the last step that was applied, of this rank's layers, as a checkpoint has them"""
+        self.log: RouteLog | None = None
+        """what the last step, or call that scored, logged of routes; None: they are not logged"""
 
     def counts(self, batch: Rows) -> list[float]:
         """How many summands of each term this rank's rows have."""
@@ -77,18 +81,44 @@ class RouterTerms:
         summands = {name: real_BS.any(axis=1) if name == "router_sequence" else real_BS for name in self.weights}
         return [float(found.sum()) * self._layers for found in summands.values()]
 
-    def attached(self, batches: Sequence[MicroBatch], factors: Mapping[str, float], scale: float) -> list[MicroBatch]:
+    def attached(
+        self, batches: Sequence[MicroBatch], factors: Mapping[str, float], scale: float, first_row: int
+    ) -> list[MicroBatch]:
         """The micro-batches of a step, whose layers add the terms to the loss. `factors` are those of
-        `objectives.base.scales`, `scale` that of the loss in the backward pass."""
+        `objectives.base.scales`, `scale` that of the loss in the backward pass; dropout numbers rows from `first_row`
+        on."""
         counts_LE = self._saved_LE2[..., 0].double() * _UNIT + self._saved_LE2[..., 1]
         total_L1 = counts_LE.sum(1, keepdim=True)
         previous_LE = torch.where(total_L1 > 0, counts_LE / total_L1.clamp(min=1), 1 / self._experts).float()
         self._tally.begin(previous_LE)
         scaled = {name: factors.get(name, 1.0) * scale for name in self.weights}
+        return self._with_routes(batches, self._tally, scaled, lambda batch: rows_of(batch, first_row))
+
+    def logged(self, batches: Sequence[MicroBatch], rows: int) -> list[MicroBatch]:
+        """Micro-batches to be scored, whose routes are logged if they are to be. They are of that many `rows`, of which
+        the last is repeated at their end."""
+        if self.log is None:
+            return list(batches)
+        nothing = RouteTally(self._own, self._tally.settings, self._device)
+        return self._with_routes(batches, nothing, {}, lambda batch: rows_of(batch, 0).clip(max=rows - 1))
+
+    def _with_routes(
+        self,
+        batches: Sequence[MicroBatch],
+        tally: RouteTally,
+        factors: Mapping[str, float],
+        rows: Callable[[MicroBatch], np.ndarray],
+    ) -> list[MicroBatch]:
+        """`rows` finds those of a micro-batch, which needs the device to have them."""
+        if self.log is not None:
+            self.log.found.clear()
         found = []
         for batch in batches:
             assert batch.real_BS is not None, "the cutter says which positions are no padding"
-            found.append(replace(batch, routes=MicroBatchRoutes(self._tally, scaled, batch.real_BS)))
+            log = None
+            if self.log is not None:
+                log = RowLog(self.log, rows(batch), self._groups.context_rank * batch.real_BS.shape[1])
+            found.append(replace(batch, routes=MicroBatchRoutes(tally, factors, batch.real_BS, log)))
         return found
 
     def finish(self) -> RoutedStep:

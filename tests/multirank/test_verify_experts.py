@@ -1,0 +1,118 @@
+"""`pretrain verify` of mixtures of experts: layouts use the reference's routes, and their own are judged apart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pretrain.config.run_config import RunConfig
+from pretrain.models import expert_choice, routing
+from pretrain.models.routing import Router
+from tests.helpers.families import family_config
+from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
+
+LAYOUTS = ("tp2+sp", "cp2", "pp2", "dp2+zero3", "tp2pp2+sp")
+
+
+def _biased(precision: str = "fp32", **experts: Any) -> RunConfig:
+    config = family_config("biased_experts", precision=precision)
+    tree = config.model_dump(mode="json")
+    tree["model"]["experts"] |= experts
+    return RunConfig.model_validate(tree)
+
+
+def _pairs_of_equals() -> None:
+    """Experts score alike, two by two, so that many tokens choose between equals."""
+    made = routing.preferences
+
+    def alike(*arguments: Any) -> Tensor:
+        return made(*arguments)[..., 0::2].repeat_interleave(2, dim=-1)
+
+    routing.preferences = alike
+
+
+def _last_of_equals(patch: pytest.MonkeyPatch) -> None:
+    """Of equal experts the last ones are chosen."""
+
+    def choose(values: Tensor, top_k: int) -> Tensor:
+        ranked = torch.sort(values.flip(-1), dim=-1, descending=True, stable=True).indices[:, :top_k]
+        return (values.shape[-1] - 1 - ranked).sort(dim=-1).values
+
+    patch.setattr(expert_choice, "choose", choose)
+
+
+def _bias_of_another_rank(patch: pytest.MonkeyPatch) -> None:
+    """The second rank adds a little more to the score of one expert."""
+    made = routing.preferences
+
+    def moved(*arguments: Any) -> Tensor:
+        found = made(*arguments).clone()
+        found[..., 3] += 1e-3 * dist.get_rank()
+        return found
+
+    patch.setattr(routing, "preferences", moved)
+
+
+def _bias_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
+    """The second rank's biases stay where they are."""
+    move = Router.move_bias
+    patch.setattr(Router, "move_bias", lambda self, chosen: None if dist.get_rank() else move(self, chosen))
+
+
+def _groups_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The second rank chooses among all experts."""
+    select = routing.select
+
+    def chosen(preferences: Tensor, settings: Any) -> Tensor:
+        return expert_choice.choose(preferences, settings.top_k) if dist.get_rank() else select(preferences, settings)
+
+    patch.setattr(routing, "select", chosen)
+
+
+def _weights_of_larger_logits(patch: pytest.MonkeyPatch) -> None:
+    """The experts of a token are weighed a little otherwise."""
+    weigh = routing.weights
+    patch.setattr(routing, "weights", lambda logits, *others: weigh(logits * 1.001, *others))
+
+
+EQUALS: list[tuple[Fault, str, str]] = [(_last_of_equals, "dp2", "routes")]
+FAULTS: list[tuple[Fault, str, str]] = [
+    (_bias_of_another_rank, "dp2", "router scores"),
+    (_bias_of_the_step_before, "tp2", "router biases"),
+    (_groups_forgotten, "cp2", "routes"),
+    (_weights_of_larger_logits, "dp2", "gradient"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("faults", "prepare", "experts"),
+    [
+        (EQUALS, _pairs_of_equals, {"groups": 1, "top_groups": 1, "top_k": 3}),
+        (FAULTS, None, {}),
+    ],
+    ids=["equals", "others"],
+)
+def test_faults_of_routers_are_found(faults: Any, prepare: Any, experts: dict[str, Any], tmp_path: Path) -> None:
+    planted = [(fault, layout) for fault, layout, _ in faults]
+    rows = table(_biased(**experts), tmp_path, [layout for _, layout, _ in faults], planted, prepare=prepare)
+    check_sound(rows)
+    for fault, layout, quantity in faults:
+        check_found(of_fault(rows, fault, layout), 1, quantity)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("family", ["biased_experts", "shared_experts", "olmoe"])
+def test_layouts_are_the_same_run_though_tokens_flip(family: str, tmp_path: Path) -> None:
+    rows = table(family_config(family, precision="bf16"), tmp_path, LAYOUTS)
+    check_sound(rows)
+    for row in rows:
+        assert row.verdict is not None
+        flips, in_half = row.verdict.route_flips, row.job.config.precision == "bf16"
+        assert flips.tokens > 3000
+        assert (flips.flipped > 10) == in_half
+        assert row.verdict.largest["gradient"] < (0.05 if in_half else 1e-5), "as of a dense model"
