@@ -92,11 +92,6 @@ class Experts(Section):
         "experts alike and more where the router prefers those that most of them chose (DeepSeek-V3: 0.0001)",
     )
 
-    @property
-    def routes_by_more(self) -> bool:
-        """Whether routes depend on more than a softmax of logits."""
-        return self.scores != "softmax" or self.scale != 1 or self.groups > 1 or self.selection_bias
-
     @model_validator(mode="before")
     @classmethod
     def _no_inexact_settings(cls, values: Any) -> Any:

@@ -99,9 +99,20 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
         dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
         head = model.task_head is None or model.task_head.kind == "token"
         return dense and head and model.norm_eps == 1e-12 and model.positions.name == "learned"
-    if model.has_mask_decoder or (model.experts is not None and (model.experts.shared or model.experts.routes_by_more)):
+    if model.has_mask_decoder or not _has_a_class_of_its_experts(model):
         return False
     return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
+
+
+def _has_a_class_of_its_experts(model: Model) -> bool:
+    """Whether there are none, or they are those of Mixtral, Qwen3-MoE and OLMoE, or of dots.llm1."""
+    experts = model.experts
+    if experts is None:
+        return True
+    if experts.scores == "sigmoid":
+        of_router = experts.selection_bias and experts.group_score == "two_best"
+        return model.qk_norm and of_router and experts.shared > 0
+    return not experts.shared and experts.scale == experts.groups == 1 and not experts.selection_bias
 
 
 def _has_a_class_of_its_encoder(model: Model) -> bool:

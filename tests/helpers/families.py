@@ -203,6 +203,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "count": 8, "top_k": 2, "ffn": 32, "shared": 2, "dense_layers": 1, "z_loss": 0.01, "balance_loss": 0.1,
         },
     }},
+    "dots1": {"model": _LLAMA | {
+        "positions": "rotary", "qk_norm": True, "experts": {
+            "count": 8, "top_k": 3, "ffn": 32, "shared": 2, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,
+            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.01,
+        },
+    }},
     "biased_experts": {"model": _LLAMA | {
         "positions": "rotary", "experts": {
             "count": 8, "top_k": 2, "ffn": 32, "shared": 1, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,

@@ -1,4 +1,4 @@
-"""Mixtral, Qwen3-MoE and OLMoE of Hugging Face: Llama's kin with experts in place of feed-forward layers.
+"""Mixtral, Qwen3-MoE, OLMoE and dots.llm1 of Hugging Face: Llama's kin with experts in place of feed-forward layers.
 
 On disk each expert has its matrices by themselves; transformers joins them when it loads them: the rows of all gates of
 an expert, then those of all values.
@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MixtralForCausalLM, OlmoeForCausalLM, Qwen3MoeForCausalLM
+from transformers import Dots1ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen3MoeForCausalLM
 
-from pretrain.checkpoint.hf.links import Link, same
+from pretrain.checkpoint.hf.links import Link, gated, same
 from pretrain.checkpoint.hf.llama_kin import (
     attention_links,
     dense_links,
     ends_links,
     family,
+    layer_types,
     plain_fields,
     settings_of,
     windows,
@@ -64,8 +65,22 @@ def _links(model: Model, experts_of_layer: Callable[[str, str], Iterator[Link]])
     for layer in range(model.layers):
         mcore, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
         yield from attention_links(mcore, hf, model)
-        of_layer = experts_of_layer if model.has_experts(layer) else dense_links
-        yield from of_layer(f"{mcore}.mlp", hf)
+        if model.has_experts(layer):
+            yield from experts_of_layer(f"{mcore}.mlp", hf)
+            yield from _links_of_all_tokens(f"{mcore}.mlp", f"{hf}.mlp", model)
+        else:
+            yield from dense_links(f"{mcore}.mlp", hf)
+
+
+def _links_of_all_tokens(mcore: str, hf: str, model: Model) -> Iterator[Link]:
+    """Links of a router's bias, and of experts that every token passes through."""
+    assert model.experts is not None
+    if model.experts.selection_bias:
+        yield same(f"{mcore}.router.bias", f"{hf}.gate.e_score_correction_bias")
+    if model.experts.shared:
+        ours, theirs = f"{mcore}.shared_experts", f"{hf}.shared_experts"
+        yield gated(f"{ours}.linear_fc1.weight", f"{theirs}.gate_proj.weight", f"{theirs}.up_proj.weight")
+        yield same(f"{ours}.linear_fc2.weight", f"{theirs}.down_proj.weight")
 
 
 def _gates_and_values(x_E2FH: Tensor) -> list[Tensor]:
@@ -166,6 +181,61 @@ def _refuse_olmoe(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError("clip_qkv is not known here")
 
 
+def _dots_fields(model: Model) -> dict[str, Any]:
+    experts = model.experts
+    assert experts is not None
+    if not experts.shared:
+        raise ConfigError(
+            "Hugging Face's dots.llm1 has shared experts: model.experts.shared=0 cannot be exported to it"
+        )
+    return plain_fields(model) | {
+        "attention_bias": False,
+        "sliding_window": None,
+        "layer_types": layer_types(model),
+        "n_routed_experts": experts.count,
+        "n_shared_experts": experts.shared,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": model.expert_ffn_dim,
+        "first_k_dense_replace": experts.dense_layers,
+        "n_group": experts.groups,
+        "topk_group": experts.top_groups,
+        "norm_topk_prob": experts.normalize,
+        "routed_scaling_factor": experts.scale,
+        "output_router_logits": False,
+    }
+
+
+def _dots_settings(config: Any) -> dict[str, Any]:
+    if "sliding_attention" in config.layer_types:
+        raise ConfigError("layers with a sliding window are not known here")
+    experts = {
+        "count": config.n_routed_experts,
+        "top_k": config.num_experts_per_tok,
+        "shared": config.n_shared_experts,
+        "dense_layers": config.first_k_dense_replace,
+        "scores": "sigmoid",
+        "normalize": config.norm_topk_prob,
+        "scale": config.routed_scaling_factor,
+        "groups": config.n_group,
+        "top_groups": config.topk_group,
+        "selection_bias": True,
+    }
+    found = settings_of(config) | {"qk_norm": True}
+    if config.first_k_dense_replace:
+        return found | {"experts": experts | {"ffn": config.moe_intermediate_size}}
+    return found | {"experts": experts, "ffn": config.moe_intermediate_size}
+
+
+def _refuse_dots(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for layers of experts that do not follow the dense ones, and for a model without experts that
+    all tokens pass through."""
+    refuse_kin(tree, most_layers)
+    if tree.get("moe_layer_freq", 1) != 1:
+        raise ConfigError("layers of experts between dense ones are not known here")
+    if not tree.get("n_shared_experts"):
+        raise ConfigError("a model without shared experts is not known here")
+
+
 _SOFTMAX = {
     "experts.scores": "softmax",
     "experts.scale": 1.0,
@@ -173,10 +243,24 @@ _SOFTMAX = {
     "experts.selection_bias": False,
     "experts.shared": 0,
 }
-"""what the first routers have, and experts that no token passes through unasked"""
+"""what classes require that have neither another router nor shared experts"""
 _ALL_LAYERS = {**_SOFTMAX, "experts.dense_layers": 0}
 
 MIXTURES = (
+    family(
+        "dots.llm1",
+        Dots1ForCausalLM,
+        "dots1",
+        heads={},
+        takes=lambda model: model.experts is not None and model.experts.scores == "sigmoid" and model.qk_norm,
+        patterns=("dense",),
+        required={"qk_norm": True, "experts.selection_bias": True, "experts.group_score": "two_best"},
+        hf_fields=_dots_fields,
+        settings=_dots_settings,
+        refuse=_refuse_dots,
+        links=partial(links_on_disk, *_OTHERS),
+        loaded_links=links_in_memory,
+    ),
     family(
         "OLMoE",
         OlmoeForCausalLM,
