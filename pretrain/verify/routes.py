@@ -223,7 +223,8 @@ def _borders(preferences: np.ndarray, settings: Experts) -> np.ndarray:
         gaps = _border(_group_scores(preferences, settings), settings.top_groups) / _per_group(settings)
         kept = np.repeat(_groups(preferences, settings), settings.count // settings.groups, axis=-1)
         preferences = np.where(kept, preferences, -np.inf)
-    return np.minimum(gaps, _border(preferences, settings.top_k))
+    least: np.ndarray = np.minimum(gaps, _border(preferences, settings.top_k))
+    return least
 
 
 def _border(values: np.ndarray, chosen: int) -> np.ndarray:
