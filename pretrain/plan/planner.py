@@ -97,14 +97,6 @@ def check_layers(model: Model) -> None:
         raise ConfigError(f"a model of {layers:,} layers: plans are made for up to {_MOST_LAYERS:,}: set model.layers")
 
 
-def check_no_experts(config: RunConfig) -> None:
-    """Raises ConfigError for a model with experts."""
-    if config.model.experts is not None:
-        raise ConfigError(
-            "model.experts: layers of experts are not planned, rehearsed or scaled yet: train them, or leave it out"
-        )
-
-
 def with_vocabulary(config: RunConfig) -> RunConfig:
     """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so that of its
     teacher or GPT-2's is assumed."""
@@ -128,7 +120,6 @@ def _with_source_vocabulary(config: RunConfig) -> RunConfig:
 def check_one_model(config: RunConfig) -> None:
     """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model, or with
     a source encoder, which would not scale with the model."""
-    check_no_experts(config)
     if config.model.source_encoder is not None:
         raise ConfigError(
             "model.source_encoder: a scaling law is of models that grow as a whole, and this one has an encoder of its "

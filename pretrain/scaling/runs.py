@@ -25,12 +25,12 @@ class FinishedRun:
     config: RunConfig
     point: RunPoint
     alike: dict[str, Any]
-    """facts that must be equal for losses to be comparable"""
+    """facts that must be equal for a law to hold"""
 
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
     """Each path is a run, or a folder of runs. Raises ConfigError for one that is none, has not finished or diverged,
-    and for runs whose losses cannot be compared."""
+    and for runs of which no one law could hold."""
     runs = [_read(directory) for directory in _directories(paths)]
     first, *others = runs
     for other in others:
@@ -38,7 +38,7 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
             if other.alike[name] != value:
                 raise ConfigError(
                     f"{first.directory} and {other.directory} differ in {name} ({value} and {other.alike[name]}), so "
-                    "that their losses cannot be compared: leave one out"
+                    "that no law holds for both: leave one out"
                 )
     return runs
 
@@ -102,6 +102,7 @@ def _read(directory: Path) -> FinishedRun:
         "model.vocabulary": model.vocabulary,
         "model.sequence_length": model.sequence_length,
         "model.memory_length": model.memory_length,
+        "model.experts": None if model.experts is None else model.experts.model_dump(exclude={"ffn"}),
         "objective": config.objective.model_dump(),
         "held-out tokens": last.get("predicted_tokens"),
     }

@@ -34,14 +34,15 @@ def shaped(base: Model, parameters: float) -> Model:
 def _shapes(base: Model, parameters: float) -> Iterator[tuple[float, int, int]]:
     """(how far off, heads, layers) of every width, with the numbers of layers that come nearest."""
     groups = base.heads // base.num_kv_heads
+    least = 1 + (base.experts.dense_layers if base.experts is not None else 0)
     for heads in range(groups, _MOST_HEADS, groups):
-        one, two = (parameters_at_work(_model(base, heads, layers)) for layers in (1, 2))
+        one, two = (parameters_at_work(_model(base, heads, layers)) for layers in (least, least + 1))
         if one > parameters * (1 + _OFF):
             return
-        nearest = 1 + math.floor((parameters - one) / (two - one))
+        nearest = least + math.floor((parameters - one) / (two - one))
         for layers in (nearest, nearest + 1):
-            if 1 <= layers <= _MOST_LAYERS:
-                off = abs(math.log((one + (layers - 1) * (two - one)) / parameters))
+            if least <= layers <= _MOST_LAYERS:
+                off = abs(math.log((one + (layers - least) * (two - one)) / parameters))
                 aspect = math.log(heads / layers * base.layers / base.heads)
                 yield off + _ASPECT * aspect**2, heads, layers
 

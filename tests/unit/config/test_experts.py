@@ -14,7 +14,6 @@ from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_active_parameters, num_parameters
 from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.plan.memory_bound import count_parameters
-from pretrain.plan.planner import check_one_model
 from pretrain.verify.shrink import shrink, with_layers
 from tests.helpers.families import family_config
 
@@ -107,11 +106,6 @@ def test_layouts_that_cannot_share_features() -> None:
     spans = {"qk_norm": True, "qk_norm_span": "all_heads"}
     with pytest.raises(ConfigError, match=r"does not divide model.kv_heads"):
         plan_layout(_config(None, model=spans, parallel={"tensor": 4}), 4)
-
-
-def test_scaling_laws_are_of_dense_models() -> None:
-    with pytest.raises(ConfigError, match="layers of experts are not planned, rehearsed or scaled yet"):
-        check_one_model(_config())
 
 
 def test_verify_keeps_the_kind_of_layers() -> None:

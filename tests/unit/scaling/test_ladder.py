@@ -6,13 +6,14 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.model_spec.parameters import num_parameters
+from pretrain.model_spec.parameters import num_active_parameters, num_parameters
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import segments
 from pretrain.scaling import rules
 from pretrain.scaling.ladder import LadderSpec, check_budget, check_limits, ladder, total_flops
 from pretrain.scaling.shape import shaped
 from pretrain.scaling.size import parameters_at_work
+from tests.helpers.families import family_config
 from tests.helpers.tiny import tiny_config
 
 
@@ -92,6 +93,24 @@ def test_parameters_at_work_are_all_but_the_tables() -> None:
     assert parameters_at_work(model) == num_parameters(model, padded=False) - tables
     untied = base(model={"tie_word_embeddings": False}).model
     assert parameters_at_work(untied) == parameters_at_work(model)
+
+
+def test_a_mixture_of_experts_has_the_size_of_what_a_token_passes_through() -> None:
+    """So that compute is nearly the same multiple of N D at sizes whose experts are other parts of all parameters."""
+    experts = {"count": 16, "top_k": 2, "ffn": 64, "shared": 1, "dense_layers": 1}
+    mixture = family_config("llama", model={"experts": experts})
+    runs = ladder(mixture, spec(sizes=(1e5, 1e6, 2e7), ratios=(20,)))
+    models = [run.config.model for run in runs]
+    for run, model in zip(runs, models, strict=True):
+        assert run.parameters == num_active_parameters(model) - model.vocab_size * model.hidden  # a table of its own
+        assert model.experts is not None
+        assert model.experts.model_dump(exclude={"ffn"}) == mixture.model.experts.model_dump(exclude={"ffn"})
+        assert model.expert_ffn_dim == model.hidden
+        assert model.layers > 1
+    ratios = [run.flops / (6 * run.parameters * run.tokens) for run in runs]
+    assert max(ratios) / min(ratios) < 1.25
+    of_all = [run.flops / (6 * num_parameters(run.config.model) * run.tokens) for run in runs]
+    assert max(of_all) / min(of_all) > 1.5
 
 
 def test_a_size_that_no_shape_has_is_refused_with_the_nearest() -> None:

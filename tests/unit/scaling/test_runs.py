@@ -70,3 +70,11 @@ def test_points_come_from_one_csv_or_from_runs_and_may_be_left_out(tmp_path: Pat
     assert [point.loss for point in read_points([table], least_ratio=20, drop_highest=1)[1].runs] == [2.5]
     with pytest.raises(ConfigError, match="takes one CSV, or runs"):
         read_points([table, run])
+
+
+def test_a_law_is_of_one_mixture_of_experts(tmp_path: Path) -> None:
+    mixture = {"family": "llama", "norm_type": "rms", "bias": False, "positions": "rotary", "activation": "gated_silu"}
+    for name, top_k in (("a", 2), ("b", 1)):
+        finished(tmp_path / name, model=mixture | {"experts": {"count": 4, "top_k": top_k}})
+    with pytest.raises(ConfigError, match=r"'top_k': 2.* and .*'top_k': 1.*, so that no law holds for both: leave one"):
+        read_runs([tmp_path])
