@@ -141,9 +141,7 @@ def lines(plan: Plan, explain: bool) -> list[str]:
         f"{money}{energy}",
     ]
     if config.model.experts is not None:
-        out.append(
-            "no step of a mixture of experts has been compared with an estimate: the interval is of dense models"
-        )
+        out.append("no step of a mixture of experts was fitted: the interval is of dense models")
     out += _tightness(plan)
     out.append(
         f"machines fail {plan.goodput.failures_per_day:.2g} times a day: checkpoint.every_steps="

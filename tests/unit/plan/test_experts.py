@@ -80,7 +80,7 @@ def test_the_report_has_all_and_active_parameters_and_operations_of_active_ones(
     assert main([*arguments, "--explain"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("6.92B parameters (1.28B active), 1,024 sequences")
-    assert "no step of a mixture of experts has been compared" in text
+    assert "no step of a mixture of experts was fitted" in text
     model = load(RunConfig, "olmoe/1b-7b", ["run.dir=x", "data.path=x"]).model
     flops = training_flops_per_token(model)
     assert f"6.92B parameters (1.28B active): {flops / 1e9:.4g} GFLOP of training for each token" in text
