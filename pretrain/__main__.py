@@ -28,6 +28,7 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   generate RUN            generate text: continue prompts, fill gaps, or write targets
   features RUN FILE       write hidden states of texts as vectors
   keys [PATTERN]          list the config keys with type and default
+  completion SHELL        tab completion for bash, zsh or fish
 
   pretrain VERB --help    options of a verb, with examples
   pretrain --version      versions of pretrain and of its dependencies
@@ -57,7 +58,20 @@ from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
 
-_ALONE = ("data", "compare", "launch", "runs", "plot", "profile", "keys", "plan", "rehearse", "lm-eval", "scale")
+_ALONE = (
+    "data",
+    "compare",
+    "launch",
+    "runs",
+    "plot",
+    "profile",
+    "keys",
+    "completion",
+    "plan",
+    "rehearse",
+    "lm-eval",
+    "scale",
+)
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """errors of a file that a person has named wrongly; others are a disk's"""

@@ -3,6 +3,9 @@
 import argparse
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
@@ -13,6 +16,27 @@ from pretrain.errors import ConfigError
 _LONGEST_NAME = 255  # bytes, on any file system in use
 _STATUS = "exit status: 0 done, 1 failed, 2 bad usage or config"
 _STOPPED = ",\n75 stopped by a signal after saving (run the same command again to resume)"
+
+
+_lists = ContextVar("lists", default=False)
+
+
+class ParserFound(Exception):
+    """A command has built its parser, inside `finding_parsers`."""
+
+    def __init__(self, parser: "Parser") -> None:
+        super().__init__()
+        self.parser = parser
+
+
+@contextmanager
+def finding_parsers() -> Iterator[None]:
+    """Inside, a command that is called without arguments raises ParserFound instead of doing its work."""
+    token = _lists.set(True)
+    try:
+        yield
+    finally:
+        _lists.reset(token)
 
 
 class Parser(argparse.ArgumentParser):
@@ -110,6 +134,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Raises ConfigError for a command line that can't be parsed. Exits with status 0 after --help."""
+        if _lists.get() and not argv:
+            raise ParserFound(self)
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             typed = unknown[0].partition("=")[0]

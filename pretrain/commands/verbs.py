@@ -23,6 +23,7 @@ MODULES = {
     "plot": "plot",
     "profile": "profile",
     "keys": "keys",
+    "completion": "completion",
     "plan": "plan",
     "rehearse": "rehearse",
     "scale": "scale",

@@ -159,6 +159,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_build data_inspect data_report data_ledger data_trace data_units",
         "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",
         "data launch",
+        "completion_scripts",
+        "completion",
     ),
     "launch": (
         "run_progress tasks snapshot checks presence guard",
