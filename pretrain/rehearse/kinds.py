@@ -74,10 +74,15 @@ def _stages(model: Model, layout: Layout) -> set[int]:
     return _ends(layout.pipeline) | {stage + side for stage in neighbours.values() for side in (0, 1)}
 
 
-def _layers_of_stages(model: Model, layout: Layout) -> list[tuple[tuple[tuple[int, int], ...], ...]]:
-    """The kind of each layer of each chunk of each stage: its stack and its attention pattern."""
+def _layers_of_stages(model: Model, layout: Layout) -> list[tuple[tuple[tuple[int, int, bool], ...], ...]]:
+    """The kind of each layer of each chunk of each stage: its stack, its attention pattern, and whether it has
+    experts."""
     patterns = len(model.attention.pattern)
-    layers = [(stack, layer % patterns) for stack, count in enumerate(model.stacks) for layer in range(count)]
+    layers = [
+        (stack, layer % patterns, model.has_experts(layer))
+        for stack, count in enumerate(model.stacks)
+        for layer in range(count)
+    ]
     ends = [0, *accumulate(chunk_layers(model, layout.pipeline * layout.virtual))]
     chunks = [tuple(layers[begin:end]) for begin, end in pairwise(ends)]
     return [tuple(chunks[stage :: layout.pipeline]) for stage in range(layout.pipeline)]
