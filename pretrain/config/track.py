@@ -47,6 +47,12 @@ class Track(Section):
     )
     every_steps: int = Field(1, gt=0, description="steps between terminal lines and between points of trackers")
 
+    norms_every_steps: int = Field(
+        0,
+        ge=0,
+        description="steps between norms of gradients and weights by layer, in metrics.jsonl and trackers; 0: none",
+    )
+
     @property
     def names(self) -> tuple[str, ...]:
         """Trackers of the run, beyond metrics.jsonl."""

@@ -15,6 +15,7 @@ from tests.unit.observe.test_trackers import Failing, Hanging, curves, need_pack
 
 TIMES = ("step_seconds", "tokens_per_second", "save_seconds", "host_peak_bytes")
 PROFILED = ("profile={steps: [2, 5], ranks: [0]}",)
+NORMS = "layer_"
 SHORT = ("train.steps=8", "evaluate.every_steps=4", "checkpoint.every_steps=4")
 
 
@@ -38,7 +39,10 @@ def plain(config: Path) -> Path:
 def test_every_number_is_the_same_with_all_of_it_on(plain: Path, config: Path) -> None:
     need_packages()
     run = config.parent / "run"
-    kinds = "track={kind: [hanging, failing, mlflow, tensorboard, wandb], mlflow: true, offline: true}"
+    kinds = (
+        "track={kind: [hanging, failing, mlflow, tensorboard, wandb], mlflow: true, offline: true, "
+        "norms_every_steps: 4}"
+    )
     process = command.Command("train", config, *SHORT, kinds, *PROFILED, first=add_bad_trackers)
     assert process.wait(240) == 0, process.printed
     assert [same(line) for line in read_metrics(run)] == [same(line) for line in read_metrics(plain)]
@@ -46,6 +50,9 @@ def test_every_number_is_the_same_with_all_of_it_on(plain: Path, config: Path) -
     warnings = [event["text"] for event in read_events(run) if event["event"] == "warning"]
     assert sorted(text.split(" ")[0] for text in warnings) == ["Failing", "Hanging"], warnings
     assert len(list((run / "profile").iterdir())) == 2
+    measured = [line["step"] for line in read_metrics(run) if "layer_grad_norm/decoder.layers.1" in line]
+    assert measured == [4, 8]
+    assert [point.step for point in curves(run).Scalars("layer_weight_norm/decoder.layers.0")] == measured
     losses = [line["loss"] for line in read_metrics(run)]
     assert [point.value for point in curves(run).Scalars("loss")] == pytest.approx(losses)
     assert sum(record.WhichOneof("record_type") == "history" for record in wandb_records(run)) >= len(losses)
@@ -89,7 +96,7 @@ def test_a_profile_of_any_layout_has_its_phases_modules_and_exchanges(config: Pa
 
 def same(line: dict[str, object]) -> dict[str, object]:
     """What of a line does not depend on time or on the machine's memory."""
-    return {key: value for key, value in line.items() if key not in TIMES}
+    return {key: value for key, value in line.items() if key not in TIMES and not key.startswith(NORMS)}
 
 
 def heldout(run: Path) -> list[float]:

@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine.megatron": (
         "built_model micro_batches padding ranges state runner",
-        "decoding generator hidden_states router_terms step_work teacher",
+        "decoding generator hidden_states layer_norms router_terms step_work teacher",
         "engine",
     ),
     "pretrain.objectives": (

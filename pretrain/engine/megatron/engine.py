@@ -24,6 +24,7 @@ from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
+from pretrain.engine.megatron.layer_norms import LayerNorms
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.ranges import named_ranges
@@ -100,6 +101,9 @@ class MegatronEngine:
         self._cutter = Cutter(self.groups, self.device, config.model, config.generator is not None)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)
+        self._norms: LayerNorms | None = None
+        if train and config.track.norms_every_steps:
+            self._norms = LayerNorms(run_specs(config), self.parameters, self.groups, self.device)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self.generator = None
         if beside is not None:
@@ -154,7 +158,8 @@ class MegatronEngine:
         the main term's count in the global batch. The host waits once for what the device has found."""
         assert self.sharding is not None, "built for evaluation"
         self._scoring_memory = None
-        self.sharding.begin(self.keeps_gradients)
+        measures = self._norms is not None and step % self.config.track.norms_every_steps == 0
+        self.sharding.begin(self.keeps_gradients or measures)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         group = self.layout.pipeline if self.layout.virtual > 1 else 1
         micro = micro_sequences(self.config.batch, len(batch.tokens), group)
@@ -205,11 +210,14 @@ class MegatronEngine:
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
             with record_function("step/optimizer"):
-                factor = clip_factor(grad_norm, self.config.optimizer.clip_norm) / scale
+                clipped_by = clip_factor(grad_norm, self.config.optimizer.clip_norm)
+                factor = clipped_by / scale
                 if factor != 1:
                     self.sharding.scale(factor)
                 self.sharding.update(learning_rate)
             self.updates += 1
+            if self._norms is not None and measures:
+                figures |= self._norms.measure(self.sharding, clipped_by)
             if self.router is not None and routed is not None:
                 self.router.applied(routed)
             if self.loss_scale is not None:

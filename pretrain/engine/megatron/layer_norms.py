@@ -1,0 +1,62 @@
+"""Norms of gradients and weights by layer, of the complete model: the same on every layout.
+
+norms = LayerNorms(specs, parameters, groups, device)
+norms.measure(sharding, clipped_by)     # {"layer_grad_norm/decoder.layers.0": 0.3, ...}
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pretrain.engine.groups import Groups
+from pretrain.engine.zero.base import Sharding, squares_of
+from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.models.placement import Parameter
+
+_LAYER = re.compile(r"(.*\blayers\.\d+)\.")
+GRADIENT, WEIGHT = "layer_grad_norm/", "layer_weight_norm/"
+"""what keys of metrics.jsonl begin with; the name of a layer follows"""
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter is in; of one in no layer the module that it is in."""
+    found = _LAYER.match(name)
+    return found[1] if found is not None else name.rpartition(".")[0] or name
+
+
+class LayerNorms:
+    """Norms over the trained parameters of a run. `specs` are those of the complete model, `parameters` this rank's."""
+
+    def __init__(
+        self, specs: Iterable[ParameterSpec], parameters: Sequence[Parameter], groups: Groups, device: torch.device
+    ) -> None:
+        counted = (spec.name for spec in specs if spec.trained and spec.alias_of is None)
+        self._layers = list(dict.fromkeys(map(layer_of, counted)))
+        self._by_value = {parameter.value: parameter for parameter in parameters}
+        self._groups, self._device = groups, device
+
+    def measure(self, sharding: Sharding, clipped_by: float) -> dict[str, float]:
+        """The norms after an update whose gradient the sharding has kept: of the gradient before it was clipped by a
+        factor of `clipped_by`, and of the new weights. Collective."""
+        gradients = self._squares(sharding, ((one.parameter, one.value) for one in sharding.gradients()))
+        weights = self._squares(sharding, ((one.parameter, one.main) for one in sharding.owned()))
+        squares = torch.stack([gradients / clipped_by**2, weights])
+        dist.all_reduce(squares)
+        of_gradients, of_weights = squares.sqrt().tolist()
+        return {f"{GRADIENT}{layer}": value for layer, value in zip(self._layers, of_gradients, strict=True)} | {
+            f"{WEIGHT}{layer}": value for layer, value in zip(self._layers, of_weights, strict=True)
+        }
+
+    def _squares(self, sharding: Sharding, ranges: Iterable[tuple[nn.Parameter, Tensor]]) -> Tensor:
+        """[layers] float64: sums of squares of what this rank counts. What several ranks hold is counted by one."""
+        squares = torch.zeros(len(self._layers), dtype=torch.float64, device=self._device)
+        numbers = {layer: number for number, layer in enumerate(self._layers)}
+        copied = sharding.replicated and self._groups.replica_rank > 0
+        for value, held in ranges:
+            parameter = self._by_value[value]
+            if parameter.primary and not copied:
+                squares[numbers[layer_of(parameter.name)]] += squares_of([held.detach()], self._device)[0]
+        return squares
