@@ -58,6 +58,10 @@ class Router(nn.Module):
             logits_TE = others.add(logits_TE, experts_TK, is_first_pass)
         return Routes(experts_TK, weights(logits_TE, experts_TK, self.settings))
 
+    def forget_first_passes(self) -> None:
+        """Frees what layers below everything that is trained kept, which are not recomputed."""
+        self._first_pass.clear()
+
     @torch.no_grad()
     def move_bias(self, chosen_E: Tensor) -> None:
         """Moves the bias after a step in which all tokens together chose each expert `chosen_E` times (int64): up where

@@ -91,6 +91,8 @@ class RouterTerms:
         total_L1 = counts_LE.sum(1, keepdim=True)
         previous_LE = torch.where(total_L1 > 0, counts_LE / total_L1.clamp(min=1), 1 / self._experts).float()
         self._tally.begin(previous_LE)
+        for router in self._routers.values():
+            router.forget_first_passes()
         scaled = {name: factors.get(name, 1.0) * scale for name in self.weights}
         return self._with_routes(batches, self._tally, scaled, lambda batch: rows_of(batch, first_row))
 

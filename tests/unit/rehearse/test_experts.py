@@ -60,6 +60,12 @@ def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) 
     assert sent == pytest.approx({group: rank.sent_bytes[group] for group in sent}, rel=0.01)
 
 
+def test_layers_that_are_not_recomputed_keep_their_routes_until_the_next_step() -> None:
+    """Of three layers with experts, the first is below everything that is trained."""
+    found = _rehearsed("finetune.train=top", "finetune.layers=2", "parallel.recompute=full")
+    assert [rank.left_bytes for rank in found.ranks] == [0]
+
+
 def test_the_host_waits_where_no_kernel_multiplies_all_experts() -> None:
     """Twice in the forward pass of a layer, and four times in its backward pass."""
     assert _waits(_rehearsed()) == {}
