@@ -206,13 +206,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "dots1": {"model": _LLAMA | {
         "positions": "rotary", "qk_norm": True, "experts": {
             "count": 8, "top_k": 3, "ffn": 32, "shared": 2, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,
-            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.01,
+            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.001,
         },
     }},
     "biased_experts": {"model": _LLAMA | {
         "positions": "rotary", "experts": {
             "count": 8, "top_k": 2, "ffn": 32, "shared": 1, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,
-            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.01, "sequence_loss": 0.1,
+            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.001, "sequence_loss": 0.1,
         },
     }},
 }  # fmt: skip

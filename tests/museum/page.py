@@ -19,6 +19,7 @@ GROUPS = {
     "context": "Context ranks",
     "zero": "Data ranks and sharded optimizers",
     "muon": "Muon",
+    "experts": "Mixtures of experts",
     "precision": "Half precision",
     "resuming": "Resuming",
     "model": "The model itself, on every layout",
