@@ -10,8 +10,10 @@ from pretrain.observe.step_trace import read_split
 from pretrain.observe.track import TRACKERS
 from pretrain.run_dir.paths import RunDir
 from pretrain.run_dir.records import read_events, read_metrics
+from tests.end_to_end.test_finetune import CONFIG as TONE
+from tests.end_to_end.test_finetune import write_rows
 from tests.helpers import command
-from tests.unit.observe.test_trackers import Failing, Hanging, curves, need_packages, wandb_records
+from tests.unit.observe.test_trackers import Failing, Hanging, curves, history, need_packages, wandb_records
 
 TIMES = ("step_seconds", "tokens_per_second", "save_seconds", "host_peak_bytes")
 PROFILED = ("profile={steps: [2, 5], ranks: [0]}",)
@@ -101,3 +103,41 @@ def same(line: dict[str, object]) -> dict[str, object]:
 
 def heldout(run: Path) -> list[float]:
     return [event["loss"] for event in read_events(run) if event["event"] == "heldout"]
+
+
+ALL = "track={kind: [mlflow, tensorboard, wandb], mlflow: true, offline: true}"
+
+
+@pytest.mark.slow
+def test_scores_of_eval_and_of_a_fine_tuned_model_reach_every_tracker(config: Path, tmp_path: Path) -> None:
+    need_packages()
+    run, tuned = tmp_path / "run", tmp_path / "tone"
+    rows = write_rows(tmp_path / "rows")
+    (tmp_path / "tone.yaml").write_text(TONE.replace("ROWS", str(rows)).replace("RUN", str(tuned)))
+    for arguments in (
+        ("train", config, *SHORT, ALL),
+        ("eval", run, "--tasks", "heldout", "--out", run / "reports" / "first"),
+        ("finetune", run, tmp_path / "tone.yaml", ALL),
+    ):
+        done = command.run(*arguments, timeout_s=180)
+        assert (done.returncode, "warning" in done.stdout) == (0, False), done.stdout + done.stderr
+    report = json.loads((tuned / "reports" / "finetune" / "report.json").read_text())
+    accuracy = report["splits"]["validation"]["figures"]["accuracy"]
+    for of, key, expected in (
+        (run, "eval/heldout/loss", None),
+        (tuned, "finetune/validation/accuracy", accuracy),
+    ):
+        (point,) = curves(of).Scalars(key)
+        (of_wandb,) = [line[key] for line in history(wandb_records(of)) if key in line]
+        (of_mlflow,) = mlflow_history(of, key)
+        assert point.value == pytest.approx(of_wandb)
+        assert of_wandb == of_mlflow
+        assert expected in (None, of_mlflow)
+
+
+def mlflow_history(run: Path, key: str) -> list[float]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{run.parent / 'mlflow.db'}")
+    run_id = (run / "mlflow_run_id").read_text().strip()
+    return [point.value for point in client.get_metric_history(run_id, key)]
