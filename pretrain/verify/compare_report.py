@@ -1,7 +1,7 @@
 """Report of `pretrain compare`: a table on the terminal, and JSON."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data_pipeline.common.atomic import atomic_write
@@ -24,6 +24,8 @@ def show(a: RecordedRun, b: RecordedRun, comparisons: Iterable[QuantityCompariso
         shown.append(comparison)
         print(_row(comparison), flush=True)
     same = not different_keys and all(comparison.first is None for comparison in shown)
+    if not same and (note := _of_experts(a, shown)) is not None:
+        print(note)
     last, longest = sorted(max(run.metrics) for run in (a, b))
     as_far = "" if last == longest else f" for the {last:,} of {longest:,} steps that both have"
     print(f"the same run{as_far}" if same else "not the same run")
@@ -45,6 +47,17 @@ def show(a: RecordedRun, b: RecordedRun, comparisons: Iterable[QuantityCompariso
         }
         atomic_write(out, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
     return same
+
+
+def _of_experts(run: RecordedRun, lines: Sequence[QuantityComparison]) -> str | None:
+    """What else may be the cause where all that must be equal is, and the model has experts."""
+    exact = all(line.first is None for line in lines if line.quantity in EXACT)
+    if run.config.model.experts is None or not exact:
+        return None
+    return (
+        "in a model with experts, one token that rounding sends elsewhere makes such a difference from its step on "
+        "(docs/experts.md#ties): `pretrain verify` tells that from a fault of a layout"
+    )
 
 
 def _row(line: QuantityComparison) -> str:
