@@ -11,6 +11,7 @@ from pretrain.checkpoint.files import ITEM_BYTES
 from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.rehearse.work import RehearsedWork
 
 
@@ -41,6 +42,7 @@ def load_without_data(config: RunConfig, engine: Any, work: RehearsedWork) -> Lo
     files = None
     if checkpoint is not None:
         originals = {f"model/{spec.name}": spec.shape for spec in parameter_specs(config.model) if not spec.alias_of}
+        originals |= {f"model/{name}": shape for name, shape in router_bias_shapes(config.model).items()}
         weights = {name: shape for name, shape in originals.items() if name not in fresh}
         files = len(store.planned_reads(checkpoint, state, weights, unused))
     pieces = [piece for part in state.values() for piece in part.pieces]

@@ -16,6 +16,7 @@ from pretrain.plan.device import find_device
 from pretrain.rehearse.report import lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 from pretrain.run_dir.paths import complete_checkpoints
+from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config
 
@@ -29,6 +30,13 @@ def _write(directory: Path) -> None:
     with Saver(directory / "pretrained" / "checkpoints", 1, in_flight=0) as saver:
         tree = PRETRAINED.model_dump(mode="json")
         saver.save(build_engine(PRETRAINED).state(), replace(record(1), config=tree), b"tokenizer")
+
+
+def _write_biased(directory: Path) -> None:
+    config = family_config("biased_experts", parallel={"tensor": 2})
+    with Saver(directory / "checkpoints", 1, in_flight=0) as saver:
+        tree = config.model_dump(mode="json")
+        saver.save(build_engine(config).state(), replace(record(1), config=tree), b"tokenizer")
 
 
 def _load(checkpoint: Path) -> int:
@@ -64,6 +72,14 @@ def test_ranks_read_as_many_bytes_as_when_they_load(checkpoint: Path) -> None:
     assert loads[3]
     assert (without.read_bytes, without.tensors) == (loads[3].read_bytes, loads[3].tensors)
     assert "loads a checkpoint: reads " in "\n".join(lines(found, "tiny", "h100"))
+
+
+def test_biases_of_routers_are_read(tmp_path: Path) -> None:
+    run_ranks(2, _write_biased, tmp_path)
+    (checkpoint,) = complete_checkpoints(tmp_path / "checkpoints")
+    config = family_config("biased_experts", parallel=LAYOUT)
+    found = rehearse(config, 2, ranks=[0, 1], device=find_device("h100"), per_node=2, loads=True, checkpoint=checkpoint)
+    assert found.problems == []
 
 
 def test_a_tensor_of_another_shape_is_named(checkpoint: Path) -> None:
