@@ -1,7 +1,7 @@
 """The number of positions whose logits a rank holds at a time, and of those that it draws noise for: one rule for what
 computes them in chunks, and for the planner, which counts their bytes."""
 
-_BYTES = 2**30
+_BYTES = 2**29
 """size of a chunk of fp32 logits"""
 _LEAST = 512
 """positions; in smaller chunks, accumulating the gradient of the weight takes a large share of the time of the matrix

@@ -268,10 +268,13 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
     """What this project's kernels keep. `tensor`: tensor ranks of each layout, [n]. `width`: bytes of an activation."""
     model, compiled = config.model, config.run.kernels == "compiled"
     # Softcapped logits are beside the others; smoothed targets have a gradient of their own, which is then added.
-    logits = width * ((model.final_logit_softcap is not None) + 2 * (config.objective.label_smoothing > 0))
+    capped = width * (model.final_logit_softcap is not None)
+    logits = capped + 2 * width * (config.objective.label_smoothing > 0)
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
     judged = max(_judged_bytes(config, width), _adaptive_bytes(model, width))
+    in_place = 6 if width < 4 else 8 if model.capabilities.head_bias else 4
+    beside = (tensor == 1) & (not on_cpu)
     return KernelShapes.repeat(
         len(tensor),
         attention=KERNELS.index("flash2"),
@@ -284,12 +287,15 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         live_ffn_tensors=2 + model.gated if compiled else (2 + model.bias) * (1 + model.gated),
         keeps_products=0,
         # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
-        # chunk, all three are there. A bias is added to a copy of the logits.
-        logit_bytes=max(logits + (6 if width < 4 else 8 if model.capabilities.head_bias else 4), judged),
+        # chunk, all three are there. A bias is added to a copy of the logits. One rank on a GPU makes probabilities
+        # beside logits in fp32, before there is any gradient.
+        logit_bytes=np.maximum(logits + in_place, np.where(beside, capped + in_place + 4, judged)).clip(min=judged),
         sampled_share=_sampled_share(config),
         saved_logit_bytes=4 * (1 + _compares_predictions(config))
         + width * (model.final_logit_softcap is not None or bool(model.cutoffs)),
-        chunk_logit_bytes=max(logits + (8 if width < 4 else 4), judged),
+        chunk_logit_bytes=np.maximum(
+            logits + (8 if width < 4 else 4), np.where(beside, capped + (10 if width < 4 else 8), judged)
+        ).clip(min=judged),
         head_gradient_bytes=width,
         logits_sharded=1,
         logit_positions=[positions_at_once(vocabulary // int(ranks)) if chunked else inf for ranks in tensor],

@@ -185,7 +185,7 @@ class TestCommand:
         assert all(o["held_bytes"] > 0.9 * limit for o in told["options"] if o["step_s"] < 0.98 * room["step_s"])
         assert main(asked) == 0
         assert f"with a tenth free: {room['layout']}, micro {room['micro_sequences']}, " in capsys.readouterr().out
-        assert main(["plan", "gpt3/1.3b", *asked[2:], "--json"]) == 0
+        assert main(["plan", "gpt3/760m", *asked[2:], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["with_room"] is None, "the first leaves as much"
 
     def test_judges_the_layout_of_the_config_as_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def test_stage_3_gathers_a_tied_embedding_once_more_for_the_logits() -> None:
         "batch.micro_sequences=1",
     )
     assert sent(*small).replicas[0, 0] / MIB == pytest.approx(2_551.0, rel=EXACT), "counted with full recomputation"
-    assert held(*small).fullest[0] / MIB == pytest.approx(4_230.5, rel=0.02)
+    assert held(*small).fullest[0] / MIB == pytest.approx(4_623.5, rel=0.02)
 
 
 def test_stage_2_sums_gradients_on_all_ranks() -> None:
@@ -120,7 +120,7 @@ def test_deepspeeds_buckets() -> None:
     assert stage_3.fullest[0] / GIB == pytest.approx(8.269, rel=0.03)
     tied_gradient = 2 * 50304 * 5120
     assert bucket * 5 / 3 < stage_3.buffers[0, 0] - tied_gradient < bucket * 3
-    assert stage_2.fullest[0] / GIB == pytest.approx(6.711, rel=0.035), "it has no sums of gradients in one micro-batch"
+    assert stage_2.fullest[0] / GIB == pytest.approx(7.094, rel=0.035), "it has no sums of gradients in one micro-batch"
     work = workload(*GPT_1_3B)
     without = replace(work, step=replace(work.step, bucket_copy_bytes=np.zeros(1)))
     assert stage_2.buffers[0, 0] == held_bytes(without, constants(), overhead=False).buffers[0, 0]
