@@ -23,6 +23,7 @@ HF_MODEL_TYPES = (
         "deberta",
         "deberta-v2",
         "distilbert",
+        "dots1",
         "electra",
         "gemma2",
         "gemma3_text",
