@@ -97,7 +97,7 @@ def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
         ),
         AttentionBackend(
             case="a GPU, queries in several tiles",
-            runs="torch's `flex_attention` with the pattern's mask rule, compiled. No GPU has run this yet",
+            runs="torch's `flex_attention` with the pattern's mask rule, compiled",
             applies=lambda case: True,
             compute=_flex,
         ),

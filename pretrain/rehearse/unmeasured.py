@@ -1,4 +1,5 @@
-"""Memory of a GPU that no rehearsal sees. All figures are constants, and none was measured."""
+"""Memory of a GPU that no rehearsal sees. All figures are constants; that of workspaces is
+what one H200 had (docs/benchmarks.md), the others were not measured."""
 
 _MIB = 2**20
 CONTEXT_BYTES = 512 * _MIB
