@@ -16,6 +16,8 @@ from pretrain.plan.memory_bound import check_bound
 from pretrain.plan.search import every_choice
 
 _GIB = 2**30
+WORKSPACE_BYTES = 64 * 2**20
+"""workspaces of cuBLAS: 32 MiB on Hopper for each handle and stream, of which there are two (docs/benchmarks.md)"""
 _DEVICE = "h100"  # held bytes do not depend on the speed of a device
 _PER_NODE = 8
 
@@ -34,10 +36,11 @@ def check_memory(
 
 
 def planned_bytes(config: RunConfig, layout: Layout) -> float:
-    """Bytes of tensors that the fullest rank of a run on GPUs holds at most, as planned."""
+    """Bytes that torch has allocated at most on the fullest rank of a run on GPUs, as planned: tensors and cuBLAS's
+    workspaces."""
     choice = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
     work = WorkloadBuilder(config, find_device(_DEVICE), _PER_NODE).build([choice])
-    return float(held_bytes(work, constants(), overhead=False).fullest[0])
+    return float(held_bytes(work, constants(), overhead=False).fullest[0]) + WORKSPACE_BYTES
 
 
 def _check_held(config: RunConfig, layout: Layout, available_bytes: float) -> None:

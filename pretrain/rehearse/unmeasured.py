@@ -1,11 +1,11 @@
 """Memory of a GPU that no rehearsal sees. All figures are constants; that of workspaces is
 what one H200 had (docs/benchmarks.md), the others were not measured."""
 
+from pretrain.plan.memory_check import WORKSPACE_BYTES
+
 _MIB = 2**20
 CONTEXT_BYTES = 512 * _MIB
 """CUDA's context, with torch's kernels"""
-WORKSPACE_BYTES = 64 * _MIB
-"""workspaces of cuBLAS: 32 MiB on Hopper for each handle and stream, of which there are two"""
 COMMUNICATOR_BYTES = 200 * _MIB
 """buffers of a communicator of NCCL"""
 
