@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	@echo "setup: installs 2.3 GB of packages into $(VENV), which takes 2 to 10 minutes; pip names each as it downloads it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --constraint .ci/constraints.txt torch==2.13.0
+	$(PIP) --constraint .ci/constraints.txt torch
 	$(PIP) --constraint .ci/constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -51,7 +51,7 @@ RAY_BIN := $(VENV)/ray/bin
 test-ray: $(STAMP)
 	test -x $(RAY_BIN)/python || $(BIN)/python -m venv $(VENV)/ray
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(RAY_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pretrain.pth"
-	$(RAY_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt 'ray==2.60.0'
+	$(RAY_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt ray
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(RAY_BIN)/python -m pytest -m ray
 
 test-gpu: $(STAMP)
