@@ -97,7 +97,7 @@ def _table(
 ) -> Iterator[str]:
     shown = list(ranks.values())[:_MOST_COLUMNS]
     what = f"step {steps[0]}" if len(steps) == 1 else f"mean of steps {', '.join(map(str, steps))}"
-    yield f"{run}, {what}, milliseconds and share of the step on {splits[0].world} ranks"
+    yield f"{run}, {what}, milliseconds and share of the step on {_ranks(splits[0].world)}"
     yield f"{'':<24}" + "".join(f"{f'rank {split.rank}':>18}" for split in shown)
     for name in ordered(name for split in shown for name in split.seconds):
         yield f"{name:<24}" + "".join(_cell(split.seconds.get(name, 0.0), split.total) for split in shown)
@@ -106,6 +106,10 @@ def _table(
         yield f"{'exchanges hidden behind':<24}" + "".join(_cell(split.hidden_s, split.total) for split in shown)
     if len(ranks) > len(shown):
         yield f"{len(ranks) - len(shown)} more ranks: --json has all"
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _cell(seconds: float, total: float) -> str:

@@ -101,6 +101,7 @@ def _draw(axes: Axes, quantity: Quantity, curves: Sequence[RunCurves], along: Al
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: compact(number)))
+    axes.ticklabel_format(axis="y", useOffset=False)
     if quantity.log:
         axes.set_yscale("log")
     elif quantity.key == "tokens_per_second":
