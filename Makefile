@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-finetune ladder test test-machines test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench clean
+.PHONY: setup demo demo-finetune ladder test test-machines test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench image clean
 
 setup: $(STAMP)
 
@@ -86,6 +86,17 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.train_step
+
+# The image of launch/images for DEVICE (cuda or cpu) as IMAGE. Where neither docker nor buildah works, only its recipes
+# are linted, which needs nothing but Python.
+DEVICE ?= cuda
+IMAGE ?= pretrain:$(DEVICE)
+OF_IMAGE = build --build-arg DEVICE=$(DEVICE) --file launch/images/Dockerfile --tag $(IMAGE) .
+image:
+	$(PYTHON) -m tools.lint_images
+	@if docker info > /dev/null 2>&1; then docker $(OF_IMAGE); elif command -v buildah > /dev/null; then \
+	    buildah $(OF_IMAGE); else \
+	    echo "image: neither docker nor buildah works here, so the recipes are linted and no image is built"; fi
 
 clean:
 	rm -rf $(VENV) build site *.egg-info
