@@ -5,7 +5,7 @@ rows are whose is declared with the parameter, of its global rows, so that no la
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,15 +13,21 @@ import numpy as np
 @dataclass(frozen=True)
 class RowBlocks:
     """Runs of `rows` rows each belong to the blocks `names` in turn, and start over after the last one. Of more than
-    two dimensions, all but the last are rows."""
+    two dimensions, all but the last are rows. With `parts`, the rows are that many equal parts one after the other,
+    each with blocks of its own: experts."""
 
     names: tuple[str, ...] = ("all",)
     rows: int = 1
     are_heads: bool = False
     """each run is one attention head's"""
+    parts: int = 1
 
     def rows_of(self, total: int, per_head: bool) -> Mapping[str, np.ndarray]:
         """Indices of each block's rows among `total` rows, ascending. `per_head`: each head is a block of its own."""
+        if self.parts > 1:
+            size, of_part = total // self.parts, replace(self, parts=1)
+            blocks = of_part.rows_of(size, per_head)
+            return {f"{n}.{name}": n * size + rows for n in range(self.parts) for name, rows in blocks.items()}
         run = np.arange(total) // self.rows
         assert total % (self.rows * len(self.names)) == 0, f"{total} rows in runs of {self.rows} of {self.names}"
         if self.are_heads and per_head:

@@ -348,7 +348,8 @@ def experts(model: Model) -> Iterator[ParameterSpec]:
     yield _matrix("router.weight", (count, hidden), (None, None), Normal((scheme.projection(hidden, count),)), "width")
     for spec in feed_forward(model, model.expert_ffn_dim):
         name, shape, axes = f"experts.{spec.name}", (count, *spec.shape), (None, *spec.axes)
-        yield replace(spec, name=name, shape=shape, axes=axes, blocks=None)
+        blocks = None if spec.blocks is None else replace(spec.blocks, parts=count)
+        yield replace(spec, name=name, shape=shape, axes=axes, blocks=blocks)
     if model.experts.shared:
         yield from _under("shared_experts.", feed_forward(model, model.experts.shared * model.expert_ffn_dim))
 

@@ -5,21 +5,24 @@ are cut in many ways. A few cells are tried with every test run, all of them wit
 """
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pretrain.config.run_config import RunConfig
 from pretrain.verify.observation import TensorShard
 from pretrain.verify.orthogonalized import Amplification
 from tests.helpers.breadth import slow
+from tests.helpers.families import FAMILIES
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train, whole, whole_state
 
 STEPS = 8
 MODEL = {"kv_heads": 2, "activation": "gated_silu"}
+EXPERTS = FAMILIES["mixtral"]["model"] | {"experts": {"count": 4, "top_k": 2}}
 OPTIMIZER = {"name": "muon", "learning_rate": 2e-3, "weight_decay": 0.1}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2": (2, {"tensor": 2}),
@@ -48,15 +51,17 @@ QUICK: list[Cell] = [("tp4", "zero 0"), ("tp2dp2", "zero 3")]
 ALL: list[Cell] = [(layout, zero) for layout in LAYOUTS for zero in ZERO]
 
 
-def _config(parallel: dict[str, Any]) -> RunConfig:
-    return tiny_config(optimizer=OPTIMIZER, model=MODEL, parallel=parallel)
+def _config(parallel: dict[str, Any], model: dict[str, Any], **more: Any) -> RunConfig:
+    return tiny_config(optimizer=OPTIMIZER | more, model=model, parallel=parallel)
 
 
-def _runs(parallels: list[dict[str, Any]]) -> list[Any]:
+def _runs(
+    parallels: list[dict[str, Any]], model: dict[str, Any] = MODEL, more: dict[str, Any] | None = None
+) -> list[Any]:
     """Returns the losses of each run, with its weights and gradients after each step."""
     found = []
     for parallel in parallels:
-        engine = build_engine(_config(parallel))
+        engine = build_engine(_config(parallel, model, **(more or {})))
         engine.keeps_gradients = True
         losses, weights, gradients = [], [whole_state(engine)], []
         for step in range(STEPS):
@@ -68,9 +73,9 @@ def _runs(parallels: list[dict[str, Any]]) -> list[Any]:
     return found
 
 
-def _departures(found: Any, expected: Any) -> Iterator[tuple[str, float, float]]:
+def _departures(found: Any, expected: Any, model: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
     """Yields how far each update of a matrix is from the expected one, relative to it, and how far it may be."""
-    amplification, rate = Amplification(_config({})), OPTIMIZER["learning_rate"]
+    amplification, rate = Amplification(_config({}, model)), OPTIMIZER["learning_rate"]
     (_, weights, gradients), (_, expected_weights, expected_gradients) = found, expected
     for step in range(STEPS):
         ours, theirs = (
@@ -89,15 +94,15 @@ def _departures(found: Any, expected: Any) -> Iterator[tuple[str, float, float]]
             yield name, float(np.linalg.norm(update - expected_update)) / size, max(1e-3, explained / size)
 
 
-def _check(cells: list[Cell]) -> None:
-    (expected,) = run_ranks(1, _runs, [{}], timeout_s=600)[0]
+def _check(cells: list[Cell], model: dict[str, Any] = MODEL) -> None:
+    (expected,) = run_ranks(1, _runs, [{}], model, timeout_s=600)[0]
     for world, together in groupby(sorted(cells, key=lambda cell: LAYOUTS[cell[0]][0]), lambda c: LAYOUTS[c[0]][0]):
         names = list(together)
         parallels = [LAYOUTS[layout][1] | ZERO[zero] for layout, zero in names]
-        for cell, found in zip(names, run_ranks(world, _runs, parallels, timeout_s=3000)[0], strict=True):
+        for cell, found in zip(names, run_ranks(world, _runs, parallels, model, timeout_s=3000)[0], strict=True):
             assert np.abs(np.array(found[0]) - expected[0]).max() <= 1e-5, cell
             assert expected[0][-1] < expected[0][0] - 0.5
-            for name, by, bound in _departures(found, expected):
+            for name, by, bound in _departures(found, expected, model):
                 assert by <= bound, (cell, name)
 
 
@@ -105,3 +110,33 @@ def _check(cells: list[Cell]) -> None:
 @pytest.mark.parametrize("cells", [QUICK, slow(ALL)], ids=["some", "all"])
 def test_every_layout_makes_the_updates_of_one_rank(cells: list[Cell]) -> None:
     _check(cells)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "cells",
+    [[("tp2dp2", "zero 3")], slow([("tp4", "zero 0"), ("tp2+sp", "zero 1"), ("pp2", "zero 1"), ("dp4", "zero 2")])],
+    ids=["some", "more"],
+)
+def test_every_layout_makes_the_updates_of_experts_that_one_rank_makes(cells: list[Cell]) -> None:
+    _check(cells, EXPERTS)
+
+
+def test_each_expert_has_the_updates_of_torch_s_muon() -> None:
+    """In torch's bf16. An expert's gate, its value and its second matrix are three matrices."""
+    ((_, weights, gradients),) = run_ranks(1, _runs, [{}], EXPERTS, {"ns_precision": "bf16", "clip_norm": 0.0})[0]
+    count, seen = EXPERTS["experts"]["count"], 0
+    for matrix, cuts in ((1, (slice(0, None, 2), slice(1, None, 2))), (2, (slice(None),))):
+        name = f"decoder.layers.1.mlp.experts.linear_fc{matrix}.weight"
+        for expert, cut in product(range(count), cuts):
+            before, *states = (torch.tensor(one[f"model/{name}"][expert][cut]) for one in weights[:3])
+            theirs = torch.nn.Parameter(before.clone())
+            muon = torch.optim.Muon(
+                [theirs], lr=OPTIMIZER["learning_rate"], weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+            )
+            for state, gradient in zip(states, gradients, strict=False):
+                theirs.grad = torch.tensor(gradient[f"gradient/{name}"][expert][cut])
+                muon.step()
+                torch.testing.assert_close(theirs.detach(), state, rtol=0, atol=1e-6)
+            seen += not torch.allclose(before, states[0], atol=1e-4)
+    assert seen == 3 * count

@@ -11,10 +11,6 @@ def check_experts(config: RunSections) -> None:
         return
     if config.precision == "fp8":
         raise ValueError("model.experts is for fp32, bf16 and fp16: set precision")
-    if config.optimizer.name == "muon":
-        raise ValueError(
-            "optimizer.name=muon is not known for model.experts, whose matrices lie in one parameter: choose another"
-        )
     lora = config.finetune.lora
     if lora is not None and (targets := _OF_FEED_FORWARD.intersection(lora.targets)):
         raise ValueError(

@@ -8,6 +8,7 @@ depend on the layout. Owners are chosen by the work of their blocks, the same on
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -171,21 +172,26 @@ class BlockExchange:
         owned = self._ranges[0 if self._replicated else replica].get(parameter.value)
         if owned is None:
             return
-        *_, last = shape = parameter.local_shape
-        *_, first_column = offset = _offset(parameter, tensor)
-        assert shape[1:-1] == parameter.spec.shape[1:-1], f"{parameter.name}: rows of matrices are split"
-        rows = prod(shape[:-1])
-        first_row = offset[0] * prod(shape[1:-1])
-        for box in boxes(owned.start, owned.count, (rows, last), (first_row, first_column)):
-            (row, column), (height, width) = box.offset, box.shape
-            low, high = np.searchsorted(block.rows, (row, row + height)).tolist()
-            if low < high:
-                yield BlockSegment(
-                    box,
-                    _as_slice(block.rows[low:high] - row, self._owned_on if rank == self._rank else None),
-                    slice(low, high),
-                    slice(column, column + width),
-                )
+        *dimensions, width = parameter.local_shape
+        *_, first_column = _offset(parameter, tensor)
+        # Rows of this rank that are the block's, and which of the block's they are: ascending both.
+        of_rank = _global_rows(parameter.spec.shape[:-1], tuple(dimensions), _offset(parameter, tensor)[:-1])
+        places = np.searchsorted(of_rank, block.rows).clip(max=len(of_rank) - 1)
+        of_block = np.flatnonzero(of_rank[places] == block.rows)
+        own = places[of_block]
+        for box in boxes(owned.start, owned.count, (prod(dimensions), width), (0, first_column)):
+            (row, column), (height, columns) = box.offset, box.shape
+            low, high = np.searchsorted(own, (row, row + height)).tolist()
+            if low == high:
+                continue
+            first, last = of_block[low], of_block[high - 1]
+            assert last - first == high - 1 - low, f"{parameter.name}: a rank has rows of {block.name} with gaps"
+            yield BlockSegment(
+                box,
+                _as_slice(own[low:high] - row, self._owned_on if rank == self._rank else None),
+                slice(int(first), int(last) + 1),
+                slice(column, column + columns),
+            )
 
 
 def find_blocks(parameters: Sequence[Parameter], per_head: bool, work: Callable[[int, int], float]) -> list[Block]:
@@ -222,6 +228,13 @@ def _rounds(owned: Sequence[Sequence[Block]]) -> Iterator[list[list[Block]]]:
             of_ranks.append(blocks[:count])
             del blocks[:count]
         yield of_ranks
+
+
+@lru_cache(maxsize=16)
+def _global_rows(shape: tuple[int, ...], local_shape: tuple[int, ...], offset: tuple[int, ...]) -> np.ndarray:
+    """Indices of the rows of a part at `offset` among those of the whole, ascending. Shapes are without columns."""
+    part = tuple(slice(o, o + n) for o, n in zip(offset, local_shape, strict=True))
+    return np.arange(prod(shape)).reshape(shape)[part].flatten()
 
 
 def _offset(parameter: Parameter, tensor: int) -> tuple[int, ...]:
