@@ -283,7 +283,10 @@ def _assert_follows_the_paper(optimizer: str, found: Any) -> None:
         difference = torch.from_numpy(final[name]).double() - value
         difference *= clear.get(f"clear/{name.removeprefix('model/')}", 1.0)
         assert difference.shape == value.shape, name
-        assert float(difference.abs().max()) <= 3e-6 * float(value.abs().max()), name
+        # Orthogonalized matrices are as exact as tests/unit/engine/test_newton_schulz.py says, of what they have moved.
+        moved = torch.from_numpy(initial[name]) - value if optimizer.startswith("muon") else torch.zeros(1)
+        bound = 3e-6 * float(value.abs().max()) + 1e-5 * float(moved.abs().max())
+        assert float(difference.abs().max()) <= bound, name
 
 
 def _assert_follows_one_rank(optimizer: str, found: Any, expected: Any) -> None:
