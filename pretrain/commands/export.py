@@ -1,5 +1,5 @@
 """`pretrain export CHECKPOINT_OR_RUN --to hf|peft DIR [--base NAME] [--encoder]
-[--model discriminator|generator]`"""
+[--dtype fp32|bf16|fp16] [--shard-size SIZE] [--model discriminator|generator]`"""
 
 from pathlib import Path
 
@@ -13,7 +13,11 @@ def main(argv: list[str]) -> int:
         "export",
         "Exports a checkpoint's weights and tokenizer to another library's format, after checking that the library's "
         "logits match.",
-        ("runs/book --to hf exported/book", "runs/tuned --to peft exported/adapter"),
+        (
+            "runs/book --to hf exported/book",
+            "runs/book --to hf exported/book --dtype bf16 --shard-size 2GB",
+            "runs/tuned --to peft exported/adapter",
+        ),
     )
     parser.add_checkpoint()
     parser.add_argument(
@@ -21,7 +25,7 @@ def main(argv: list[str]) -> int:
         nargs=2,
         metavar=("FORMAT", "DIR"),
         required=True,
-        help="Format and directory. FORMAT is hf: safetensors in fp32, with config, tokenizer and model card, for "
+        help="Format and directory. FORMAT is hf: safetensors, with config, tokenizer and model card, for "
         "transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for PEFT. DIR "
         "must not exist.",
     )
@@ -37,6 +41,19 @@ def main(argv: list[str]) -> int:
         help="Export the encoder alone, without its head, for DeBERTa, whose mask decoder and detector no class of "
         "transformers has. Its last hidden states are compared instead of logits.",
     )
+    parser.add_argument(
+        "--dtype",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="Data type of the weights of an hf export (default fp32). The gate compares fp32 weights; the difference "
+        "that rounding makes is printed.",
+    )
+    parser.add_argument(
+        "--shard-size",
+        metavar="SIZE",
+        help="Largest size of a weight file of an hf export, such as 2GB or 512MiB; several files get an index "
+        "(default: one file).",
+    )
     parser.add_model("export")
     parser.add_trust_code()
     options = parser.parse(argv)
@@ -49,7 +66,15 @@ def main(argv: list[str]) -> int:
         raise ConfigError("--encoder is for --to hf: an adapter belongs to a model with its head")
     if not directory or options.base == "":
         raise ConfigError(f"{'--base' if directory else f'--to {kind}'} '': an empty text is no path")
+    if kind != "hf" and (options.dtype != "fp32" or options.shard_size is not None):
+        raise ConfigError(f"--dtype and --shard-size are for --to hf: leave them out with --to {kind}")
     check_directory(f"--to {kind}", Path(directory))
+    from pretrain.checkpoint.hf.repack import StoredAs, size_in_bytes
+
+    try:
+        most = None if options.shard_size is None else size_in_bytes(options.shard_size)
+    except ValueError as error:
+        raise ConfigError(f"--shard-size: {error}") from None
     from pretrain.commands.checkpoint_argument import find_checkpoints
 
     candidates, _ = find_checkpoints(options, [], one_rank=True, model=options.model)
@@ -69,7 +94,12 @@ def main(argv: list[str]) -> int:
         from pretrain.checkpoint.hf.export import export
 
         agreement = export(
-            checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.encoder
+            checkpoint,
+            config,
+            Path(directory),
+            lambda: build_scorer(config, checkpoint),
+            encoder=options.encoder,
+            stored=StoredAs(options.dtype, most),
         )
     print(f"{directory}: {agreement}")
     return 0

@@ -8,10 +8,10 @@ from pretrain.run_length.changes import change_record, describe_change
 
 def text(
     record: Record, config: RunConfig, name: str, difference: float, *, library: str = "transformers",
-    encoder: bool = False,
+    encoder: bool = False, dtype: str = "fp32",
 ) -> str:  # fmt: skip
     """Markdown, with Hugging Face's front matter. `difference`: the largest of logits, or of an encoder's last hidden
-    states where it is exported alone."""
+    states where it is exported alone. `dtype`: of the stored weights."""
     exported, compared = ("its encoder exported", "hidden state") if encoder else ("exported", "logit")
     model, optimizer = config.model, config.optimizer
     sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
@@ -38,10 +38,11 @@ A {model.family} model of {num_parameters(model, padded=False):,} parameters, {e
 | batch | {config.batch.sequences} sequences |
 | optimizer | {optimizer.name}, peak learning rate {optimizer.learning_rate:g}, {config.schedule.name} schedule |
 | precision | {config.precision} |
+| weights stored in | {dtype} |
 | low-rank updates | {_updates(config)} |
 | seed | {config.run.seed} |
 | layout of the last step | {record.layout} |
-| largest {compared} difference from transformers | {difference:.1e} (fp32, made-up input) |
+| largest {compared} difference from transformers | {difference:.1e} (fp32 weights, made-up input) |
 {changes}
 Data:
 

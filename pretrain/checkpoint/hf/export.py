@@ -7,10 +7,9 @@ directory that does not pass is removed again.
 """
 
 import json
-import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,20 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
 from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for
+from pretrain.checkpoint.hf.gate import (
+    Agreement,
+    check_stored,
+    encoder_rows,
+    last_states,
+    our_answers,
+    pass_gate,
+    rows_for,
+)
 from pretrain.checkpoint.hf.heads import decoder_padding, headless, with_head, without_head
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.mup import Fold, without_mup
 from pretrain.checkpoint.hf.registry import hf_family_of, load
+from pretrain.checkpoint.hf.repack import PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.one_model import StoredNames, stored_names
 from pretrain.checkpoint.state import Record, config_of
@@ -39,14 +47,19 @@ from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import RECORD, TOKENIZER
 
-WEIGHTS = "model.safetensors"
-
 
 def export(
-    checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], Engine], encoder: bool = False
-) -> Agreement:  # fmt: skip
+    checkpoint: Path,
+    config: RunConfig,
+    directory: Path,
+    scorer: Callable[[], Engine],
+    encoder: bool = False,
+    *,
+    stored: StoredAs = PLAIN,
+) -> Agreement:
     """Writes `directory` (weights, config, generation config, tokenizer, the chat template of an imported run, model
-    card) from a verified checkpoint; of its `encoder` alone, if so.
+    card) from a verified checkpoint; of its `encoder` alone, if so. The gate compares fp32 weights; then they are
+    `stored` as asked, and read once more.
     `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ, or an encoder's last
     hidden states; raises ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate
     does not pass."""
@@ -66,9 +79,19 @@ def export(
         agreement = pass_gate("exported", answers, hf_model, batch, model, compared=compared)
         if hf_model.can_generate():
             hf_model.generation_config.save_pretrained(temporary)
+        if stored != PLAIN:
+            del hf_model
+            repack(temporary, stored)
+            hf_model = load_written(family, model, temporary)
+            agreement = check_stored(agreement, answers, hf_model, batch, model, dtype=stored.dtype)
         (temporary / "README.md").write_text(
             card.text(
-                Record.read(checkpoint / RECORD), config, type(hf_model).__name__, agreement.difference, encoder=encoder
+                Record.read(checkpoint / RECORD),
+                config,
+                type(hf_model).__name__,
+                agreement.difference,
+                encoder=encoder,
+                dtype=stored.dtype,
             )
         )
     return agreement
@@ -126,25 +149,19 @@ def load_written(family: HfFamily, model: Model, directory: Path) -> Any:
 
 
 def write_tensors(path: Path, links: Iterator[Link], read: "FullTensors") -> None:
-    """A safetensors file of what `links` make of our tensors: shapes first, from tensors without values, then one
+    """A safetensors file of what `links` make of our tensors, fp32: shapes first, from tensors without values, then one
     parameter's values after the other."""
     chain = list(links)
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    position = 0
+    shapes: list[tuple[str, tuple[int, ...]]] = []
     for link in chain:
-        shapes = link.out(*(torch.empty(read.shape(name), device="meta") for name in link.mcore_names))
-        for name, shape in zip(link.hf_names, shapes, strict=True):
-            size = 4 * math.prod(shape.shape)
-            offsets = [position, position + size]
-            entries[name] = {"dtype": "F32", "shape": list(shape.shape), "data_offsets": offsets}
-            position += size
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
-    with path.open("xb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for link in chain:
-            for value in link.out(*(torch.from_numpy(read(name)) for name in link.mcore_names)):
-                file.write(memoryview(_little_endian(value).data).cast("B"))
+        values = link.out(*(torch.empty(read.shape(name), device="meta") for name in link.mcore_names))
+        shapes += [(name, tuple(value.shape)) for name, value in zip(link.hf_names, values, strict=True)]
+    write_safetensors(path, shapes, torch.float32, _values(chain, read))
+
+
+def _values(links: Sequence[Link], read: "FullTensors") -> Iterator[Tensor]:
+    for link in links:
+        yield from link.out(*(torch.from_numpy(read(name)) for name in link.mcore_names))
 
 
 class FullTensors:
@@ -186,10 +203,6 @@ class MergedTensors(FullTensors):
             return weight
         merged: np.ndarray = weight + np.float32(self._lora.scale) * (super().__call__(b) @ super().__call__(a))
         return merged
-
-
-def _little_endian(value: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(value.numpy(), dtype="<f4")
 
 
 def _write_config(described: PretrainedConfig, tie_word_embeddings: bool, directory: Path) -> None:

@@ -5,6 +5,7 @@ Gemma 3 270M logits that are 1.2e-3 apart. Where logits differ by more than `GAT
 far transformers' own logits move when its weights do by a unit in the last place.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,12 +43,17 @@ class Agreement:
     """the largest of what was compared, fp32"""
     limit: float
     compared: str = "logit"
+    rounded: tuple[str, float] | None = None
+    """the type that weights are stored in after the gate, and the difference that it makes; None: fp32"""
 
     def __str__(self) -> str:
         measured = f"largest {self.compared} difference from transformers {self.difference:.2e}"
-        if self.limit <= GATE:
-            return measured
-        return f"{measured}; its own, of weights a unit in the last place away: {self.limit:.2e}"
+        if self.limit > GATE:
+            measured += f"; its own, of weights a unit in the last place away: {self.limit:.2e}"
+        if self.rounded is not None:
+            dtype, moved = self.rounded
+            measured += f" (fp32 weights); of the weights stored in {dtype}: {moved:.2e}"
+        return measured
 
 
 def pass_gate(
@@ -65,6 +71,21 @@ def pass_gate(
             f"than {limit:.2e}"
         )
     return Agreement(difference, limit, compared)
+
+
+def check_stored(
+    passed: Agreement, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, model: Model, *, dtype: str
+) -> Agreement:
+    """What `passed` becomes for the model read from weights that were stored in `dtype` after the gate. Raises RunError
+    if fp32 weights changed, or rounded ones no longer give finite logits."""
+    moved = largest_difference(logits, _hf_answers(hf_model, batch, model))
+    if dtype == "fp32":
+        if not moved <= passed.limit:
+            raise RunError(f"not exported: the files hold other weights than passed the gate ({moved:.2e})")
+        return passed
+    if not math.isfinite(moved):
+        raise RunError(f"not exported: with weights in {dtype}, logits are not finite")
+    return replace(passed, rounded=(dtype, moved))
 
 
 def _rounding(hf_model: Any, batch: Rows, model: Model, expected: tuple[Tensor, ...]) -> float:
