@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pretrain.data.resolve import resolve
+from tests.helpers.datasets import build_dataset, make_documents
 from tests.helpers.families import family_config, needs_one_chunk
 from tests.helpers.planted import check_sound, table
 
@@ -59,6 +61,19 @@ def test_a_model_with_these_settings_is_the_same_run(name: str, tmp_path: Path) 
 def test_two_lengths_in_one_stream_are_the_same_run(family: str, tmp_path: Path) -> None:
     layouts = ["tp2pp2", "pp2+vp2", "dp2+zero1", "dp2+zero2", "pp2dp2+zero3"]
     check_sound(table(family_config(family, precision="bf16"), tmp_path, layouts))
+
+
+def test_sources_with_objectives_of_their_own_are_the_same_run(tmp_path: Path) -> None:
+    """On their own data; the loss of each source is compared, too."""
+    path = str(build_dataset(make_documents(0, 80), tmp_path, "text").directory)
+    denoisers = {"short": (3.0, 0.15), "long": (8.0, 0.15)}  # verify makes rows longer, and targets hardly
+    sources = [
+        {"path": path, "name": name, "objective": {"name": "span_corruption", "mean_span": span, "noise_density": part}}
+        for name, (span, part) in denoisers.items()
+    ]
+    model = {"vocabulary": None, "target_length": 34}
+    config = resolve(family_config("t5", model=model, data={"sources": sources}))
+    check_sound(table(config, tmp_path, TWO_RANKS))
 
 
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
