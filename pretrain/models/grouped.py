@@ -62,7 +62,7 @@ def _products(
     x_NI: Tensor, matrices_EIO: Tensor, counts_E: Tensor, product: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """Each expert's rows times its matrix: by torch's kernel where it takes such tensors, otherwise one `product` for
-    each expert. Both give the same bits."""
+    each expert. On a CPU both give the same bits."""
     if by_fp32(x_NI):
         return _products(x_NI.float(), matrices_EIO.float(), counts_E, product).to(x_NI.dtype)
     if _is_grouped(x_NI, matrices_EIO):
