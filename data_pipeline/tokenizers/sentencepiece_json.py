@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
@@ -26,6 +27,34 @@ _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 def parse(model: bytes) -> Any:
     """The ModelProto of a model file's bytes: pieces, and how they were trained and text is normalized."""
     return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]  # made when imported
+
+
+@dataclass(frozen=True)
+class BpePieces:
+    """Pieces of a sentencepiece model of the kind bpe, by id, with U+2581 for spaces."""
+
+    names: list[str]
+    scores: list[float]
+    types: list[int]
+    """Numbers of ModelProto.SentencePiece.Type: 1 normal, 2 unknown, 3 control, 6 byte."""
+    unknown: int
+    """Id of the unknown piece."""
+    begins_with_space: bool
+    """Whether a space is put before each text."""
+
+
+def bpe_pieces(model: bytes) -> BpePieces | None:
+    """Pieces of a model file's bytes; None: it is not of the kind bpe, or changes characters of the text."""
+    proto = parse(model)
+    if proto.trainer_spec.model_type != _BPE or proto.normalizer_spec.precompiled_charsmap:
+        return None
+    return BpePieces(
+        [piece.piece for piece in proto.pieces],
+        [float(piece.score) for piece in proto.pieces],
+        [int(piece.type) for piece in proto.pieces],
+        int(proto.trainer_spec.unk_id),
+        bool(proto.normalizer_spec.add_dummy_prefix),
+    )
 
 
 def convert(model: bytes, origin: str) -> tokenizers.Tokenizer:

@@ -1,10 +1,13 @@
-"""`pretrain export CHECKPOINT_OR_RUN --to hf|peft DIR [--base NAME] [--encoder]
-[--dtype fp32|bf16|fp16] [--shard-size SIZE] [--model discriminator|generator]`"""
+"""`pretrain export CHECKPOINT_OR_RUN --to hf|peft|gguf DIR [--base NAME] [--encoder]
+[--dtype fp32|bf16|fp16|q8_0] [--shard-size SIZE] [--model discriminator|generator]`"""
 
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
+
+_DTYPES = {"hf": ("fp32", "bf16", "fp16"), "peft": ("fp32",), "gguf": ("fp32", "fp16", "q8_0")}
+"""format -> types of its weights"""
 
 
 def main(argv: list[str]) -> int:
@@ -16,6 +19,7 @@ def main(argv: list[str]) -> int:
         (
             "runs/book --to hf exported/book",
             "runs/book --to hf exported/book --dtype bf16 --shard-size 2GB",
+            "runs/book --to gguf exported/book.gguf --dtype q8_0",
             "runs/tuned --to peft exported/adapter",
         ),
     )
@@ -25,9 +29,9 @@ def main(argv: list[str]) -> int:
         nargs=2,
         metavar=("FORMAT", "DIR"),
         required=True,
-        help="Format and directory. FORMAT is hf: safetensors, with config, tokenizer and model card, for "
-        "transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for PEFT. DIR "
-        "must not exist.",
+        help="Format and directory or file. FORMAT is hf: safetensors, with config, tokenizer and model card, for "
+        "transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for PEFT; or "
+        "gguf: one file for llama.cpp, DIR, of a Llama, Qwen2 or Qwen3. DIR must not exist.",
     )
     parser.add_argument(
         "--base",
@@ -43,10 +47,10 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--dtype",
-        choices=("fp32", "bf16", "fp16"),
+        choices=("fp32", "bf16", "fp16", "q8_0"),
         default="fp32",
-        help="Data type of the weights of an hf export (default fp32). The gate compares fp32 weights; the difference "
-        "that rounding makes is printed.",
+        help="Data type of the exported weights (default fp32): of hf, fp32, bf16 or fp16; of gguf, fp32, fp16 or "
+        "q8_0. The gate compares fp32 weights; the difference that rounding makes is printed.",
     )
     parser.add_argument(
         "--shard-size",
@@ -58,16 +62,18 @@ def main(argv: list[str]) -> int:
     parser.add_trust_code()
     options = parser.parse(argv)
     kind, directory = options.to
-    if kind not in ("hf", "peft"):
-        raise ConfigError(f"--to {kind}: known formats are hf and peft")
+    if kind not in _DTYPES:
+        raise ConfigError(f"--to {kind}: known formats are {', '.join(_DTYPES)}")
     if options.base is not None and kind != "peft":
         raise ConfigError("--base names the base model of an adapter: leave it out, or export with --to peft")
     if options.encoder and kind != "hf":
         raise ConfigError("--encoder is for --to hf: an adapter belongs to a model with its head")
     if not directory or options.base == "":
         raise ConfigError(f"{'--base' if directory else f'--to {kind}'} '': an empty text is no path")
-    if kind != "hf" and (options.dtype != "fp32" or options.shard_size is not None):
-        raise ConfigError(f"--dtype and --shard-size are for --to hf: leave them out with --to {kind}")
+    if options.dtype not in _DTYPES[kind]:
+        raise ConfigError(f"--dtype {options.dtype}: --to {kind} stores {', '.join(_DTYPES[kind])}")
+    if options.shard_size is not None and kind != "hf":
+        raise ConfigError(f"--shard-size is for --to hf: leave it out with --to {kind}")
     check_directory(f"--to {kind}", Path(directory))
     from pretrain.checkpoint.hf.repack import StoredAs, size_in_bytes
 
@@ -89,6 +95,12 @@ def main(argv: list[str]) -> int:
 
         agreement = export_adapter(
             checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.base
+        )
+    elif kind == "gguf":
+        from pretrain.checkpoint.hf.gguf_export import export_gguf
+
+        agreement = export_gguf(
+            checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), dtype=options.dtype
         )
     else:
         from pretrain.checkpoint.hf.export import export

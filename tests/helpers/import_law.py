@@ -187,11 +187,11 @@ SEAMS: dict[str, tuple[str, ...]] = {
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "rouge", "scorers", "settings", "tasks", "translate"),
     ),
-    "pretrain.checkpoint.hf": ("export", "gguf", "imports", "peft", "repack"),
+    "pretrain.checkpoint.hf": ("export", "gguf", "gguf_export", "imports", "peft", "repack"),
     "pretrain.objectives": ("base", "registry", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "data_pipeline.build": ("build", "config", "cost", "inputs"),
-    "data_pipeline.tokenizers": ("base", "byte", "characters", "load", "specials"),
+    "data_pipeline.tokenizers": ("base", "byte", "characters", "load", "sentencepiece_json", "specials"),
     "data_pipeline.steps": ("base", "registry"),
 }
 

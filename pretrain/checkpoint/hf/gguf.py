@@ -8,7 +8,7 @@ import torch
 from gguf import GGUFReader, dequantize
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, logging
+from transformers import AutoConfig, AutoTokenizer, logging
 
 from pretrain.errors import ConfigError
 
@@ -43,7 +43,7 @@ def unpack(file: Path, directory: Path) -> None:
             raise ConfigError(f"it is a {kind}; known are {', '.join(_KNOWN)}")
         config = AutoConfig.from_pretrained(file.parent.resolve(), **source)
         AutoTokenizer.from_pretrained(file.parent.resolve(), **source).save_pretrained(directory)
-        tensors = _tensors(reader, kind, config)
+        tensors = read_tensors(reader, kind, (config.num_attention_heads, config.num_key_value_heads))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     except Exception as error:  # the libraries raise whatever a value leads to
@@ -53,16 +53,15 @@ def unpack(file: Path, directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
 
 
-def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[str, Tensor]:
-    """All weights under Hugging Face's names."""
+def read_tensors(reader: GGUFReader, kind: str, heads: tuple[int, int]) -> dict[str, Tensor]:
+    """All weights under Hugging Face's names. `heads`: of queries, and of keys and values."""
     tensors = {}
     for tensor in reader.tensors:
         name = _name(tensor.name, kind)
         values = dequantize(tensor.data, tensor.tensor_type).copy()  # of a file that may not be written to
         value = torch.from_numpy(values).float().reshape(*tensor.shape[::-1].tolist())
         if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
-            value = _halves(value, heads)
+            value = _halves(value, heads[0] if "q_proj" in name else heads[1])
         if kind == "gemma3" and name.endswith("norm.weight"):
             value = value - 1  # GGUF stores 1 + the gain
         tensors[name] = value.contiguous()
@@ -80,6 +79,17 @@ def _name(gguf_name: str, kind: str) -> str:
         raise ConfigError(f"tensor {gguf_name} is not known here")
     name = "pre_feedforward_layernorm" if (kind, part) == ("gemma3", "ffn_norm") else _OF_LAYER[part]
     return f"model.layers.{number}.{name}.{leaf}"
+
+
+def gguf_name(hf_name: str) -> str:
+    """llama.cpp's name of a tensor of a Llama or Qwen in Hugging Face's format."""
+    stem, _, leaf = hf_name.rpartition(".")
+    whole = {hf: name for name, hf in _WHOLE.items()}
+    if stem in whole:
+        return f"{whole[stem]}.{leaf}"
+    number, _, part = stem.removeprefix("model.layers.").partition(".")
+    of_layer = {hf: name for name, hf in _OF_LAYER.items() if not name.startswith("post_")}
+    return f"blk.{number}.{of_layer[part]}.{leaf}"
 
 
 def _halves(rows: Tensor, heads: int) -> Tensor:
