@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pretrain.config.section import Section
 
@@ -14,7 +14,7 @@ class Profile(Section):
     steps: tuple[_Step, ...] = Field(
         (), description="steps to profile, each into a trace of torch's profiler below run.dir/profile"
     )
-    ranks: tuple[_Rank, ...] = Field((0,), description="ranks that write a trace")
+    ranks: tuple[_Rank, ...] = Field((0,), min_length=1, description="ranks that write a trace")
     memory: bool = Field(
         False, description="also write a snapshot of the GPU memory's history of these steps; CUDA only"
     )
@@ -23,3 +23,12 @@ class Profile(Section):
         description="instead of traces: NVTX ranges of phases and modules, and the capture range of "
         "`nsys profile --capture-range=cudaProfilerApi`; CUDA only",
     )
+
+    @model_validator(mode="after")
+    def _has_an_effect(self) -> "Profile":
+        for key in ("memory", "nsight"):
+            if getattr(self, key) and not self.steps:
+                raise ValueError(f"profile.{key}=true is for the steps of profile.steps, and there are none: name some")
+        if self.memory and self.nsight:
+            raise ValueError("profile.nsight=true writes no files, and so no profile.memory: choose one of them")
+        return self

@@ -25,7 +25,7 @@ def check_profile(settings: Profile, ranks: int, steps: int, on_gpu: bool) -> No
     needs a GPU without one."""
     if settings.steps and max(settings.steps) > steps:
         raise ConfigError(f"profile.steps={max(settings.steps)} is beyond the run's {steps:,} steps")
-    if settings.steps and settings.ranks and max(settings.ranks) >= ranks:
+    if settings.steps and max(settings.ranks) >= ranks:
         raise ConfigError(f"profile.ranks={max(settings.ranks)} is no rank of {ranks:,}: ranks are numbered from 0")
     for key in ("memory", "nsight"):
         if getattr(settings, key) and not on_gpu:

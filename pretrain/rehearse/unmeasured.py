@@ -1,5 +1,5 @@
-"""Memory of a GPU that no rehearsal sees. All figures are constants; that of workspaces is
-what one H200 had (docs/benchmarks.md), the others were not measured."""
+"""Memory of a GPU that no rehearsal sees. All figures are constants: that of workspaces is what one H200 had
+(docs/benchmarks.md), the others were not measured."""
 
 from pretrain.plan.memory_check import WORKSPACE_BYTES
 

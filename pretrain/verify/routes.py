@@ -207,11 +207,8 @@ def _groups(preferences: np.ndarray, settings: Experts) -> np.ndarray:
 
 
 def _group_scores(preferences: np.ndarray, settings: Experts) -> np.ndarray:
-    best = 2 if settings.group_score == "two_best" else 1
-    ordered = np.sort(
-        preferences.reshape(len(preferences), settings.groups, settings.count // settings.groups), axis=-1
-    )
-    scores: np.ndarray = ordered[..., -best:].sum(-1)
+    by_group = preferences.reshape(len(preferences), settings.groups, settings.count // settings.groups)
+    scores: np.ndarray = np.sort(by_group, axis=-1)[..., -_per_group(settings) :].sum(-1)
     return scores
 
 
@@ -236,6 +233,7 @@ def _border(values: np.ndarray, chosen: int) -> np.ndarray:
 
 
 def _per_group(settings: Experts) -> int:
+    """Experts whose scores make that of their group."""
     return 2 if settings.group_score == "two_best" else 1
 
 

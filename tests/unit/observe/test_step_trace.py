@@ -177,8 +177,15 @@ def test_profiles_that_could_not_be_made_are_refused() -> None:
     for profile, said in {
         Profile(steps=(5,)): "profile.steps=5 is beyond the run's 4 steps",
         Profile(steps=(4,), ranks=(0, 2)): "profile.ranks=2 is no rank of 2",
-        Profile(memory=True): "profile.memory=true needs CUDA",
-        Profile(nsight=True): "profile.nsight=true needs CUDA",
+        Profile(steps=(4,), memory=True): "profile.memory=true needs CUDA",
+        Profile(steps=(4,), nsight=True): "profile.nsight=true needs CUDA",
     }.items():
         with pytest.raises(ConfigError, match=said):
             check_profile(profile, 2, 4, on_gpu=False)
+    for settings, said in (
+        ({"steps": [4], "ranks": []}, "at least 1 item"),
+        ({"memory": True}, "profile.memory=true is for the steps of profile.steps"),
+        ({"steps": [4], "memory": True, "nsight": True}, "choose one of them"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Profile.model_validate(settings)
