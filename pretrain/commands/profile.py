@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 def _traces(run: Path, step: int | None) -> list[tuple[int, Path]]:
     if not run.is_dir():
-        raise ConfigError(f"{run} is no directory: name that of a run")
+        raise ConfigError(f"{run}: no such run")
     folder = RunDir(run).profile
     names = ((_NAME.fullmatch(path.name), path) for path in sorted(folder.glob("*.json.gz")))
     found = [(int(name[1]), path) for name, path in names if name is not None]

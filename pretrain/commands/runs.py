@@ -17,9 +17,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import num_run_parameters
 from pretrain.pages.numbers import compact
-from pretrain.pages.run_curves import heldout_events, labels
+from pretrain.pages.run_curves import find_runs, heldout_events, labels
 from pretrain.run_dir import heartbeat
-from pretrain.run_dir.paths import CONFIG, RunDir, runs_within
+from pretrain.run_dir.paths import CONFIG, RunDir
 from pretrain.run_dir.records import newest_events, newest_metrics
 
 _RECENT = 50
@@ -65,12 +65,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="Print JSON, a list with an object for each run.")
     options = parser.parse(argv)
-    runs: list[Path] = []
-    for directory in options.directories:
-        found = runs_within(directory)
-        if not found:
-            raise ConfigError(f"{directory} holds no run: nothing in it has a config.yaml")
-        runs += [run for run in found if run not in runs]
+    runs = find_runs(options.directories)
     notes: list[str] = []
     rows = [_row(run, label, notes.append) for run, label in zip(runs, labels(runs), strict=True)]
     rows.sort(key=_SORTED[options.sort])

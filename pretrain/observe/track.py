@@ -46,9 +46,10 @@ def check_trackers(config: RunConfig) -> None:
             if tracker.package is not None:
                 version(tracker.package)
         except PackageNotFoundError:
+            install = f"pretrain[{tracker.extra}]" if tracker.extra else tracker.package
             raise ConfigError(
                 f"track.kind={name} needs the package {tracker.package}, which is not installed: run `pip install "
-                f"'pretrain[{tracker.extra}]'`, or leave {name} out"
+                f"'{install}'`, or leave {name} out"
             ) from None
 
 

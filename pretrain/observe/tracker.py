@@ -18,7 +18,7 @@ class Tracker(ABC):
     package: ClassVar[str | None] = None
     """Distribution that it needs and that pretrain does not require; None: there is none."""
     extra: ClassVar[str] = ""
-    """Extra of pretrain that installs `package`."""
+    """Extra of pretrain that installs `package`; empty: none does."""
     close_s = 8.0
     """Longest wait in seconds, at the end of a run, for the service to take everything."""
 

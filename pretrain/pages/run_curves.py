@@ -66,18 +66,28 @@ class RunCurves:
 def read_curves(paths: Sequence[Path], along: Along) -> list[RunCurves]:
     """Curves of the runs at or below `paths`, in order. Raises ConfigError for a path without a run, and if none has a
     step."""
+    runs = find_runs(paths)
+    curves = [RunCurves(label, _points(run, along)) for run, label in zip(runs, labels(runs), strict=True)]
+    if not any(curve.points for curve in curves):
+        raise ConfigError(f"{', '.join(map(str, paths))}: no step is recorded yet")
+    return curves
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """The runs at or below `paths`, each once. Raises ConfigError for a path without a run."""
     runs: list[Path] = []
     for path in paths:
         found = runs_within(path)
         if not found and RunDir(path).metrics.is_file():
             found = [path]
+        if not found and not path.exists():
+            raise ConfigError(f"{path}: no such run")
         if not found:
-            raise ConfigError(f"{path} is neither a run nor a folder of runs: nothing in it has a config.yaml")
+            raise ConfigError(
+                f"{path} is neither a run nor a folder of runs: nothing in it has a config.yaml beside a run's records"
+            )
         runs += [run for run in found if run not in runs]
-    curves = [RunCurves(label, _points(run, along)) for run, label in zip(runs, labels(runs), strict=True)]
-    if not any(curve.points for curve in curves):
-        raise ConfigError(f"{', '.join(map(str, paths))}: no step is recorded yet")
-    return curves
+    return runs
 
 
 def labels(runs: Sequence[Path]) -> list[str]:
