@@ -1,6 +1,7 @@
 """`pretrain profile RUN [--step N] [--hardware NAME] [--json]`"""
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.observe.step_trace import EXCHANGE, OPTIMIZER, WAITING, StepSplit, ordered, read_split
+from pretrain.plan.device import find_device
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices
 from pretrain.plan.planner import make_plan
@@ -122,8 +124,9 @@ def _planned(run: Path, hardware: str, world: int) -> dict[str, float]:
     """Seconds of a step by the planner's parts."""
     with of_a_run():
         config = load(RunConfig, RunDir(run).config)
+    per_node = math.gcd(world, find_device(hardware).devices)  # as nodes of the hardware may not be those of the run
     plan = make_plan(
-        config, hardware, world, per_node=None, stack_name="unknown", target="throughput", top=1,
+        config, hardware, world, per_node=per_node, stack_name="unknown", target="throughput", top=1,
         prices=Prices(None, None), failures=Failures(), as_is=True,
     )  # fmt: skip
     return plan.result.options[0].parts

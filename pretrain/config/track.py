@@ -21,7 +21,7 @@ class Track(Section):
         "mlflow",
         description="experiment tracker: mlflow, tensorboard, wandb or one of an installed package; or a list of them",
     )
-    mlflow: bool = Field(True, description="whether mlflow in track.kind counts")
+    mlflow: bool = Field(True, description="whether to use MLflow where track.kind names it")
     uri: str | None = Field(
         None,
         description="address of MLflow, or of the tracker of a package; default for MLflow: the SQLite file mlflow.db "

@@ -26,10 +26,10 @@ def span(name: str, first: float, last: float) -> dict[str, Any]:
     return event(name, first, last, "user_annotation")
 
 
-def write(path: Path, *events: dict[str, Any], rank: int = 0) -> Path:
+def write(path: Path, *events: dict[str, Any], rank: int = 0, world: int = 2) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:
-        json.dump({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": list(events)}, file)
+        json.dump({"distributedInfo": {"rank": rank, "world_size": world}, "traceEvents": list(events)}, file)
     return path
 
 
@@ -140,9 +140,19 @@ def test_the_plan_stands_beside_it(run: Path, capsys: pytest.CaptureFixture[str]
     assert sum(record["planned"].values()) * 1e3 == pytest.approx(float(beside["step"][1]), abs=0.06)
 
 
+def test_ranks_that_fill_no_whole_nodes_of_the_hardware_are_planned(run: Path) -> None:
+    for rank in (0, 1):
+        write(RunDir(run).trace(3, rank), *HOST, rank=rank, world=12)
+    batch = {"sequences": 12, "micro_sequences": 1}
+    (run / "config.yaml").write_text(dump(tiny_config(parallel={"tensor": 2}, batch=batch)))
+    assert main(["profile", str(run), "--hardware", "h100"]) == 0
+
+
 def test_a_run_without_a_profiled_step_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(run), "--step", "4"]) == 2
     assert "step 4 of" in capsys.readouterr().err
+    assert main(["profile", str(run / "none")]) == 2
+    assert "no such run" in capsys.readouterr().err
     RunDir(run).trace(3, 0).write_bytes(b"no trace")
     assert main(["profile", str(run)]) == 2
     assert "is no trace of a profiled step" in capsys.readouterr().err
