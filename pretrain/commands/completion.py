@@ -15,7 +15,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 
 _BESIDE = {"eval": ("fetch", "report"), "finetune": ("fetch",), "plan": ("data",)}
-"""verbs of their own of verbs that are commands themselves"""
+"""second words of verbs that are commands without them, too"""
 _OTHERS = ("lm-eval",)
 """verbs whose options are another package's"""
 _OF_BUILDS = "data/"

@@ -166,9 +166,15 @@ def runs_below(folder: Path) -> list[Path]:
 
 def runs_within(path: Path) -> list[Path]:
     """The run in `path`, or else all runs below it at any depth, sorted: folders with a config that `train` or `launch`
-    wrote, and more of a run. None in the folders of a run, or behind a link to a folder."""
+    wrote, and more of a run. None in the folders of a run, or behind a link to a folder. Raises OSError for a folder
+    that cannot be read, whose runs would be left out."""
+
+    def check(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
     found = []
-    for folder, below, files in os.walk(path):
+    for folder, below, files in os.walk(path, onerror=check):
         launched = (Path(folder) / "launch" / CONFIG).is_file()
         if launched or (CONFIG in files and ("events.jsonl" in files or "checkpoints" in below)):
             found.append(Path(folder))

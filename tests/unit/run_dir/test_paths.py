@@ -1,9 +1,11 @@
 """Names in a run's directory, and that no other module spells them."""
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from pretrain.run_dir.paths import (
     incomplete_checkpoints,
     run_of,
     runs_below,
+    runs_within,
 )
 from tests.helpers.import_law import ROOT, modules
 
@@ -48,6 +51,24 @@ def test_runs_in_a_folder_are_sorted_by_name(tmp_path: Path) -> None:
         RunDir(tmp_path / name).config.touch()
     (tmp_path / "c").mkdir()
     assert runs_below(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+
+
+def test_a_folder_that_cannot_be_read_does_not_hide_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "checkpoints").mkdir(parents=True)
+    RunDir(tmp_path / "a").config.touch()
+    closed, listed = tmp_path / "b", os.scandir
+    closed.mkdir()
+    assert runs_within(tmp_path) == [tmp_path / "a"]
+    assert runs_within(tmp_path / "none") == runs_within(tmp_path / "a" / "config.yaml") == []
+
+    def scandir(folder: str) -> Any:
+        if Path(folder) == closed:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr("os.scandir", scandir)
+    with pytest.raises(PermissionError):
+        runs_within(tmp_path)
 
 
 def test_the_run_of_a_checkpoint_is_found_through_links(tmp_path: Path) -> None:
