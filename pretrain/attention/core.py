@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -103,6 +104,8 @@ class CoreAttention(MegatronModule):
         self.alibi = AlibiBias([slopes(model.heads)[head] for head in heads]) if falls else None
         self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
+        if model.latent_attention is not None:
+            self.rotary = None  # what makes its queries and keys turns some of their features
         self.scale, self.softcap = model.score_scale, model.attention_logit_softcap
         self.distance = model.relative_max_distance
         self.disentangled = model.positions if isinstance(model.positions, DisentangledPositions) else None
@@ -130,8 +133,8 @@ class CoreAttention(MegatronModule):
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionInputs,
         attention_bias: Tensor | None = None, **_: Any,
     ) -> Tensor:  # fmt: skip
-        """[sequence, batch, heads, width] each -> [sequence, batch, heads * width]; with context parallelism this
-        rank's slice of the sequence, of queries and of keys. `attention_bias`: [buckets, heads] added to scores by
+        """[sequence, batch, heads, width] each -> [sequence, batch, heads * width of values]; with context parallelism
+        this rank's slice of the sequence, of queries and of keys. `attention_bias`: [buckets, heads] added to scores by
         distance, or keys and queries of distances, [2, rows, heads, width]. Queries are the last of the keys'
         positions, except in cross-attention."""
         inputs = attention_mask
@@ -152,7 +155,10 @@ class CoreAttention(MegatronModule):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if k.shape[1] < q.shape[1]:  # grouped queries: neighbouring heads of queries share a head of keys
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        out = self.wrap(self._attend, q, k, v, inputs, attention_bias).permute(2, 0, 1, 3)
+        width = v.shape[-1]
+        if width < q.shape[-1]:  # kernels take values of the width of queries
+            v = F.pad(v, (0, q.shape[-1] - width))
+        out = self.wrap(self._attend, q, k, v, inputs, attention_bias)[..., :width].permute(2, 0, 1, 3)
         return (own_positions(out, self.context) if self.context.size() > 1 else out).flatten(2)
 
     def _attend(
@@ -197,7 +203,8 @@ class CoreAttention(MegatronModule):
 
     def _complete(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if query.shape == key.shape:  # in one exchange, as each waits for the slowest rank
-            q, k, v = full_sequences(torch.cat((query, key, value), dim=-1), self.context).chunk(3, dim=-1)
+            widths = [x.shape[-1] for x in (query, key, value)]
+            q, k, v = full_sequences(torch.cat((query, key, value), dim=-1), self.context).split(widths, dim=-1)
         else:
             if (
                 repeats := self.context.size() // key.shape[2]

@@ -40,7 +40,7 @@ def gain(settings: RotaryPositions, dense: bool) -> float:
     scaling = settings.scaling
     if not isinstance(scaling, YarnScaling) or _is_local(settings, dense):
         return 1.0
-    return 0.1 * math.log(scaling.factor) + 1 if scaling.attention_factor is None else scaling.attention_factor
+    return scaling.gain
 
 
 def longer_base(base: float, scaling: NtkScaling, width: int) -> float:

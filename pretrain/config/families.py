@@ -54,6 +54,8 @@ class Capabilities:
     """a new encoder may take the place of its encoder's token embeddings (`model.source_encoder`)"""
     experts: bool = False
     """its feed-forward layers may be layers of experts (`model.experts`)"""
+    latent_attention: bool = False
+    """queries, keys and values may be made of latents (`model.latent_attention`)"""
     characters: bool = False
     """it reads characters, and its layers see fewer positions (`model.characters`)"""
     detector_context: bool = False
@@ -145,7 +147,14 @@ _BUILT_IN: dict[str, Capabilities] = {
         source_encoder=True,
         only=_BEFORE_LLAMA,
     ),
-    "llama": Capabilities(mup=True, decoder=True, packing=True, experts=True, positions=("rotary", "alibi")),
+    "llama": Capabilities(
+        mup=True,
+        decoder=True,
+        packing=True,
+        experts=True,
+        latent_attention=True,
+        positions=("rotary", "alibi"),
+    ),
     "ctrl": Capabilities(
         mup=True, decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
     ),

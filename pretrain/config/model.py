@@ -13,6 +13,7 @@ from pretrain.config.positions import (
     RelativePositions,
     RotaryPositions,
     ShawPositions,
+    YarnScaling,
 )
 
 
@@ -30,7 +31,7 @@ class Model(ModelValues):
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
-        if self.head_dim is None and self.hidden % self.heads:
+        if self.head_dim is None and self.latent_attention is None and self.hidden % self.heads:
             raise ValueError(
                 f"model.hidden={self.hidden} is not a multiple of model.heads={self.heads}: set model.head_dim"
             )
@@ -185,15 +186,24 @@ class Model(ModelValues):
                 "model.tie_encoder_decoder pairs the layers of an encoder and a decoder: give both as many, and "
                 "leave out model.shared_layers"
             )
-        if isinstance(self.positions, RotaryPositions) and self.dim_per_head % 2:
+        if isinstance(self.positions, RotaryPositions) and self.rotary_dim % 2:
             raise ValueError(
-                f"model.positions=rotary turns pairs of features: a head of {self.dim_per_head} has an odd one"
+                f"model.positions=rotary turns pairs of features: a head of {self.rotary_dim} has an odd one"
             )
         scaling = self.positions.scaling if isinstance(self.positions, RotaryPositions) else None
-        if isinstance(scaling, NtkScaling) and self.dim_per_head < 4:
+        if isinstance(scaling, NtkScaling) and self.rotary_dim < 4:
             raise ValueError(
                 f"model.positions.scaling=ntk makes the last of several wavelengths longer: a head of "
-                f"{self.dim_per_head} has one"
+                f"{self.rotary_dim} has one"
+            )
+        if (
+            isinstance(scaling, YarnScaling)
+            and self.latent_attention is None
+            and (scaling.mscale is not None or scaling.mscale_all_dim is not None)
+        ):
+            raise ValueError(
+                "model.positions.scaling.mscale and mscale_all_dim are for model.latent_attention: leave them out, or "
+                "set attention_factor"
             )
         return self
 
@@ -221,6 +231,42 @@ class Model(ModelValues):
                 raise ValueError(
                     f"model.{key}={size} is not a multiple of model.ffn_blocks={self.ffn_blocks}: use one that is"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _latents_suit_it(self) -> "Model":
+        if self.latent_attention is None:
+            return self
+        if not self.capabilities.latent_attention:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.latent_attention)
+            raise ValueError(f"model.latent_attention is for the {having} family: leave it out for {self.family}")
+        if not isinstance(self.positions, RotaryPositions):
+            raise ValueError(
+                f"model.latent_attention has rotary positions, in features of their own: model.positions="
+                f"{self.positions.name} would leave these without one; use rotary"
+            )
+        if self.positions.local_base is not None:
+            raise ValueError("model.latent_attention has one base for all layers: leave out model.positions.local_base")
+        if self.head_dim is not None or self.kv_heads is not None:
+            raise ValueError(
+                "model.latent_attention says the sizes of heads, and gives each a key and a value: leave out "
+                "model.head_dim and model.kv_heads"
+            )
+        if self.bias or self.qkv_bias:
+            raise ValueError("model.latent_attention has no biases: set model.bias=false, and leave out model.qkv_bias")
+        if self.norm_type != "rms":
+            raise ValueError(
+                f"model.latent_attention has RMS norms of its latents: set model.norm_type=rms, not {self.norm_type}"
+            )
+        if self.qk_norm:
+            raise ValueError(
+                "model.latent_attention has norms of its latents in place of norms of queries and keys: leave out "
+                "model.qk_norm"
+            )
+        if self.mup is not None:
+            raise ValueError(
+                "model.mup does not say how latents grow with the width: leave it out with model.latent_attention"
+            )
         return self
 
     @model_validator(mode="after")

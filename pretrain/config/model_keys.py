@@ -10,6 +10,7 @@ from pretrain.config.experts import Experts
 from pretrain.config.families import Family
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
+from pretrain.config.latent_attention import LatentAttention
 from pretrain.config.mixer import Mixer
 from pretrain.config.mup import Mup
 from pretrain.config.positions import (
@@ -173,6 +174,11 @@ class ModelKeys(Section):
     experts: Experts | None = Field(
         None,
         description="a router and several feed-forward layers, the experts, in place of one (llama); default: none",
+    )
+    latent_attention: LatentAttention | None = Field(
+        None,
+        description="make queries, keys and values of low-rank latents (llama; DeepSeek-V2 and V3); default: of the "
+        "hidden states",
     )
     init: Init = NormalInit()
     mup: Mup | None = Field(

@@ -12,8 +12,10 @@ from pretrain.config.positions import (
     DisentangledPositions,
     LearnedPositions,
     RelativePositions,
+    RotaryPositions,
     ShawPositions,
     TransformerXlPositions,
+    YarnScaling,
 )
 from pretrain.config.recurrent import Recurrent
 
@@ -176,6 +178,8 @@ class ModelValues(ModelKeys):
             return 1.0
         products = 3 if isinstance(self.positions, DisentangledPositions) else 1
         scale = float((products * self.dim_per_head) ** -0.5)
+        if isinstance(self.positions, RotaryPositions) and isinstance(self.positions.scaling, YarnScaling):
+            scale *= self.positions.scaling.score_gain
         if self.mup is not None and self.mup.base_head_dim is not None:
             scale *= (self.mup.base_head_dim / self.dim_per_head) ** 0.5
         return scale
@@ -191,7 +195,37 @@ class ModelValues(ModelKeys):
 
     @property
     def dim_per_head(self) -> int:
+        """Features of a head's query and key, and but for latent attention of its value."""
+        if self.latent_attention is not None:
+            return self.latent_attention.qk_head_dim
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def value_dim(self) -> int:
+        """Features of a head's value."""
+        return self.dim_per_head if self.latent_attention is None else self.latent_attention.v_head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """Features of a head that rotary positions turn."""
+        return self.dim_per_head if self.latent_attention is None else self.latent_attention.qk_rope_head_dim
+
+    @property
+    def query_key_value_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of the matrices that make a layer's queries, keys and values."""
+        latent, heads = self.latent_attention, self.heads
+        if latent is None:
+            return ((self.hidden, (heads + 2 * self.num_kv_heads) * self.dim_per_head),)
+        queries, keys_values = heads * latent.qk_head_dim, heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+        return (
+            *(
+                ((self.hidden, queries),)
+                if latent.q_lora_rank is None
+                else ((self.hidden, latent.q_lora_rank), (latent.q_lora_rank, queries))
+            ),
+            (self.hidden, latent.kv_lora_rank + latent.qk_rope_head_dim),
+            (latent.kv_lora_rank, keys_values),
+        )
 
     @property
     def num_kv_heads(self) -> int:

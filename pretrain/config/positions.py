@@ -1,5 +1,6 @@
 """`model.positions`: how a model knows the order of its tokens."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
@@ -90,6 +91,18 @@ class YarnScaling(Section):
     attention_factor: float | None = Field(
         None, gt=0, description="factor of queries and of keys; absent: 0.1 * log(factor) + 1"
     )
+    mscale: float | None = Field(
+        None,
+        gt=0,
+        description="with model.latent_attention and mscale_all_dim, queries and keys are multiplied by (0.1 * mscale "
+        "* log(factor) + 1) / (0.1 * mscale_all_dim * log(factor) + 1) instead (DeepSeek-V3: 1)",
+    )
+    mscale_all_dim: float | None = Field(
+        None,
+        gt=0,
+        description="with model.latent_attention, attention scores are multiplied by (0.1 * mscale_all_dim * "
+        "log(factor) + 1) squared (DeepSeek-V3: 1)",
+    )
 
     @model_validator(mode="after")
     def _some_lie_between(self) -> "YarnScaling":
@@ -98,6 +111,23 @@ class YarnScaling(Section):
                 f"model.positions.scaling.beta_slow={self.beta_slow} must be less than beta_fast={self.beta_fast}"
             )
         return self
+
+    @property
+    def gain(self) -> float:
+        """Factor of turned queries and of turned keys."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale is not None and self.mscale_all_dim is not None:
+            return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
+        return self._magnitude(1.0)
+
+    @property
+    def score_gain(self) -> float:
+        """Factor of attention scores besides."""
+        return 1.0 if self.mscale_all_dim is None else self._magnitude(self.mscale_all_dim) ** 2
+
+    def _magnitude(self, weight: float) -> float:
+        return 0.1 * weight * math.log(self.factor) + 1
 
 
 Scaling = Annotated[LinearScaling | Llama3Scaling | NtkScaling | YarnScaling, Discriminator("name")]

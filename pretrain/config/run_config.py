@@ -14,6 +14,7 @@ from pretrain.config.start import recorded_model
 from pretrain.config.suits.experts import check_experts
 from pretrain.config.suits.finetune import check_trained
 from pretrain.config.suits.generator import check_generator
+from pretrain.config.suits.latent_attention import check_latent_attention
 from pretrain.config.suits.memory import check_memory
 from pretrain.config.suits.mup import check_mup
 from pretrain.config.suits.objective import check_goes_with, check_suits
@@ -80,6 +81,7 @@ class RunConfig(RunSections):
     def _trained_parameters_exist(self) -> "RunConfig":
         check_trained(self)
         check_experts(self)
+        check_latent_attention(self)
         return self.model_copy(update={"model": self.model.trained_by(self.finetune)})
 
     @model_validator(mode="after")

@@ -103,7 +103,7 @@ class TrainingFlops:
         if model.recurrent is not None:
             self._count_cells()
             return
-        scores, depth = 2 * model.heads * model.dim_per_head, 0
+        scores, depth = model.heads * (model.dim_per_head + model.value_dim), 0
         source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
         every = [(0, number, gradients.source_layer) for number in range(source_layers)]
         for stack, layers in enumerate(model.stacks):
@@ -210,10 +210,9 @@ class TrainingFlops:
         """Multiply-adds of the matrices of a stack's layer `number` for each of its positions, without those on an
         encoder's."""
         model = self._model
-        hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
+        hidden, queries = model.hidden, model.heads * model.dim_per_head
         sizes = {
-            "qkv": (hidden, queries + 2 * keys),
-            "projection": (queries, hidden),
+            "projection": (model.heads * model.value_dim, hidden),
             "fc1": (hidden // model.ffn_blocks, (2 if model.gated else 1) * model.active_ffn_dim(number)),
             "fc2": (model.active_ffn_dim(number) // model.ffn_blocks, hidden),
         }
@@ -221,7 +220,8 @@ class TrainingFlops:
             sizes["fc1"] = hidden, sizes["fc1"][1] + model.experts.count
         if crosses:
             sizes |= {"cross_q": (hidden, queries), "cross_projection": (queries, hidden)}
-        found = sum(self._linear(gradient, name, *size) for name, size in sizes.items())
+        found = sum(self._linear(gradient, "qkv", *size) for size in model.query_key_value_matrices)
+        found += sum(self._linear(gradient, name, *size) for name, size in sizes.items())
         if model.finetune.adapters is not None:  # of which every matrix and input has a gradient, or nearly
             found += 3 * (2 + crosses) * 2 * hidden * model.finetune.adapters.size
         return found

@@ -10,8 +10,8 @@ from pretrain.model_spec.parameter_spec import ParameterSpec
 
 _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     (None, ("input_layernorm.",)),
-    ("qkv", ("self_attention.linear_qkv.",)),
-    (None, ("self_attention.q_layernorm.", "self_attention.k_layernorm.")),
+    ("qkv", ("self_attention.linear_qkv.", "self_attention.linear_q_", "self_attention.linear_kv_")),
+    (None, ("self_attention.q_layernorm.", "self_attention.k_layernorm.", "self_attention.kv_layernorm.")),
     (None, ("self_attention.query_bias", "self_attention.value_bias")),
     (
         "core",

@@ -3,8 +3,10 @@ the build stops with an error (`models/placement.py`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from math import gcd
 
 from pretrain.config.finetune import LORA_TARGETS
+from pretrain.config.latent_attention import LatentAttention
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions, ShawPositions, TransformerXlPositions
 from pretrain.config.task_head import TaskHeadShape
@@ -292,6 +294,7 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         return
     scheme, biased = SCHEMES[model.init.name](model), model.bias
     hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
+    values = model.heads * model.value_dim
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
     group = (query,) * (model.heads // model.num_kv_heads) + (key, key)  # the queries of a group precede its key
     fused = Normal(group, model.dim_per_head) if query != key else Normal((key,))
@@ -301,16 +304,19 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         for names in (("query",), (*query_names, "key", "value"), ("key", "value"))
     )
     yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
-    yield from _under(
-        "self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias, of_all)
-    )
+    if model.latent_attention is not None:
+        yield from _under("self_attention.", latent_attention(model, model.latent_attention))
+    else:
+        yield from _under(
+            "self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias, of_all)
+        )
     yield from _under("self_attention.core_attention.shaw.", shaw(model))
     yield from _under(SEQUENCE_PROJECTION, sequence_projection(model))
     yield from _under("self_attention.", _disentangled(model, Normal((query,)), Normal((key,))))
     yield from _under("self_attention.core_attention.distance_scores.", distance_scores(model))
     if model.qk_norm:
         yield from _query_key_norms(model, queries, keys)
-    into_residual = _into_residual(scheme, queries, hidden, model.has_projection_bias, "width")
+    into_residual = _into_residual(scheme, values, hidden, model.has_projection_bias, "width")
     yield from _under("self_attention.linear_proj.", into_residual)
     if has_cross_attention:
         yield from _norms("pre_cross_attn_layernorm.", "cross_attn_bda.norm.", model)
@@ -319,6 +325,34 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased, "width"))
     yield from _norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     yield from _under("mlp.", experts(model) if model.has_experts(number) else feed_forward(model, model.ffn_dim))
+
+
+def latent_attention(model: Model, shape: LatentAttention) -> Iterator[ParameterSpec]:
+    """Matrices that make latents, which every tensor rank has, their norms, and matrices that make heads of them."""
+    hidden, heads = model.hidden, model.heads
+    scheme = SCHEMES[model.init.name](model)
+
+    def up(inputs: int, outputs: int, blocks: RowBlocks, fan_in: FanIn = None) -> Iterator[ParameterSpec]:
+        of_heads = column(inputs, outputs, Normal((scheme.projection(inputs, outputs),)), False, blocks)
+        return (replace(spec, fan_in=fan_in) for spec in of_heads)
+
+    queries = heads * shape.qk_head_dim
+    of_queries = RowBlocks(("query",), shape.qk_head_dim, are_heads=True)
+    if shape.q_lora_rank is None:
+        yield from _under("linear_q_proj.", up(hidden, queries, of_queries, "width"))
+    else:
+        yield from _under("linear_q_down_proj.", _replicated_linear(model, hidden, shape.q_lora_rank, bias=False))
+        yield from _under("q_layernorm.", norm(model, shape.q_lora_rank))
+        yield from _under("linear_q_up_proj.", up(shape.q_lora_rank, queries, of_queries))
+    latents = shape.kv_lora_rank + shape.qk_rope_head_dim
+    yield from _under("linear_kv_down_proj.", _replicated_linear(model, hidden, latents, bias=False))
+    yield from _under("kv_layernorm.", norm(model, shape.kv_lora_rank))
+    # Of each head the rows of its key precede those of its value, which may be more or fewer.
+    keys, values = shape.qk_nope_head_dim, shape.v_head_dim
+    run = gcd(keys, values)
+    names = ("key",) * (keys // run) + ("value",) * (values // run)
+    of_heads = RowBlocks(names, run, are_heads=keys == values)
+    yield from _under("linear_kv_up_proj.", up(shape.kv_lora_rank, heads * (keys + values), of_heads))
 
 
 def _query_key_norms(model: Model, queries: int, keys: int) -> Iterator[ParameterSpec]:

@@ -15,7 +15,7 @@ from pretrain.attention.core import AttentionInputs
 from pretrain.models.all_heads_norm import AllHeadsRMSNorm
 
 
-class _Recomputed:
+class RecomputedAttention:
     """megatron-core's selective recomputation, which also keeps `AttentionInputs` (not a tensor) and the gradient of
     the bias (which must be an argument)."""
 
@@ -33,7 +33,7 @@ class _Recomputed:
         return out
 
 
-class SelfAttention(_Recomputed, MegatronSelfAttention):
+class SelfAttention(RecomputedAttention, MegatronSelfAttention):
     """Self-attention of one part of the stream. Where each head's query and key have norms, each tensor rank has a
     gradient of its own heads, which engines sum as they do those of slices of a sequence."""
 
@@ -62,7 +62,7 @@ class SelfAttention(_Recomputed, MegatronSelfAttention):
         return query[len(self._memory_MBH) :], key, value
 
 
-class CrossAttention(_Recomputed, MegatronCrossAttention):
+class CrossAttention(RecomputedAttention, MegatronCrossAttention):
     """Attention of the decoder's part of the stream to the encoder's."""
 
     def keys_values(self, memory_SBH: Tensor) -> Pair:

@@ -19,6 +19,7 @@ from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.disentangled import DisentangledSelfAttention
 from pretrain.models.experts import ExpertLayer
 from pretrain.models.feed_forward import FeedForward, linear_of
+from pretrain.models.latent_attention import LatentSelfAttention
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
@@ -133,6 +134,8 @@ def layer_parts(
             k_layernorm=key_norm,
         ),
     )
+    if model.latent_attention is not None:
+        self_attention = ModuleSpec(LatentSelfAttention, params={"model": model})
     parts = TransformerLayerSubmodules(
         input_layernorm=norm,
         self_attention=self_attention,

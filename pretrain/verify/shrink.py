@@ -53,7 +53,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "kv_heads": None if not shares_keys else 1 if model.num_kv_heads == 1 else heads // 2,
         "hidden": hidden,
         "embedding_size": None if model.embedding_size is None else hidden // 2,
-        "head_dim": _head_width(model, block, share),
+        "head_dim": None if model.latent_attention is not None else _head_width(model, block, share),
+        "latent_attention": _latents(model),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
         "activation": _SMOOTH.get(model.activation, model.activation),
@@ -191,6 +192,16 @@ def _head_width(model: Model, block: int, share: int) -> int | None:
     if width == _HEAD_WIDTH and ratio != 1:
         width += block
     return _multiple(width, share) if divided else width
+
+
+def _latents(model: Model) -> dict[str, int | None] | None:
+    """Sizes of latents and heads that all differ, so that one in the place of another is found."""
+    if model.latent_attention is None:
+        return None
+    query = None if model.latent_attention.q_lora_rank is None else 3 * _HEAD_WIDTH // 2
+    half = _HEAD_WIDTH // 2
+    sizes = {"kv_lora_rank": _HEAD_WIDTH, "qk_nope_head_dim": half + 2, "qk_rope_head_dim": half, "v_head_dim": half}
+    return sizes | {"q_lora_rank": query}
 
 
 def _target_length(config: RunConfig, length: int, slices: int) -> int:

@@ -52,6 +52,10 @@ _YARN = {
     "base": 500.0,
     "scaling": {"name": "yarn", "factor": 4, "original_length": 16, "beta_fast": 4},
 }
+_LATENT = {"kv_heads": None, "latent_attention": {
+    "kv_lora_rank": 24, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12,
+}}  # fmt: skip
+_LATENT_YARN = _YARN | {"interleaved": True, "scaling": _YARN["scaling"] | {"mscale": 0.7, "mscale_all_dim": 1.3}}
 _GEMMA2 = _GEMMA | {
     "qk_norm": False, "attention_logit_softcap": 0.5, "positions": {"name": "rotary", "base": 500.0}, "kv_heads": 2,
 }  # fmt: skip
@@ -209,6 +213,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.001,
         },
     }},
+    "deepseek_v2": {"model": _LLAMA | _LATENT | {
+        "positions": _YARN | {"interleaved": True}, "experts": {
+            "count": 8, "top_k": 2, "ffn": 32, "shared": 2, "dense_layers": 1, "normalize": False, "groups": 4,
+            "top_groups": 2, "group_score": "best",
+        },
+    }},
+    "deepseek_v3": {"model": _LLAMA | _LATENT | {
+        "latent_attention": _LATENT["latent_attention"] | {"q_lora_rank": 20},
+        "positions": _LATENT_YARN, "experts": {
+            "count": 8, "top_k": 3, "ffn": 32, "shared": 1, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,
+            "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.001,
+        },
+    }},
+    "latent": {"model": _LLAMA | _LATENT | {
+        "latent_attention": _LATENT["latent_attention"] | {"q_lora_rank": 20}, "positions": "rotary",
+    }},
     "biased_experts": {"model": _LLAMA | {
         "positions": "rotary", "experts": {
             "count": 8, "top_k": 2, "ffn": 32, "shared": 1, "dense_layers": 1, "scores": "sigmoid", "scale": 2.5,
@@ -218,6 +238,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LIKE_OTHERS = (
     "canine",
+    "deepseek_v2",
+    "latent",
     "electra",
     "pegasus",
     "deberta_v2",

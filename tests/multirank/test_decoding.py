@@ -165,12 +165,13 @@ def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]], labels: dict[str, np.
 
 NAMES = [
     *("gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer", "bloom", "gemma2", "shaw"),
+    "latent",
     *("rnn", "rnn-bahdanau", "rnn-lm"),
 ]
 TENSOR, PIPELINE = {"tensor": 2, "sequence": True}, {"pipeline": 2}
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("gpt", TENSOR), ("decoder-lm", TENSOR), ("prefix-lm", PIPELINE), ("t5", TENSOR), ("t5", PIPELINE),
-    ("bart", PIPELINE), ("bloom", TENSOR), ("shaw", TENSOR),
+    ("bart", PIPELINE), ("bloom", TENSOR), ("shaw", TENSOR), ("latent", TENSOR),
 ]  # fmt: skip
 
 

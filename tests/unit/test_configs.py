@@ -60,7 +60,7 @@ def test_all_published_sizes_are_shipped() -> None:
     released |= {"bloom/560m", "smollm2/135m", "mistral/7b", "gemma2/2b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
     released |= {"mixtral/8x7b", "mixtral/8x22b", "qwen3-moe/30b-a3b", "qwen3-moe/235b-a22b", "olmoe/1b-7b"}
-    released |= {"dots1/142b-a14b"}
+    released |= {"dots1/142b-a14b", "deepseek-v2/lite", "deepseek-v3/671b"}
     alone = {"canine/c", "canine/s", "ctrl/1.6b", "transformer-xl/enwik8", "gpt/117m", "sparse-transformer/enwik8"}
     wanted = gpt3 | gpt2 | alone | others | t5 | byt5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
@@ -144,6 +144,8 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
         ("qwen3-moe/235b-a22b", 235_093_634_560),
         ("olmoe/1b-7b", 6_919_161_856),
         ("dots1/142b-a14b", 142_774_373_888),
+        ("deepseek-v2/lite", 15_706_484_224),
+        ("deepseek-v3/671b", 671_026_404_352),
     ],
 )
 def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
@@ -160,6 +162,8 @@ def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, para
         ("qwen3-moe/235b-a22b", 22_190_763_520),
         ("olmoe/1b-7b", 1_282_017_280),
         ("dots1/142b-a14b", 14_016_581_120),
+        ("deepseek-v2/lite", 2_661_150_208),
+        ("deepseek-v3/671b", 37_552_282_624),
     ],
 )
 def test_a_token_passes_through_exactly_so_many_parameters(size: str, active: int) -> None:

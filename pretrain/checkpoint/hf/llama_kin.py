@@ -55,7 +55,7 @@ def check_decoder(
     `required`, or than the kin's usual one. Keys in `free` may have any value."""
     usual: dict[str, Any] = {
         "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
-        "qk_norm_span": "head",
+        "qk_norm_span": "head", "latent_attention": None,
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
         "final_logit_softcap": None, "attention_logit_softcap": None,
         "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
@@ -152,8 +152,11 @@ def ends_links(model: Model) -> Iterator[Link]:
 def attention_links(mcore: str, hf: str, model: Model) -> Iterator[Link]:
     """Links of a layer's attention and of its norms."""
     yield from norm(f"{mcore}.input_layernorm", f"{hf}.input_layernorm", model)
-    names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
-    yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+    if model.latent_attention is not None:
+        yield from _latent_links(f"{mcore}.self_attention", f"{hf}.self_attn", model)
+    else:
+        names = [f"{hf}.self_attn.{name}_proj" for name in "qkv"]
+        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
     if model.qk_norm:
         for name in "qk":
             yield from norm(f"{mcore}.self_attention.{name}_layernorm", f"{hf}.self_attn.{name}_norm", model)
@@ -164,6 +167,20 @@ def attention_links(mcore: str, hf: str, model: Model) -> Iterator[Link]:
         yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.post_feedforward_layernorm", model)
     else:
         yield from norm(f"{mcore}.pre_mlp_layernorm", f"{hf}.post_attention_layernorm", model)
+
+
+def _latent_links(mcore: str, hf: str, model: Model) -> Iterator[Link]:
+    """Links of what makes queries, keys and values of latents."""
+    assert model.latent_attention is not None
+    if model.latent_attention.q_lora_rank is None:
+        yield same(f"{mcore}.linear_q_proj.weight", f"{hf}.q_proj.weight")
+    else:
+        yield same(f"{mcore}.linear_q_down_proj.weight", f"{hf}.q_a_proj.weight")
+        yield from norm(f"{mcore}.q_layernorm", f"{hf}.q_a_layernorm", model)
+        yield same(f"{mcore}.linear_q_up_proj.weight", f"{hf}.q_b_proj.weight")
+    yield same(f"{mcore}.linear_kv_down_proj.weight", f"{hf}.kv_a_proj_with_mqa.weight")
+    yield from norm(f"{mcore}.kv_layernorm", f"{hf}.kv_a_layernorm", model)
+    yield same(f"{mcore}.linear_kv_up_proj.weight", f"{hf}.kv_b_proj.weight")
 
 
 def dense_links(mcore: str, hf: str) -> Iterator[Link]:
@@ -206,7 +223,7 @@ def family(
         """Every field stated. Raises ConfigError for a model that the family cannot express."""
         check_decoder(model, name, patterns, required or {}, free)
         described: PretrainedConfig = model_class.config_class(
-            **fields(model, specials), **hf_fields(model), architectures=[model_class.__name__]
+            **(fields(model, specials) | hf_fields(model)), architectures=[model_class.__name__]
         )
         return described
 

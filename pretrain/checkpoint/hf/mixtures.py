@@ -28,7 +28,7 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 _MIXTRAL = "block_sparse_moe", ("w1", "w3", "w2")
-_OTHERS = "mlp", ("gate_proj", "up_proj", "down_proj")
+OTHER_NAMES = "mlp", ("gate_proj", "up_proj", "down_proj")
 """how a layer of experts is called on disk, and the gate, value and output of an expert"""
 
 
@@ -258,7 +258,7 @@ MIXTURES = (
         hf_fields=_dots_fields,
         settings=_dots_settings,
         refuse=_refuse_dots,
-        links=partial(links_on_disk, *_OTHERS),
+        links=partial(links_on_disk, *OTHER_NAMES),
         loaded_links=links_in_memory,
     ),
     family(
@@ -272,7 +272,7 @@ MIXTURES = (
         hf_fields=_olmoe_fields,
         settings=_olmoe_settings,
         refuse=_refuse_olmoe,
-        links=partial(links_on_disk, *_OTHERS),
+        links=partial(links_on_disk, *OTHER_NAMES),
         loaded_links=links_in_memory,
     ),
     family(
@@ -286,7 +286,7 @@ MIXTURES = (
         hf_fields=_qwen_fields,
         settings=_qwen_settings,
         refuse=_refuse_qwen,
-        links=partial(links_on_disk, *_OTHERS),
+        links=partial(links_on_disk, *OTHER_NAMES),
         loaded_links=links_in_memory,
     ),
     family(  # with a sliding window or without one

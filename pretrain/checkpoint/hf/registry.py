@@ -15,6 +15,7 @@ from pretrain.checkpoint.hf.bloom import BLOOM
 from pretrain.checkpoint.hf.canine import CANINE
 from pretrain.checkpoint.hf.ctrl import CTRL
 from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
+from pretrain.checkpoint.hf.deepseek import DEEPSEEK
 from pretrain.checkpoint.hf.distilbert import DISTILBERT
 from pretrain.checkpoint.hf.electra import ELECTRA
 from pretrain.checkpoint.hf.family import HfFamily
@@ -42,7 +43,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "t5": (T5,),
     "transformer": (PEGASUS, MARIAN),
     "bart": (BART,),
-    "llama": (*MIXTURES, BLOOM, *LLAMA_KIN),
+    "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
     "ctrl": (CTRL,),
     "roformer": (ROFORMER,),
     "canine": (CANINE,),

@@ -16,7 +16,7 @@ def rope(model: Model) -> dict[str, Any]:
         return {"rope_type": "default", "rope_theta": positions.base}
     scaling = positions.scaling
     if isinstance(scaling, NtkScaling):
-        return {"rope_type": "default", "rope_theta": longer_base(positions.base, scaling, model.dim_per_head)}
+        return {"rope_type": "default", "rope_theta": longer_base(positions.base, scaling, model.rotary_dim)}
     rope: dict[str, Any] = {"rope_type": scaling.name, "rope_theta": positions.base, "factor": scaling.factor}
     if isinstance(scaling, Llama3Scaling):
         rope["original_max_position_embeddings"] = scaling.original_length
@@ -28,11 +28,14 @@ def rope(model: Model) -> dict[str, Any]:
             "beta_slow": scaling.beta_slow,
             "attention_factor": scaling.attention_factor,
         }
+        if model.latent_attention is not None:
+            rope |= {"mscale": scaling.mscale, "mscale_all_dim": scaling.mscale_all_dim}
     return rope
 
 
-def positions(parameters: Any) -> dict[str, Any]:
-    """Our `model.positions` section for `rope_parameters`. Raises ConfigError for a scaling that is not known here."""
+def positions(parameters: Any, latent: bool = False) -> dict[str, Any]:
+    """Our `model.positions` section for `rope_parameters`, of latent attention or not. Raises ConfigError for a scaling
+    that is not known here."""
     kind = parameters.get("rope_type", "default")
     settings: dict[str, Any] = {"name": "rotary", "base": parameters["rope_theta"]}
     if kind == "default" or (kind == "linear" and parameters["factor"] == 1):
@@ -40,7 +43,7 @@ def positions(parameters: Any) -> dict[str, Any]:
     if kind == "linear":
         return settings | {"scaling": {"name": "linear", "factor": parameters["factor"]}}
     if kind == "yarn":
-        return settings | {"scaling": _yarn(parameters)}
+        return settings | {"scaling": _yarn(parameters, latent)}
     if kind != "llama3":
         raise ConfigError(
             f"rotary positions scaled by the rule {kind} are not known here: linear, llama3 and yarn are"
@@ -57,12 +60,14 @@ def positions(parameters: Any) -> dict[str, Any]:
     }
 
 
-def _yarn(parameters: Any) -> dict[str, Any]:
+def _yarn(parameters: Any, latent: bool) -> dict[str, Any]:
     """Our `scaling`. Raises ConfigError for variants of the rule."""
-    for key, usual in (("mscale", None), ("mscale_all_dim", None), ("truncate", True)):
+    magnitudes = ("mscale", "mscale_all_dim")
+    for key, usual in (*((key, None) for key in magnitudes if not latent), ("truncate", True)):
         if parameters.get(key, usual) != usual:
             raise ConfigError(f"rope_parameters.{key} is not known here")
     return {
+        **{key: parameters.get(key) or None for key in magnitudes if latent},
         "name": "yarn",
         "factor": parameters["factor"],
         "original_length": parameters["original_max_position_embeddings"],

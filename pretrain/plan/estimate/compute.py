@@ -19,6 +19,7 @@ from pretrain.plan.estimate.products import (
     decoder_products,
     filter_products,
     head_product,
+    latent_products,
     layer_products,
     lora_products,
     positions_of,
@@ -65,6 +66,11 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         forward = forward + share * seconds.forward
         of_input, of_weight = stack.with_input_gradient(name), stack.with_weight_gradient(name)
         backward = backward + share[:, None] * seconds.of_gradients(of_input, of_weight)
+    for product in latent_products(work, stack):
+        seconds = _product(work, c, product, step.fp8)
+        forward = forward + seconds.forward
+        of_input, of_weight = stack.with_input_gradient("qkv"), stack.with_weight_gradient("qkv")
+        backward = backward + seconds.of_gradients(of_input, of_weight)
     for beside, input_gradient in _updates(work, stack, {name: product for name, (product, _) in products.items()}):
         seconds = _product(work, c, beside, np.zeros_like(step.fp8))
         forward = forward + seconds.forward

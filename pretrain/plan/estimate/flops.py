@@ -67,6 +67,9 @@ def _layers(work: StepWorkload, stack: LayerStack) -> Array:
             by_a, by_b = products.lora_products(work, stack, name, product)
             total += (computed + with_input_gradient(name) + stack.backward_layers) * _operations(by_a)[:, None]
             total += (computed + 2 * stack.backward_layers) * _operations(by_b)[:, None]
+    for product in products.latent_products(work, stack):
+        passes = computed + with_input_gradient("qkv") + stack.with_weight_gradient("qkv")
+        total += passes * _operations(product)[:, None]
     for grouped in experts.expert_products(work, stack):
         passes = computed + with_input_gradient(grouped.name) + stack.with_weight_gradient(grouped.name)
         total += passes * _operations((grouped.rows, grouped.columns, grouped.depth))[:, None]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pretrain.model_spec.logits import NOISE_ENTRIES
-from pretrain.plan.estimate import cells, experts
+from pretrain.plan.estimate import cells, experts, latent
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
-from pretrain.plan.estimate.products import layer_products
+from pretrain.plan.estimate.products import latent_products, layer_products
 from pretrain.plan.estimate.shapes import KERNELS, LayerStack
 from pretrain.plan.estimate.workload import StepWorkload
 
@@ -293,8 +293,10 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     outside = outside + (2 + crossing) * adapter / slices
     # Flash attention keeps its output itself.
     keeps_output = np.where(work.attention.score_bytes > 0, keeps("projection"), 1.0)
+    outputs = keeps_output * model.heads * model.value_dim
     made = stack.key_length / stack.length  # keys of memory are made with queries, which are left over
-    attention = made * (queries + 2 * keys + model.bias_copies) + keeps_output * queries
+    has_latents = model.latent_key > 0
+    attention = np.where(has_latents, 0.0, made * (queries + 2 * keys + model.bias_copies)) + outputs
     # What is before a sequence is joined with it; a layer that is recomputed keeps its input, too.
     joined = stack.memory + np.where((stack.memory > 0) & (recompute == 2), stack.length, 0.0) + stack.content
     outside = outside + keeps("qkv") * joined / stack.length * model.hidden
@@ -320,6 +322,7 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     row_bytes = np.where(cross_score_bytes > 0, stack.encoder_length * cross_score_bytes, 4.0)
     cross_scores = crossing * positions * model.heads / layout.tensor * row_bytes
     core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
+    core = np.where(has_latents, latent.kept_bytes(work, stack), core)
     every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
     every = every + experts.kept_bytes(work, stack)
     if model.long_convolutions.any():
@@ -363,7 +366,7 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     exchanged = np.where(layout.context > 1, np.where(model.grouped, 4 * queries, queries), rotated)
     transposed = (stack.distances > 0) * queries * stack.key_length / stack.length  # keys, as queries multiply them
     copies = exchanged + attention.key_copies * 2 * queries + transposed
-    angles = model.rotary * positions * 2 * model.head_dim * work.kernels.angle_bytes
+    angles = positions * 2 * model.rotary_dim * work.kernels.angle_bytes
     # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.
     heads = positions * model.heads / layout.tensor
     score_bytes = np.where(kernel == KERNELS.index("unfused"), 4 + width + 1 + width, width * 2 + 1)
@@ -404,7 +407,8 @@ def _shared_gradients(work: StepWorkload) -> Array:
     term and the next sum; less what the first layer to make such a sum has freed by then."""
     most: Array = np.zeros_like(work.model.hidden)
     for stack in work.stacks:
-        sizes = [n * k for _, n, k in layer_products(work, stack).values()]
+        every = [*layer_products(work, stack).values(), *latent_products(work, stack)]
+        sizes = [n * k for _, n, k in every]
         gradients = work.step.activation_bytes * (sum(sizes, np.zeros_like(most)) + 2 * np.maximum.reduce(sizes))
         most = np.maximum(most, gradients - layer_bytes(work, stack))
     trained: Array = most * (sum(stack.trained_layers.sum(axis=1) for stack in work.stacks) > 0)

@@ -45,6 +45,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         heads=model.heads,
         kv_heads=model.num_kv_heads,
         head_dim=model.dim_per_head,
+        **_latents(model),
         embedding_dim=model.embedding_dim,
         vocabulary=model.padded_vocab_size,
         answers=answers,  # beside logits they count for nothing
@@ -74,6 +75,18 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
     )
+
+
+def _latents(model: Model) -> dict[str, int]:
+    """Widths of what latent attention makes queries, keys and values of, and of their parts."""
+    shape, turned = model.latent_attention, model.rotary_dim * (model.positions.name == "rotary")
+    return {
+        "value_dim": model.value_dim,
+        "rotary_dim": turned,
+        "plain_dim": 0 if shape is None else shape.qk_nope_head_dim,
+        "latent_query": 0 if shape is None else shape.q_lora_rank or 0,
+        "latent_key": 0 if shape is None else shape.kv_lora_rank,
+    }
 
 
 def _long_convolutions(model: Model) -> dict[str, int]:

@@ -16,12 +16,12 @@ def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
 
 
 def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
-    """Matrix products of a layer's forward pass on one rank by name, without attention, cross-attention
-    and experts."""
+    """Matrix products of a layer's forward pass on one rank by name, without attention, cross-attention and experts. Of
+    those that make queries, keys and values of latents it has the last alone (`latent_products` has the others)."""
     model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
     products = {
         "qkv": _qkv_product(work, stack),
-        "projection": (positions, model.hidden, model.query_dim / tensor),
+        "projection": (positions, model.hidden, model.heads * model.value_dim / tensor),
         "fc1": (positions, (1 + model.gated) * stack.ffn / tensor, model.hidden / model.ffn_blocks),
         "fc2": (positions, model.hidden, stack.ffn / tensor / model.ffn_blocks),
     }
@@ -32,8 +32,25 @@ def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
 
 def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
     model = work.model
+    if model.latent_key.any():
+        keys_values = model.heads * (model.plain_dim + model.value_dim)
+        return positions_of(work, stack), keys_values / work.layout.tensor, model.latent_key
     positions = positions_of(work, stack) * stack.key_length / stack.length  # queries of memory are left over
     return positions, (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
+
+
+def latent_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
+    """Matrix products that make queries and latents of a layer, beside that of keys and values; none of models without
+    latents. Every tensor rank makes latents, of its own positions."""
+    model, layout = work.model, work.layout
+    if not model.latent_key.any():
+        return []
+    positions = positions_of(work, stack)
+    own, queries = positions / layout.sequence_slices, model.query_dim / layout.tensor
+    latents = [(own, model.latent_key + model.rotary_dim, model.hidden)]
+    if model.latent_query.any():
+        return [*latents, (own, model.latent_query, model.hidden), (positions, queries, model.latent_query)]
+    return [*latents, (positions, queries, model.hidden)]
 
 
 def decoder_products(work: StepWorkload) -> list[Product]:

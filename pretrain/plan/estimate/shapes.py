@@ -22,6 +22,16 @@ class ModelShapes(Entries):
     heads: Array
     kv_heads: Array
     head_dim: Array
+    value_dim: Array
+    """width of a head's value"""
+    rotary_dim: Array
+    """width of what rotary positions turn of a head"""
+    plain_dim: Array
+    """width of the rest of it; 0 but for latent attention"""
+    latent_query: Array
+    """width of the latents that queries are made of; 0: they are made of hidden states"""
+    latent_key: Array
+    """width of those that keys and values are made of; 0: they are made of hidden states"""
     embedding_dim: Array
     """width of what is multiplied with the embedding of the vocabulary"""
     vocabulary: Array
@@ -105,7 +115,7 @@ class ModelShapes(Entries):
 
     @property
     def key_dim(self) -> Array:
-        """Width of all keys of a position, and of all values."""
+        """Width of all keys of a position, and but for latent attention of all values."""
         return self.kv_heads * self.head_dim
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from pretrain.plan.estimate import experts
+from pretrain.plan.estimate import experts, latent
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import LayerStack
@@ -89,11 +89,24 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     # Of what queries, keys and values read.
     memory_gradient = 2 * _gathered(work, stack.memory + stack.content, work.model.hidden)
     of_table = _distance_table_bytes(work)
+    latents, latents_again = _latents_instead(work, stack)
+    repeated = repeated + np.where(shared, latents_again, 0.0)
+    beside = routes + np.where(crosses & shared, encoder_sent, 0.0) + np.where(shared, latents, 0.0)
+    beside_back = routes_back + memory_gradient + encoder_gradient + np.where(shared, 1.0, 2.0) * latents
     return TensorBytes(
-        forward=2 * sums * sent + routes + np.where(crosses & shared, encoder_sent, 0.0) + of_table.forward,
-        backward=2 * sums * sent + routes_back + memory_gradient + encoder_gradient + repeated + of_table.backward,
+        forward=2 * sums * sent + beside + of_table.forward,
+        backward=2 * sums * sent + beside_back + repeated + of_table.backward,
         repeated=repeated + of_table.repeated,
     )
+
+
+def _latents_instead(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Bytes by which latents and the key of all heads are more than the layer's input, in the place of which they are
+    exchanged (negative where they are less): of one exchange, and of what is gathered again."""
+    has_latents = work.model.latent_key > 0
+    sent, *others = (_gathered(work, stack.length, width) for width in (work.model.hidden, *latent.reads(work)))
+    once, again = (np.where(has_latents, other - sent, 0.0) for other in others)
+    return once, again
 
 
 def _routes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
@@ -103,12 +116,16 @@ def _routes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     return forward, backward
 
 
-def _router_gradient_bytes(work: StepWorkload) -> Array:
-    """Bytes per step, [n, s], of the gradients of routers, in fp32, each tensor rank's of its own positions."""
+def _replicated_gradient_bytes(work: StepWorkload) -> Array:
+    """Bytes per step, [n, s], of the gradients of routers and of what makes latents, in fp32, each tensor rank's of its
+    own positions."""
     ranks, total = work.layout.tensor, np.zeros_like(work.stages.count)
     for stack in work.stacks:
-        of_one = (work.layout.sequence > 0) * 8 * stack.experts * work.model.hidden * (ranks - 1) / ranks
-        total = total + stack.with_weight_gradient("fc1") * of_one[:, None]
+        of_value = (work.layout.sequence > 0) * 8 * (ranks - 1) / ranks
+        of_router = of_value * stack.experts * work.model.hidden
+        total = total + stack.with_weight_gradient("fc1") * of_router[:, None]
+        of_latents = of_value * latent.replicated_values(work)
+        total = total + stack.with_weight_gradient("qkv") * of_latents[:, None]
     return total
 
 
@@ -204,7 +221,7 @@ def context_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     for heads."""
     model, step, ranks = work.model, work.step, work.layout.context
     positions = step.micro_sequences * stack.length / ranks
-    features = 2 * (model.heads + model.kv_heads) * model.head_dim / work.layout.tensor
+    features = (model.heads + model.kv_heads) * (model.head_dim + model.value_dim) / work.layout.tensor
     return positions * features * step.activation_bytes * (ranks - 1) / ranks
 
 
@@ -304,7 +321,7 @@ def _model_bytes(work: StepWorkload) -> WireBytes:
     tensor += stages.predicts * comparison_bytes(work)[:, None]
     per_step, per_micro = replica_bytes(work)
     return WireBytes(
-        tensor=micro_batches * tensor + _router_gradient_bytes(work),
+        tensor=micro_batches * tensor + _replicated_gradient_bytes(work),
         context=micro_batches * context_sent,
         pipeline=micro_batches * pipeline_bytes(work)[:, None] * (stages.count > 0),
         replicas=per_step + micro_batches * per_micro,

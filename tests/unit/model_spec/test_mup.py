@@ -102,7 +102,8 @@ def test_forward_multipliers() -> None:
 
 
 def _with_mup(name: str) -> bool:
-    return CAPABILITIES[family_config(name).model.family].mup
+    model = family_config(name).model
+    return CAPABILITIES[model.family].mup and model.latent_attention is None
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if _with_mup(name)])

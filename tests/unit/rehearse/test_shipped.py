@@ -24,12 +24,12 @@ DEBUG_GPUS = 8
 CLUSTERS = {
     "albert": 512, "bert/base": 16, "bert/large": 64, "bloom": 384, "ctrl": 256,
     "deberta/base": 64, "deberta/large": 96, "deberta-v2/xxlarge": 256, "gemma2/2b": 512, "gemma2/9b": 4096,
-    "gemma2/27b": 6144, "gpt": 8, "llama1": 2048, "llama2": 2048, "olmoe": 256, "roberta": 1024, "smollm2": 256,
-    "transformer": 8,
+    "deepseek-v3": 2048, "gemma2/27b": 6144, "gpt": 8, "llama1": 2048, "llama2": 2048, "olmoe": 256, "roberta": 1024,
+    "smollm2": 256, "transformer": 8,
     "sparse-transformer": 8, "transformer-xl": 2, "xlm": 64, "xlm-r": 500,
 }  # fmt: skip
 GPUS = 512
-SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased"), ("precision=bf16",))
+SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased", "debug/latent"), ("precision=bf16",))
 """On GPUs, products of experts in fp32 are made one by one, and the host waits for the device to know their rows."""
 WAITS = ("tolist at pretrain/engine/megatron/engine.py", "tolist at pretrain/engine/optimizer/totals.py")
 """of the step's results, and of sums for all factors of Adafactor or norms of LAMB"""
