@@ -158,7 +158,7 @@ _PARTS = {
     "pipeline": "pipeline and waiting",
     "replicas": "gradients, weights",
     "update": "optimizer",
-    "rest": "data, other exchanges",
+    "rest": "rest",
 }
 
 

@@ -40,9 +40,9 @@ class RunRow:
     """steps of the complete run"""
     tokens: int | None
     loss: float | None
-    """loss of the newest step, nats per token"""
+    """loss of the newest step, with its terms; nats per token where there is one"""
     heldout: float | None
-    """newest held-out loss, nats per token"""
+    """newest held-out loss"""
     tokens_per_second: float | None
     """median of the newest 50 steps"""
     status: str

@@ -36,8 +36,8 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("loss", "loss, nats per token"),
-    Quantity("heldout", "held-out loss, nats per token"),
+    Quantity("loss", "loss"),
+    Quantity("heldout", "held-out loss"),
     Quantity("learning_rate", "learning rate"),
     Quantity("grad_norm", "gradient norm before clipping", log=True),
     Quantity("tokens_per_second", "tokens per second"),
