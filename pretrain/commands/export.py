@@ -29,9 +29,9 @@ def main(argv: list[str]) -> int:
         nargs=2,
         metavar=("FORMAT", "DIR"),
         required=True,
-        help="Format and directory or file. FORMAT is hf: safetensors, with config, tokenizer and model card, for "
-        "transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for PEFT; or "
-        "gguf: one file for llama.cpp, DIR, of a Llama, Qwen2 or Qwen3. DIR must not exist.",
+        help="Format, and a directory that does not exist. FORMAT is hf: safetensors, with config, tokenizer and model "
+        "card, for transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for "
+        "PEFT; or gguf: a Llama, Qwen2 or Qwen3 for llama.cpp, where DIR is the file to write.",
     )
     parser.add_argument(
         "--base",
@@ -67,14 +67,14 @@ def main(argv: list[str]) -> int:
     if options.base is not None and kind != "peft":
         raise ConfigError("--base names the base model of an adapter: leave it out, or export with --to peft")
     if options.encoder and kind != "hf":
-        raise ConfigError("--encoder is for --to hf: an adapter belongs to a model with its head")
+        raise ConfigError("--encoder is for --to hf: other formats are of a model with its head")
     if not directory or options.base == "":
         raise ConfigError(f"{'--base' if directory else f'--to {kind}'} '': an empty text is no path")
     if options.dtype not in _DTYPES[kind]:
         raise ConfigError(f"--dtype {options.dtype}: --to {kind} stores {', '.join(_DTYPES[kind])}")
     if options.shard_size is not None and kind != "hf":
         raise ConfigError(f"--shard-size is for --to hf: leave it out with --to {kind}")
-    check_directory(f"--to {kind}", Path(directory))
+    check_directory(f"--to {kind}", Path(directory).parent if kind == "gguf" else Path(directory))
     from pretrain.checkpoint.hf.repack import StoredAs, size_in_bytes
 
     try:

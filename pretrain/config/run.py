@@ -12,7 +12,7 @@ from pretrain.config.skip import Skip
 
 class Run(Section):
     written_by_runs: ClassVar[tuple[str, ...]] = ("changes", "skipped")
-    name: str = Field("run", description="name shown in reports and in MLflow")
+    name: str = Field("run", description="name shown in reports and trackers")
     dir: PathText = Field(
         min_length=1, description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/"
     )

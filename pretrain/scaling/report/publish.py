@@ -1,4 +1,4 @@
-"""Adds a law's files and constants to the tracker (MLflow, for example), with the run of most compute."""
+"""Adds a law's files and constants to the trackers of the run with the most compute."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
