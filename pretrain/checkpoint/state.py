@@ -82,7 +82,13 @@ class Record:
 _RECORD = TypeAdapter(Record)
 
 
-SCORING_PARALLEL: dict[str, Any] = {"virtual": 1, "sequence": False, "context": 1, "recompute": "none"}
+SCORING_PARALLEL: dict[str, Any] = {
+    "virtual": 1,
+    "sequence": False,
+    "context": 1,
+    "expert": 1,
+    "recompute": "none",
+}
 """`parallel.*` of an engine that only scores and generates, which change no number"""
 SCORING_OVERRIDES = [f"parallel.{key}={str(value).lower()}" for key, value in SCORING_PARALLEL.items()]
 """`SCORING_PARALLEL` as overrides of a config"""
@@ -91,9 +97,9 @@ SCORING_OVERRIDES = [f"parallel.{key}={str(value).lower()}" for key, value in SC
 def scoring_config(
     checkpoint: Path, overrides: list[str], one_rank: bool, model: ModelOfRun | None = None
 ) -> RunConfig:
-    """The config a checkpoint was trained with, for scoring: without interleaving, sequence and context parallelism,
-    which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`. `model`: of a run of two
-    models, those to score (`one_model`)."""
+    """The config a checkpoint was trained with, for scoring: without interleaving, and sequence, context and expert
+    parallelism, which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`. `model`: of
+    a run of two models, those to score (`one_model`)."""
     tree = Record.read(checkpoint / RECORD).config
     tree.pop("loss_scale", None)  # of training, and refused where `overrides` choose another precision
     parallel = tree.get("parallel", {})

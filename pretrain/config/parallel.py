@@ -15,6 +15,12 @@ class Parallel(Section):
     )
     pipeline: int = Field(1, gt=0, description="pipeline parallel size: stages that the layers are divided into")
     virtual: int = Field(1, gt=0, description="virtual pipeline size: model chunks per stage (interleaved schedule)")
+    expert: int = Field(
+        1,
+        gt=0,
+        description="expert parallel size: neighbouring data and context ranks that share the experts of each layer "
+        "(model.experts)",
+    )
     zero: Literal[0, 1, 2, 3] = Field(
         1,
         description="ZeRO stage, which says what data ranks shard: 0 nothing, 1 optimizer states, 2 and "

@@ -113,15 +113,16 @@ class ScoreEngine(Ranks, Protocol):
     """What training and evaluation share."""
 
     shares_weights: bool
-    """data ranks hold a part of the weights each (training under ZeRO stage 3), so all must compute equally often"""
+    """data ranks hold a part of the weights each (training under ZeRO stage 3, or with expert ranks), so all must
+    compute equally often"""
 
     def score(self, batch: Rows) -> Scores:
         """Scores the labels of `batch`: a few rows at a time, as the config trains them; where it has `places`, all at
         once. These need a layout that `decodes`, and a model of one stack without a pooled head. Collective within one
         replica of the model: data ranks may score other rows, of other shapes, and call this another number of times;
-        but while training under ZeRO stage 3, where they share the weights, only as often as each other. Rows with
-        `before` continue those of the call before. Others are read each by itself, also where they are as long as
-        several segments with their memory."""
+        but where they share the weights (`shares_weights`) only as often as each other. Rows with `before` continue
+        those of the call before. Others are read each by itself, also where they are as long as several segments with
+        their memory."""
 
 
 class TrainEngine(ScoreEngine, Protocol):

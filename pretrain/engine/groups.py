@@ -23,6 +23,7 @@ class Groups:
             pipeline_model_parallel_size=layout.pipeline,
             virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
             context_parallel_size=layout.context,
+            expert_model_parallel_size=layout.expert,
             distributed_timeout_minutes=timeout_s / 60,  # into a timedelta, which takes fractions
             create_gloo_process_groups=False,
         )
@@ -41,6 +42,12 @@ class Groups:
         self.data_world = layout.data
         self.tensor_world = layout.tensor
         self.context_world = layout.context
+        self.expert_world = layout.expert
+        self.expert_rank = parallel_state.get_expert_model_parallel_rank()
+        assert (self.expert_rank, self.tensor_rank) == (
+            self.replica_rank % layout.expert,
+            parallel_state.get_expert_tensor_parallel_rank(),
+        ), "neighbouring ranks share experts"
         self._hosts: dist.ProcessGroup | None = None
         if torch.cuda.is_available():  # else the default group is one of hosts
             self._hosts = dist.new_group(
@@ -55,7 +62,10 @@ class Groups:
     @property
     def weight_axes(self) -> dict[str, tuple[int, int]]:
         """(rank, number of ranks) on the axes whose ranks share weights."""
-        return {"tensor": (self.tensor_rank, self.tensor_world)}
+        return {
+            "tensor": (self.tensor_rank, self.tensor_world),
+            "expert": (self.expert_rank, self.expert_world),
+        }
 
     @property
     def tensor_group(self) -> dist.ProcessGroup:
@@ -73,6 +83,24 @@ class Groups:
         """Data and context ranks: those that hold the same part of the model."""
         group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
         return group
+
+    @property
+    def expert_group(self) -> dist.ProcessGroup:
+        """Data and context ranks that share the experts of each layer."""
+        group: dist.ProcessGroup = parallel_state.get_expert_model_parallel_group()
+        return group
+
+    def replicas_of(self, splits_experts: bool) -> dist.ProcessGroup:
+        """Data and context ranks that hold the same part of a parameter as this one. `splits_experts`: whether expert
+        ranks split it."""
+        if self.expert_world == 1 or not splits_experts:
+            return self.replica_group
+        group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
+        return group
+
+    def replica_rank_of(self, splits_experts: bool) -> int:
+        """This rank's number in `replicas_of`."""
+        return int(self.replica_rank // self.expert_world if splits_experts else self.replica_rank)
 
     @property
     def stage_group(self) -> dist.ProcessGroup:

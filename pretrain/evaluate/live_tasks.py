@@ -29,8 +29,8 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: DataSource) -> Scores
     if texts and (engine.shares_weights or not engine.decodes):
         raise ConfigError(
             f"evaluate.tasks: {', '.join(texts)} asks for text, which a model makes that is not laid out with "
-            "parallel.virtual, parallel.context or parallel.zero=3: leave it out, and score checkpoints with "
-            "`pretrain eval`, on any layout"
+            "parallel.virtual, parallel.context, parallel.expert or parallel.zero=3: leave it out, and score "
+            "checkpoints with `pretrain eval`, on any layout"
         )
     scorer = make_scorer(config, engine, dataset.tokenizer())
     settings = EvalSettings(

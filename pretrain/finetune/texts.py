@@ -39,8 +39,8 @@ class TextJudge:
             return None
         return (
             "the answers of the model are not judged: a model with parallel.virtual, parallel.context or, in training, "
-            "parallel.zero=3 writes no texts; run the same `pretrain finetune` without them, which judges the finished "
-            "run"
+            "parallel.expert or parallel.zero=3 writes no texts; run the same `pretrain finetune` without them, which "
+            "judges the finished run"
         )
 
     def __call__(self, split: LabelledSplit) -> AnsweredSplit:

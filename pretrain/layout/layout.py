@@ -32,6 +32,7 @@ class Layout:
     zero: int = 0
     zero_engine: Literal["megatron", "deepspeed"] = "megatron"
     context: int = 1
+    expert: int = 1
 
     @property
     def shards_by_deepspeed(self) -> bool:
@@ -43,7 +44,8 @@ class Layout:
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same weights: they sum their gradients, and ZeRO shards the optimizer state over them."""
+        """Ranks that hold the same weights: they sum their gradients, and ZeRO shards the optimizer state over them.
+        Weights of experts are an exception: each `expert` neighbours of these ranks share them."""
         return self.context * self.data
 
     def coordinates(self, rank: int) -> tuple[int, int, int, int]:
@@ -58,10 +60,11 @@ class Layout:
         return tensor + self.tensor * (context + self.context * (data + self.data * pipeline))
 
     def __str__(self) -> str:
-        """Compact name such as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`. ZeRO stages 2 and 3 are
-        always DeepSpeed's; stage 1 has the suffix `deepspeed` if it is."""
+        """Compact name such as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`, with expert ranks
+        `tp2ep2pp2dp2`. ZeRO stages 2 and 3 are always DeepSpeed's; stage 1 has the suffix `deepspeed` if it is."""
         context = f"cp{self.context}" if self.context > 1 else ""
-        sizes = f"tp{self.tensor}{context}pp{self.pipeline}dp{self.data}"
+        expert = f"ep{self.expert}" if self.expert > 1 else ""
+        sizes = f"tp{self.tensor}{context}{expert}pp{self.pipeline}dp{self.data}"
         extras = [
             ("sp", self.sequence),
             (f"vp{self.virtual}", self.virtual > 1),
@@ -173,6 +176,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     if config.generator is not None:
         _check_second_model("generator", config.of_generator(), world)
     data = world // parallel.model_ranks
+    if parallel.expert > 1:
+        _check_expert_ranks(config, parallel.context * data, trains)
     if trains:
         _check_sharding(parallel, parallel.context * data)
         _check_batches(config.batch, parallel, data)
@@ -185,7 +190,40 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         zero=parallel.zero,
         zero_engine=parallel.zero_engine if parallel.zero else "megatron",
         context=parallel.context,
+        expert=parallel.expert,
     )
+
+
+def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
+    """Refuse expert ranks where nothing is theirs to share, and what is not computed with them."""
+    parallel, experts = config.parallel, config.model.experts
+    if experts is None:
+        raise ConfigError(
+            f"parallel.expert={parallel.expert} shares the experts of layers, and the model has none: set "
+            "parallel.expert=1"
+        )
+    _check_divides("parallel.expert", parallel.expert, "model.experts.count", experts.count)
+    _check_divides("parallel.expert", parallel.expert, "the data and context ranks", replicas)
+    for without, instead in (
+        (not trains, "for scoring and generation each data rank holds all experts: set parallel.expert=1"),
+        (
+            parallel.shards_by_deepspeed,
+            "experts are shared under megatron-core's ZeRO, 0 and 1: set parallel.zero_engine=megatron and "
+            "parallel.zero=1, or parallel.expert=1",
+        ),
+        (
+            config.optimizer.name not in ("adam", "adamw"),
+            f"experts are shared with Adam and AdamW, and optimizer.name={config.optimizer.name} is another: set "
+            "optimizer.name=adamw, or parallel.expert=1",
+        ),
+        (
+            config.distillation.teacher is not None,
+            "a teacher is computed on the layout of the model with all its experts on each data rank: set "
+            "parallel.expert=1",
+        ),
+    ):
+        if without:
+            raise ConfigError(f"parallel.expert={parallel.expert}: {instead}")
 
 
 def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:

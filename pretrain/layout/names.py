@@ -1,19 +1,21 @@
-"""Names of layouts, such as `tp2cp2pp2dp2+sp+vp2+zero1`, and the layouts that `verify` compares."""
+"""Names of layouts, such as `tp2cp2ep2pp2dp2+sp+vp2+zero1`, and the layouts that `verify` compares."""
 
 import re
 from dataclasses import replace
+from math import gcd
 from typing import Literal
 
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 
-_SIZE = re.compile(r"(tp|cp|pp|dp)([1-9]\d*)")
+_SIZE = re.compile(r"(tp|cp|ep|pp|dp)([1-9]\d*)")
 _EXTRA = re.compile(r"(vp)([1-9]\d*)|(zero)(\d)|(sp|deepspeed)")
 
 
 def parse_layout(text: str, zero: int, zero_engine: Literal["megatron", "deepspeed"] = "megatron") -> Layout:
-    """The layout that `text` names, the inverse of `str(layout)`. The default of each size is 1, and the default ZeRO
-    stage of a layout that replicates weights is `zero` of `zero_engine`. Raises ConfigError for text that is no
+    """The layout that `text` names, the inverse of `str(layout)`. The default of each size is 1, but that of data
+    ranks as many as the expert ranks need, and the default ZeRO stage of a layout that replicates weights is `zero` of
+    `zero_engine`. Raises ConfigError for text that is no
     layout."""
     sizes_text, *extras = text.strip().split("+")
     sizes = _SIZE.findall(sizes_text)
@@ -28,7 +30,8 @@ def parse_layout(text: str, zero: int, zero_engine: Literal["megatron", "deepspe
         if name in values:
             raise _unreadable(text)
         values[name] = int(value)
-    tensor, context, pipeline, data = (values.get(name, 1) for name in ("tp", "cp", "pp", "dp"))
+    tensor, context, expert, pipeline = (values.get(name, 1) for name in ("tp", "cp", "ep", "pp"))
+    data = values.get("dp", expert // gcd(expert, context))
     stage = values.get("zero", zero if context * data > 1 else 0)
     named = "zero" in values or "deepspeed" in values
     deepspeed = "deepspeed" in values or stage > 1 if named else stage > 0 and zero_engine == "deepspeed"
@@ -41,6 +44,7 @@ def parse_layout(text: str, zero: int, zero_engine: Literal["megatron", "deepspe
         zero=stage,
         zero_engine="deepspeed" if deepspeed else "megatron",
         context=context,
+        expert=expert,
     )
 
 
@@ -69,6 +73,19 @@ def layouts_to_verify(world: int) -> list[Layout]:
     return layouts
 
 
+def expert_layouts_to_verify(world: int) -> list[Layout]:
+    """Every product of tensor, pipeline and data ranks on `world` ranks with every number of expert ranks, with and
+    without sequence parallelism, with one chunk per stage and megatron-core's ZeRO-1."""
+    layouts = []
+    for tensor in _divisors(world):
+        for pipeline in _divisors(world // tensor):
+            for expert in _divisors(world // tensor // pipeline)[1:]:
+                for sequence in (False, True) if tensor > 1 else (False,):
+                    sizes = Layout(world=world, tensor=tensor, pipeline=pipeline, sequence=sequence, expert=expert)
+                    layouts.append(replace(sizes, zero=1))
+    return layouts
+
+
 def short_name(layout: Layout) -> str:
     """`str(layout)` without sizes of 1."""
     if layout.world == 1:
@@ -82,7 +99,8 @@ def _divisors(number: int) -> list[int]:
 
 def _unreadable(text: str) -> ConfigError:
     return ConfigError(
-        f"'{text}' is not a layout: write sizes of tp (parallel.tensor), cp (parallel.context), pp (parallel.pipeline) "
-        "and dp (data parallel ranks), then +sp (parallel.sequence), +vpN (parallel.virtual), +zeroN (parallel.zero) "
-        "and +deepspeed (parallel.zero_engine, for its stage 1), for example tp2pp2dp2+sp+vp2+zero1"
+        f"'{text}' is not a layout: write sizes of tp (parallel.tensor), cp (parallel.context), ep (parallel.expert), "
+        "pp (parallel.pipeline) and dp (data parallel ranks), then +sp (parallel.sequence), +vpN (parallel.virtual), "
+        "+zeroN (parallel.zero) and +deepspeed (parallel.zero_engine, for its stage 1), for example "
+        "tp2pp2dp2+sp+vp2+zero1"
     )

@@ -116,9 +116,18 @@ def chunk_parameters(model: Model, layout: Layout) -> list[list[StageParameter]]
     return parameters_by_chunk(parameter_specs(model), layers, layout.pipeline)
 
 
-def num_rank_parameters(model: Model, layout: Layout, stage: int, trained: bool = False) -> int:
-    """Number of parameters on a tensor rank of pipeline stage `stage`, without sharding over data ranks. `trained`:
-    only those that the run updates."""
+def num_expert_parameters(model: Model, trained: bool = False) -> int:
+    """Parameters that expert ranks share: those of all experts."""
+    specs = (spec for spec in parameter_specs(model) if "expert" in spec.axes)
+    return sum(spec.size for spec in specs if spec.trained or not trained)
+
+
+def num_rank_parameters(
+    model: Model, layout: Layout, stage: int, trained: bool = False, of_experts: bool = False
+) -> int:  # fmt: skip
+    """Number of parameters on a tensor rank of pipeline stage `stage`, without sharding over data ranks, be it of
+    experts. `trained`: only those that the run updates; `of_experts`: only those that expert ranks share."""
     held = [held.spec for chunk in chunk_parameters(model, layout)[stage :: layout.pipeline] for held in chunk]
-    counted = (spec for spec in held if spec.trained or not trained)
+    counted = [spec for spec in held if spec.trained or not trained]
+    counted = [spec for spec in counted if "expert" in spec.axes or not of_experts]
     return sum(prod(spec.local_shape({"tensor": layout.tensor})) for spec in counted)

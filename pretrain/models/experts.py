@@ -4,7 +4,8 @@ do (as in Gale et al. 2022, arXiv 2211.15841), so its output depends on nothing 
 
 Tokens are sorted by expert, each expert's rows are one matrix product, and each token's results are added in ascending
 order of its experts. Tensor ranks share the features of each expert: their outputs are partial sums, and so are the
-gradients of weights of routes, which are summed on the way back.
+gradients of weights of routes, which are summed on the way back. Under expert parallelism a rank holds some of the
+experts, and rows travel to them (`expert_exchange.py`).
 
 Shapes: S positions, B rows, H width, T tokens, K experts of a token, N = T K rows of experts, E experts.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -21,6 +23,7 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor, nn
 
+from pretrain.models.expert_exchange import ExpertExchange
 from pretrain.models.feed_forward import FeedForward
 from pretrain.models.grouped import GroupedLinear
 from pretrain.models.megatron_config import MegatronConfig
@@ -36,7 +39,9 @@ class ExpertLayer(nn.Module):
         assert config.experts is not None
         self.config, self.settings = config, config.experts
         self.router = Router(config, self.settings)
-        self.experts = ExpertProducts(config, self.settings.count)
+        self.experts = ExpertProducts(config, self.settings.count // config.expert_ranks)
+        self.expert_group: dist.ProcessGroup | None = None
+        """ranks that hold the other experts (`place_experts`); None: this one holds all"""
         self.shared_experts: FeedForward | None = None
         if self.settings.shared:
             self.shared_experts = FeedForward(config, self.settings.shared * config.expert_ffn_hidden_size)
@@ -47,13 +52,24 @@ class ExpertLayer(nn.Module):
         x_TH, routes = self._on_all_tensor_ranks(x_TH, self.router(x_TH, padding_mask))
         order = Order(routes.experts_TK, self.settings.count)
         rows_NH = _ToExperts.apply(x_TH, order)  # type: ignore[no-untyped-call]
-        rows_NH = self.experts(rows_NH, order.counts_E)
+        rows_NH = self._products(rows_NH, order.counts_E)
         out_TH: Tensor = _FromExperts.apply(rows_NH, routes.weights_TK, order)  # type: ignore[no-untyped-call]
         out_TH = self._summed_over_tensor_ranks(out_TH)
         out: Tensor = out_TH.view_as(hidden_states)
         if self.shared_experts is not None:
             out = out + self.shared_experts(hidden_states)[0]
         return out, None
+
+    def _products(self, rows_NH: Tensor, counts_E: Tensor) -> Tensor:
+        """The rows of all experts, by expert -> what these make of them, on whatever rank they are."""
+        out: Tensor
+        if self.expert_group is None:
+            assert self.config.expert_ranks == 1, "place_experts gives the group"
+            out = self.experts(rows_NH, counts_E)
+            return out
+        exchange = ExpertExchange(counts_E, self.expert_group)
+        out = self.experts(exchange.to_owners(rows_NH), exchange.counts_L)
+        return exchange.to_senders(out)
 
     def _on_all_tensor_ranks(self, x_TH: Tensor, routes: Routes) -> tuple[Tensor, Routes]:
         """Tokens and routes that every tensor rank computes its features for. What each finds to be their gradient is
@@ -78,6 +94,13 @@ class ExpertLayer(nn.Module):
         return total
 
 
+def place_experts(chunk: nn.Module, group: dist.ProcessGroup) -> None:
+    """Gives the layers of experts of `chunk` the ranks that share each layer's experts."""
+    for module in chunk.modules():
+        if isinstance(module, ExpertLayer):
+            module.expert_group = group
+
+
 def routers(chunks: Iterable[nn.Module]) -> dict[str, Router]:
     """The router of each layer of experts, by the layer's name in the model."""
     found = {}
@@ -88,7 +111,8 @@ def routers(chunks: Iterable[nn.Module]) -> dict[str, Router]:
 
 
 class ExpertProducts(nn.Module):
-    """The feed-forward layers of all experts, as far as this tensor rank has them: [N, H] -> [N, H], a partial sum."""
+    """The feed-forward layers of this rank's experts, as far as it has their features: [N, H] -> [N, H], a partial
+    sum."""
 
     def __init__(self, config: MegatronConfig, count: int) -> None:
         super().__init__()

@@ -26,6 +26,8 @@ class MegatronConfig(TransformerConfig):
     lora: Lora | None = None
     experts: Experts | None = None
     expert_ffn_hidden_size: int = 0
+    expert_ranks: int = 1
+    """ranks that share the experts of a layer; of `expert_model_parallel_size` megatron-core requires its own layer"""
     kernels: Kernels = field(kw_only=True)
 
     def make_norm(self, width: int | None = None) -> nn.Module:
@@ -55,6 +57,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         lora=model.finetune.lora,
         experts=model.experts,
         expert_ffn_hidden_size=0 if model.experts is None else model.expert_ffn_dim,
+        expert_ranks=parallel.expert,
         kernels=kernels,
         activation_func=kernels.activation[model.activation],
         gated_linear_unit=model.gated,

@@ -42,6 +42,11 @@ class Parameter:
         return self.spec.name
 
     @property
+    def splits_experts(self) -> bool:
+        """Whether expert ranks, which are data and context ranks, hold different parts of it."""
+        return "expert" in self.spec.axes
+
+    @property
     def tied(self) -> bool:
         """Other stages hold it, too."""
         return self.stages != "own"
@@ -70,9 +75,12 @@ def mark_shared(placed: Iterable[Parameter]) -> None:
             parameter.value.shared = parameter.copy  # type: ignore[attr-defined]
 
 
-def mark_split(placed: Iterable[Parameter]) -> None:
-    """Tells megatron-core which parameters are split over tensor ranks (its own initialisation would do so)."""
+def mark_split(placed: Iterable[Parameter], expert_ranks: int = 1) -> None:
+    """Tells megatron-core which parameters are split over tensor ranks (its own initialisation would do so), and which
+    over `expert_ranks`: it sums the gradients of those over fewer ranks."""
     for parameter in placed:
+        if parameter.splits_experts and expert_ranks > 1:
+            parameter.value.allreduce = False  # type: ignore[attr-defined]
         for attribute in ("tensor_model_parallel", "partition_dim", "partition_stride"):
             if hasattr(parameter.value, attribute):
                 delattr(parameter.value, attribute)
@@ -101,7 +109,8 @@ def _place(held: StageParameter, value: nn.Parameter, axes: Axes) -> Parameter:
         )
     at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in spec.axes)
     offset = tuple(rank * size for rank, size in zip(at, local, strict=True))
-    first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in spec.axes)
+    # Whether expert ranks, which are data ranks, hold different ranges of other parameters is the sharding's choice.
+    first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in ("expert", *spec.axes))
     return Parameter(
         spec=spec,
         value=value,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from pretrain.config.run_config import RunConfig
@@ -24,9 +25,11 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(parameters: float, layout: Layout, precision: str, moments: float = 2) -> StateBytes:
+def state_bytes(
+    parameters: float, layout: Layout, precision: str, moments: float = 2, of_experts: float = 0.0
+) -> StateBytes:
     """Bytes for the `parameters` of one tensor and pipeline rank, and the number of `moments` of the optimizer for each
-    of them, on average.
+    of them, on average. Of those `of_experts` each expert rank holds a part.
 
     Gradients are accumulated in fp32 whatever the precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has
     half precision gradients). Not counted: activations, the buckets of an exchange, the small weights that stage 3
@@ -34,11 +37,12 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: floa
     weights). Offloaded states are counted too."""
     width = 4 if precision == "fp32" else 2
     shares = layout.zero > 0 and (layout.replicas > 1 or layout.shards_by_deepspeed)
-    sharded = parameters / layout.replicas if shares else parameters
+    held = parameters - of_experts * (1 - 1 / layout.expert)
+    sharded = parameters / layout.replicas if shares else held
     copies = precision != "fp32" or layout.shards_by_deepspeed
     return StateBytes(
-        weights=width * (sharded if layout.zero == 3 else parameters),
-        gradients=4 * (sharded if layout.zero >= 2 else parameters),
+        weights=width * (sharded if layout.zero == 3 else held),
+        gradients=4 * (sharded if layout.zero >= 2 else held),
         optimizer=4 * (moments + copies) * sharded,
     )
 
@@ -51,10 +55,22 @@ def build_bytes(layout: Layout, precision: str) -> float:
     return 2 * (4 if precision == "fp32" else 2) + 4 if shares else 0.0
 
 
-def trained_state(parameters: float, trained: float, layout: Layout, precision: str, moments: float = 2) -> StateBytes:
-    """`state_bytes` where only `trained` of the `parameters` have gradients and optimizer states. The fp32 values of
-    frozen ones beside weights in half precision are in host memory, and not counted."""
-    every, updated = (state_bytes(count, layout, precision, moments) for count in (parameters, trained))
+def trained_state(
+    parameters: float,
+    trained: float,
+    layout: Layout,
+    precision: str,
+    *,
+    moments: float = 2,
+    of_experts: tuple[float, float] = (0.0, 0.0),
+) -> StateBytes:
+    """`state_bytes` where only `trained` of the `parameters` have gradients and optimizer states; `of_experts`: how
+    many of the former and of the latter expert ranks share. The fp32 values of frozen ones beside weights in half
+    precision are in host memory, and not counted."""
+    every, updated = (
+        state_bytes(count, layout, precision, moments, shared)
+        for count, shared in zip((parameters, trained), of_experts, strict=True)
+    )
     return StateBytes(weights=every.weights, gradients=updated.gradients, optimizer=updated.optimizer)
 
 
@@ -70,14 +86,19 @@ def mean_moments(config: RunConfig, chunks: Iterable[Iterable[StageParameter]], 
 
 def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
     """Training state of the rank that holds the most. What `state_bytes` leaves out is left out here too."""
-    states = [
-        trained_state(
-            num_rank_parameters(config.model, layout, stage),
-            num_rank_parameters(config.model, layout, stage, trained=True),
-            layout,
-            config.precision,
-            mean_moments(config, chunk_parameters(config.model, layout)[stage :: layout.pipeline], layout.tensor),
+    states = []
+    for stage in range(layout.pipeline):
+        count = partial(num_rank_parameters, config.model, layout, stage)
+        states.append(
+            trained_state(
+                count(),
+                count(trained=True),
+                layout,
+                config.precision,
+                moments=mean_moments(
+                    config, chunk_parameters(config.model, layout)[stage :: layout.pipeline], layout.tensor
+                ),
+                of_experts=(count(of_experts=True), count(trained=True, of_experts=True)),
+            )
         )
-        for stage in range(layout.pipeline)
-    ]
     return max(states, key=lambda state: state.total)

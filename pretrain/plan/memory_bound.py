@@ -5,7 +5,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import generator_specs
-from pretrain.model_spec.parameters import num_parameters, num_trained_parameters
+from pretrain.model_spec.parameters import num_expert_parameters, num_parameters, num_trained_parameters
 from pretrain.plan.memory import trained_state
 
 _LISTED_LAYERS = 16  # of more, parameters are not listed but counted on from the first ones
@@ -55,7 +55,12 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     if not trains:
         return {"weights": width * parameters, "batches": 0.0}
     trained = (count_parameters(model, trained=True) + of_generator) / (layout.tensor * layout.pipeline)
-    state = trained_state(parameters, trained, layout, config.precision, config.optimizer.num_moments)
+    shared = (0.0, 0.0)
+    if layout.expert > 1:
+        of_experts, trained_of_experts = num_expert_parameters(model), num_expert_parameters(model, trained=True)
+        shared = of_experts / layout.tensor / layout.pipeline, trained_of_experts / layout.tensor / layout.pipeline
+    moments = config.optimizer.num_moments
+    state = trained_state(parameters, trained, layout, config.precision, moments=moments, of_experts=shared)
     positions = batch.micro_sequences * model.sequence_length / layout.context
     slices = layout.tensor if layout.sequence else 1
     layers = _layers_backward(model) / layout.pipeline

@@ -31,7 +31,7 @@ def check_memory(
     check_bound(config, layout, available_bytes, host=host, trains=trains)
     train = config.finetune.train  # later stages, and layers behind a source encoder, keep less where they are frozen
     exact = train == "all" or (layout.pipeline == 1 and train != "source_encoder")
-    if trains and not host and exact:
+    if trains and not host and exact and layout.expert == 1:  # which the plan does not know
         _check_held(config, layout, available_bytes)
 
 

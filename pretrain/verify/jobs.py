@@ -9,7 +9,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve, with_teacher
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.layout.names import layouts_to_verify, short_name
+from pretrain.layout.names import expert_layouts_to_verify, layouts_to_verify, short_name
 from pretrain.verify.shrink import shrink, with_layers
 
 _LEARNING_RATE = 1e-4
@@ -75,6 +75,8 @@ def layouts_that_fit(config: RunConfig, ranks: int, full: bool) -> tuple[list[La
     """Layouts of every kind on `ranks` ranks: those that the config can run on, and the others. Raises ConfigError if
     it can run on none."""
     every = layouts_to_verify(ranks)
+    if config.model.experts is not None:
+        every += expert_layouts_to_verify(ranks)
     fit = [layout for layout in every if fits(config, layout, full)]
     if not fit:
         hint = " as it is: leave out --full" if full else ": name one with --layouts to see why"
@@ -113,6 +115,7 @@ def _on_layout(config: RunConfig, layout: Layout, precision: str, micro_sequence
     tree["parallel"] |= {
         "tensor": layout.tensor,
         "context": layout.context,
+        "expert": layout.expert,
         "sequence": layout.sequence,
         "pipeline": layout.pipeline,
         "virtual": layout.virtual,

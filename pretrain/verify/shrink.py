@@ -68,7 +68,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     if model.mup is not None:
         tree["model"]["mup"] |= _mup(model, hidden, tree["model"]["ffn"])
     if model.experts is not None:
-        tree["model"]["experts"] |= _experts(model.experts)
+        tree["model"]["experts"] |= _experts(model.experts, lcm(*(layout.expert for layout in layouts)))
         narrow = lcm(max(1, hidden // 4), share)
         (tree["model"] if model.experts.ffn is None else tree["model"]["experts"])["ffn"] = narrow
     if model.recurrent is not None:
@@ -148,10 +148,10 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
     return validate(RunConfig, tree, f"the config shrunk for {layout}")
 
 
-def _experts(experts: Experts) -> dict[str, int]:
-    """A few experts, of which as large a part is chosen, as far as that goes, in pairs where they are in groups; one
-    dense layer if there are any."""
-    count = min(experts.count, _EXPERTS)
+def _experts(experts: Experts, ranks: int) -> dict[str, int]:
+    """A few experts, as many as `ranks` can share, of which as large a part is chosen, as far as that goes, in pairs
+    where they are in groups; one dense layer if there are any."""
+    count = _multiple(min(experts.count, _EXPERTS), ranks)
     top_k = min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count)
     groups = max(n for n in range(1, experts.groups + 1) if n == 1 or (count % n == 0 and 2 * n <= count))
     top_groups = max(-(-top_k * groups // count), round(groups * experts.top_groups / experts.groups))

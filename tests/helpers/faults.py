@@ -90,7 +90,7 @@ def zero_divides_again(patch: pytest.MonkeyPatch) -> None:
     update = MegatronSharding.update
 
     def divided(self: MegatronSharding, learning_rate: float) -> None:
-        if isinstance(self.optimizer, DistributedOptimizer):
+        if isinstance(self.optimizers[0], DistributedOptimizer):
             self.scale(1 / dist.get_world_size())
         update(self, learning_rate)
 
@@ -116,7 +116,7 @@ def decay_on_norms(patch: pytest.MonkeyPatch) -> None:
     def everywhere(self: MegatronSharding, *, config: Any, **rest: Any) -> None:
         build(self, config=config, **rest)
         if config.parallel.tensor > 1 and dist.get_rank() % config.parallel.tensor:
-            for group in self.optimizer.param_groups:
+            for group in self.optimizers[0].param_groups:
                 group["wd_mult"] = 1.0
 
     patch.setattr(MegatronSharding, "__init__", everywhere)

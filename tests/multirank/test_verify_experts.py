@@ -9,12 +9,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.megatron import built_model
+from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.models import expert_choice, routing
+from pretrain.models.expert_exchange import ExpertExchange
 from pretrain.models.routing import Router
 from tests.helpers.families import family_config
 from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
 
-LAYOUTS = ("tp2+sp", "cp2", "pp2", "dp2+zero3", "tp2pp2+sp")
+LAYOUTS = ("tp2+sp", "cp2", "pp2", "dp2+zero3", "tp2pp2+sp", "ep2", "tp2ep2+sp", "cp2ep2", "ep2pp2")
 
 
 def _biased(precision: str = "fp32", **experts: Any) -> RunConfig:
@@ -78,12 +81,45 @@ def _weights_of_larger_logits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(routing, "weights", lambda logits, *others: weigh(logits * 1.001, *others))
 
 
+def _experts_summed_over_all_data_ranks(patch: pytest.MonkeyPatch) -> None:
+    """Gradients of different experts are added up."""
+    mark = built_model.mark_split
+    patch.setattr(built_model, "mark_split", lambda placed, ranks: mark(placed))
+
+
+def _experts_counted_twice_in_the_norm(patch: pytest.MonkeyPatch) -> None:
+    square = MegatronSharding._square
+    patch.setattr(
+        MegatronSharding,
+        "_square",
+        lambda self, optimizer: square(self, optimizer) * (2 if optimizer is self.optimizers[-1] else 1),
+    )
+
+
+def _rows_that_change_places(patch: pytest.MonkeyPatch) -> None:
+    """Of what experts return to a rank, the first two rows."""
+    run = ExpertExchange.run
+
+    def swapped(self: ExpertExchange, rows: Tensor, to_owners: bool) -> Tensor:
+        found = run(self, rows, to_owners)
+        if not to_owners:
+            found[[0, 1]] = found[[1, 0]]
+        return found
+
+    patch.setattr(ExpertExchange, "run", swapped)
+
+
 EQUALS: list[tuple[Fault, str, str]] = [(_last_of_equals, "dp2", "routes")]
 FAULTS: list[tuple[Fault, str, str]] = [
     (_bias_of_another_rank, "dp2", "router scores"),
     (_bias_of_the_step_before, "tp2", "router biases"),
     (_groups_forgotten, "cp2", "routes"),
     (_weights_of_larger_logits, "dp2", "gradient"),
+]
+SHARED: list[tuple[Fault, str, str]] = [
+    (_experts_summed_over_all_data_ranks, "ep2+zero0", "gradient"),
+    (_experts_counted_twice_in_the_norm, "ep2+zero0", "gradient norm"),
+    (_rows_that_change_places, "ep2", "gradient"),
 ]
 
 
@@ -93,8 +129,9 @@ FAULTS: list[tuple[Fault, str, str]] = [
     [
         (EQUALS, _pairs_of_equals, {"groups": 1, "top_groups": 1, "top_k": 3}),
         (FAULTS, None, {}),
+        (SHARED, None, {}),
     ],
-    ids=["equals", "others"],
+    ids=["equals", "others", "expert ranks"],
 )
 def test_faults_of_routers_are_found(faults: Any, prepare: Any, experts: dict[str, Any], tmp_path: Path) -> None:
     planted = [(fault, layout) for fault, layout, _ in faults]

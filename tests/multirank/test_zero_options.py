@@ -61,7 +61,7 @@ def _curves(parallels: Sequence[dict[str, Any]], precision: str = "bf16") -> lis
 def _said(engine: MegatronEngine) -> dict[str, Any]:
     engine.score(_same_rows())  # after which second copies are there
     values = [parameter.value for parameter in engine.parameters]
-    optimizer: Any = engine.sharding.optimizer if engine.sharding is not None else None
+    optimizer: Any = getattr(engine.sharding, "optimizer", None)
     ddp = getattr(engine.chunks[0], "ddp_config", None)
     return {
         "offload_optimizer": getattr(optimizer, "cpu_offload", False) or getattr(optimizer, "offload_optimizer", False),

@@ -9,27 +9,7 @@ EXHIBITS: list[Exhibit] = [
     for exhibit in group.EXHIBITS
 ]
 
-_EXPERTS = "no experts on different ranks yet"
-
 WAITING = [
-    Waiting(
-        title="Gradients of experts are not divided by the number of expert ranks",
-        threads=("NVIDIA/Megatron-LM#5956", "NVIDIA/Megatron-LM#1628"),
-        effect="a bad loss curve",
-        reason=_EXPERTS,
-    ),
-    Waiting(
-        title="The loss jumps after resuming a mixture of experts",
-        threads=("NVIDIA/Megatron-LM#761",),
-        effect="a jump: states of the optimizer of experts are loaded wrongly",
-        reason=_EXPERTS,
-    ),
-    Waiting(
-        title="Experts are identical on expert ranks under a distributed optimizer",
-        threads=("databricks/megablocks#160",),
-        effect="half of the model",
-        reason=_EXPERTS,
-    ),
     Waiting(
         title="The bias of experts is multiplied by the number of tensor ranks",
         threads=("pytorch/torchtitan#4245",),

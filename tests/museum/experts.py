@@ -7,8 +7,13 @@ import pytest
 from megatron.core import parallel_state
 from torch import Tensor
 
+from pretrain.engine.base import Piece
+from pretrain.engine.megatron import state
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.router_terms import RouterTerms
+from pretrain.engine.zero.base import scale
+from pretrain.engine.zero.megatron import MegatronSharding
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models import experts
 from pretrain.models.route_terms import LayerRoutes, MicroBatchRoutes
 from pretrain.models.routing import Router
@@ -79,6 +84,44 @@ def biases_of_routers_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MegatronEngine, "state_loaded", without)
 
 
+def experts_not_divided_by_their_ranks(patch: pytest.MonkeyPatch) -> None:
+    """Gradients of experts are as many times too large as ranks share them."""
+    reduce = MegatronSharding.reduce
+
+    def times(self: MegatronSharding, token_count: int) -> None:
+        reduce(self, token_count)
+        for optimizer in self.optimizers[1:]:
+            scale([main.grad for main in optimizer.get_parameters()], float(self._groups.expert_world))
+
+    patch.setattr(MegatronSharding, "reduce", times)
+
+
+def moments_of_experts_lost(patch: pytest.MonkeyPatch) -> None:
+    loaded = MegatronEngine.state_loaded
+
+    def without(self: MegatronEngine, updates: int, *rest: Any) -> None:
+        for name, part in self.state().items() if self.layout.expert > 1 else ():
+            for piece in part.pieces if ".mlp.experts." in name and not name.startswith("model/") else ():
+                piece.value.zero_()
+        loaded(self, updates, *rest)
+
+    patch.setattr(MegatronEngine, "state_loaded", without)
+
+
+def experts_alike_on_all_ranks(patch: pytest.MonkeyPatch) -> None:
+    """Every expert rank begins with the experts of the first one."""
+    fill = state.fill
+
+    def as_the_first(spec: ParameterSpec, seed: int, piece: Piece) -> None:
+        ranks = parallel_state.get_expert_model_parallel_world_size()
+        if "expert" in spec.axes and ranks > 1:
+            expert, *rest = piece.offset
+            piece = Piece((expert % (spec.shape[0] // ranks), *rest), piece.value)
+        fill(spec, seed, piece)
+
+    patch.setattr(state, "fill", as_the_first)
+
+
 EXHIBITS = [
     Exhibit(
         group="experts",
@@ -147,6 +190,39 @@ EXHIBITS = [
         plant=biases_of_routers_lost,
         finder=Verify(
             layout="dp2", step=2, quantity="checkpoint", parameter="router.bias", stages=(0,), family="biased_experts"
+        ),
+    ),
+    Exhibit(
+        group="experts",
+        title="Gradients of experts are not divided by the number of expert ranks",
+        threads=("NVIDIA/Megatron-LM#5956", "NVIDIA/Megatron-LM#1628"),
+        effect="a bad loss curve",
+        plant=experts_not_divided_by_their_ranks,
+        finder=Verify(layout="ep2", quantity="gradient", parameter="mlp.experts", stages=(0,), family="shared_experts"),
+    ),
+    Exhibit(
+        group="experts",
+        title="The loss jumps after resuming a mixture of experts",
+        threads=("NVIDIA/Megatron-LM#761",),
+        effect="a jump: states of the optimizer of experts are loaded wrongly",
+        plant=moments_of_experts_lost,
+        finder=Verify(
+            layout="ep2", step=2, quantity="checkpoint", parameter="mlp.experts", stages=(0,), family="shared_experts"
+        ),
+    ),
+    Exhibit(
+        group="experts",
+        title="Experts are identical on expert ranks under a distributed optimizer",
+        threads=("databricks/megablocks#160",),
+        effect="half of the model",
+        plant=experts_alike_on_all_ranks,
+        finder=Verify(
+            layout="ep2",
+            step=0,
+            quantity="initial weights",
+            parameter="mlp.experts",
+            stages=(0,),
+            family="shared_experts",
         ),
     ),
 ]

@@ -55,7 +55,7 @@ def norms_summed_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def split_parameters_counted_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(built_model, "mark_split", lambda placed: None)
+    patch.setattr(built_model, "mark_split", lambda placed, expert_ranks: None)
 
 
 def loss_of_gathered_logits(patch: pytest.MonkeyPatch) -> None:

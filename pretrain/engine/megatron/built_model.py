@@ -12,7 +12,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import PREFIX, generator_chunk_parameters, model_chunk_parameters
 from pretrain.model_spec.parameters import StageParameter
 from pretrain.model_spec.router_biases import router_bias_name
-from pretrain.models.experts import routers
+from pretrain.models.experts import place_experts, routers
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import MegatronConfig, megatron_config
 from pretrain.models.network import Network
@@ -74,6 +74,8 @@ def _chunks(
         module = build_chunk(config.model, megatron, first, last, chunk)
         module.to(megatron.kernels.device)
         place_dropout(module, groups.axes, prefix)
+        if groups.expert_world > 1:
+            place_experts(module, groups.expert_group)
         chunks.append(module)
     return chunks
 
@@ -87,7 +89,7 @@ def _place(
         for chunk, held in zip(chunks, by_chunk[groups.stage :: groups.pipeline_world], strict=True)
         for parameter in parameters(chunk, held, groups.weight_axes)
     ]
-    mark_split(placed)
+    mark_split(placed, groups.expert_world)
     mark_shared(placed)
     for parameter in placed:
         parameter.value.requires_grad_(parameter.spec.trained)

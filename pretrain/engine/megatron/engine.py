@@ -61,7 +61,7 @@ class MegatronEngine:
         self.groups = groups.Groups(layout, config.health.timeout_s, hosts_backend)
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
-        self.shares_weights = train and config.parallel.zero == 3
+        self.shares_weights = train and (config.parallel.zero == 3 or layout.expert > 1)
         self.decodes = layout.virtual == layout.context == 1
         self.updates = 0
         self.keeps_gradients = False

@@ -54,9 +54,9 @@ class LayerNorms:
         """[layers] float64: sums of squares of what this rank counts. What several ranks hold is counted by one."""
         squares = torch.zeros(len(self._layers), dtype=torch.float64, device=self._device)
         numbers = {layer: number for number, layer in enumerate(self._layers)}
-        copied = sharding.replicated and self._groups.replica_rank > 0
         for value, held in ranges:
             parameter = self._by_value[value]
+            copied = sharding.replicated and self._groups.replica_rank_of(parameter.splits_experts) > 0
             if parameter.primary and not copied:
                 squares[numbers[layer_of(parameter.name)]] += squares_of([held.detach()], self._device)[0]
         return squares

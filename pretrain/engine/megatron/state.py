@@ -71,7 +71,8 @@ class State:
         parts: dict[str, GlobalPart] = {}
         for value, start, tensors in ranges:
             parameter = self._by_value[value]
-            saves = parameter.primary and not (replicated and self._groups.replica_rank)
+            replica_rank = self._groups.replica_rank_of(parameter.splits_experts)
+            saves = parameter.primary and not (replicated and replica_rank)
             for kind, tensor in tensors.items():
                 name = f"{kind}/{parameter.name}"
                 assert name not in parts, "one rank never holds a parameter and its copy"

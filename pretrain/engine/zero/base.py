@@ -99,8 +99,6 @@ class OptimizerState(ABC):
     """The optimizer of a sharding: torch's Adam inside `optimizer`, or a rule."""
 
     generator_chunks: Sequence[Any] = ()
-    optimizer: Any
-    """megatron-core's or DeepSpeed's, around the optimizer of torch that is its `optimizer`"""
     _settings: Optimizer
     _rule: Rule | None
     """None: torch's Adam makes the step"""
@@ -188,12 +186,23 @@ def norm(
     """[1] float64, rounded to fp32: the norm over all ranks' `gradients`. It is not finite if one of `copies` is not
     finite (another rank counts these, and this one applies them too), or if its square, which second moments may reach,
     is beyond fp32."""
+    return root(sum_of_squares(gradients, group, device, copies))
+
+
+def sum_of_squares(
+    gradients: Sequence[Tensor], group: dist.ProcessGroup | None, device: torch.device, copies: Sequence[Tensor]
+) -> Tensor:  # fmt: skip
+    """[1] float64: the square of `norm`, not rounded. Collective."""
     squares = squares_of(gradients, device)
     if copies:
         squares += 0 * squares_of(copies, device)  # 0; NaN if one is not finite
     dist.all_reduce(squares, group=group)
-    squares.masked_fill_(squares > torch.finfo(torch.float32).max, torch.inf)
-    return squares.sqrt().float().double()
+    return squares
+
+
+def root(squares: Tensor) -> Tensor:
+    """[1] float64 -> the norm, rounded to fp32; not finite where the square is beyond fp32."""
+    return squares.masked_fill(squares > torch.finfo(torch.float32).max, torch.inf).sqrt().float().double()
 
 
 def squares_of(gradients: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -50,6 +50,8 @@ class DeepSpeedSharding(OptimizerState):
     """See `base.Sharding`."""
 
     replicated = False
+    optimizer: Any
+    """DeepSpeed's, around the optimizer of torch that is its `optimizer`"""
     flats: list[Flat]
     """where this rank's ranges lie in the groups of DeepSpeed's optimizer"""
 
@@ -60,7 +62,7 @@ class DeepSpeedSharding(OptimizerState):
         self.config, self.groups, self.device = config, groups, device
         self.chunks, self.generator_chunks = chunks, generator_chunks
         self.parameters = [parameter for parameter in parameters if parameter.spec.trained]
-        self.frozen = FrozenParameters(parameters, groups.replica_group)
+        self.frozen = FrozenParameters(parameters, groups)
         self._parameter_of = {parameter.value: parameter for parameter in parameters}
         self._offloads = config.parallel.offload_optimizer
         self._settings = config.optimizer

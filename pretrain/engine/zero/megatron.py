@@ -1,6 +1,7 @@
 """megatron-core's own ways: plain data parallelism (stage 0), and its distributed optimizer (stage 1).
 
-Its schedule calls `finalize_model_grads`, which sums gradients over ranks.
+Its schedule calls `finalize_model_grads`, which sums gradients over ranks. Experts that expert ranks share have buffers
+and an optimizer of their own, whose ranks are those that hold the same experts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, OwnedRange
 from pretrain.engine.optimizer.rules import find_rule
-from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
+from pretrain.engine.zero.base import OptimizerState, ParameterRange, overlaps, root, scale, sum_of_squares
 from pretrain.engine.zero.frozen import FrozenParameters
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameter_spec import ParameterSpec
@@ -49,7 +50,7 @@ class MegatronSharding(OptimizerState):
         self.replicated = not shares
         self._parameters, self._groups, self._device = parameters, groups, device
         self._specs = {parameter.value: parameter.spec for parameter in parameters}
-        self.frozen = FrozenParameters(parameters, groups.replica_group)
+        self.frozen = FrozenParameters(parameters, groups)
         trained = [parameter for parameter in parameters if parameter.spec.trained]
         self._rule = find_rule(config, trained, groups, device, self.replicated)
         ddp = DistributedDataParallelConfig(
@@ -90,20 +91,25 @@ class MegatronSharding(OptimizerState):
         )
         overrides = _overrides(parameters)
         chained = get_megatron_optimizer(optimizer_config, self._all_chunks, overrides, use_gloo_process_groups=False)
-        (self.optimizer,) = chained.chained_optimizers
-        for group in self.optimizer.param_groups:
-            for name, value in adam.DEFAULT_GROUP.items():
-                group.setdefault(name, value)
-            group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
-        inner = self.optimizer.optimizer  # which never makes a step if there is a rule; None where nothing is trained
-        for main in (main for group in self.optimizer.param_groups for main in group["params"] if self._rule is None):
-            inner.state[main] = adam.adam_state(settings, main)
+        self.optimizers: Sequence[Any] = chained.chained_optimizers
+        """megatron-core's, each around the optimizer of torch that is its `optimizer`"""
+        for optimizer in self.optimizers[:-1] if shares else ():
+            optimizer.model_chunks = []  # whose weights each step would gather: the last one does, after all are made
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for name, value in adam.DEFAULT_GROUP.items():
+                    group.setdefault(name, value)
+                group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default
+            inner = optimizer.optimizer  # which never makes a step if there is a rule; None where nothing is trained
+            for main in (main for group in optimizer.param_groups for main in group["params"] if self._rule is None):
+                inner.state[main] = adam.adam_state(settings, main)
         self._set_ranges(groups)
 
     def begin(self, keeps_gradients: bool) -> None:
         for chunk in self._all_chunks:
             chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     def forwarded(self, chunk: Any, output: Any) -> None:
         pass
@@ -119,28 +125,35 @@ class MegatronSharding(OptimizerState):
             chunk.scale_gradients(1.0 / token_count)
         for parameter in (p for p in self._parameters if p.stages == "all" and p.spec.trained):
             dist.all_reduce(parameter.value.main_grad, group=self._groups.tied_group("all"))  # type: ignore[attr-defined]
-        self.optimizer.prepare_grads()
-        for value, main, _ in self._mains():
+        for optimizer in self.optimizers:
+            optimizer.prepare_grads()
+        for value, _, main, _ in self._mains():
             if self._is_still_frozen(self._specs[value]):
                 _gradient(main).zero_()
 
     def norm(self) -> Tensor:
-        group = self.optimizer.get_grad_stats_parallel_group()
-        counted = self.optimizer.get_main_grads_for_grad_norm()
+        squares = [self._square(optimizer) for optimizer in self.optimizers]
+        return root(torch.stack(squares).sum(0))
+
+    def _square(self, optimizer: Any) -> Tensor:
+        """[1] float64: the sum of squares of the gradients of an optimizer's parameters, each value counted once."""
+        group = optimizer.get_grad_stats_parallel_group()
+        counted = optimizer.get_main_grads_for_grad_norm()
         counted_pointers = {gradient.data_ptr() for gradient in counted}
-        every = [main.grad for main in self.optimizer.get_parameters() if main.grad is not None]
+        every = [main.grad for main in optimizer.get_parameters() if main.grad is not None]
         copies = [gradient for gradient in every if gradient.data_ptr() not in counted_pointers]
-        return norm(counted, group, self._device, copies)
+        return sum_of_squares(counted, group, self._device, copies)
 
     def scale(self, factor: float) -> None:
-        scale([main.grad for main in self.optimizer.get_parameters()], factor)
+        scale([main.grad for optimizer in self.optimizers for main in optimizer.get_parameters()], factor)
 
     def update(self, learning_rate: float) -> None:
         if self._rule is None:
-            adam.set_rates(self._settings, self.optimizer.param_groups, learning_rate, self._updates)
-            self.optimizer.step_with_ready_grads()
+            for optimizer in self.optimizers:
+                adam.set_rates(self._settings, optimizer.param_groups, learning_rate, self._updates)
+                optimizer.step_with_ready_grads()
         else:
-            self._rule.update(self.owned(), (_gradient(main) for _, main, _ in self._mains()), learning_rate)
+            self._rule.update(self.owned(), (_gradient(main) for _, _, main, _ in self._mains()), learning_rate)
             self._publish_trained()
         self._count_update()
 
@@ -148,13 +161,13 @@ class MegatronSharding(OptimizerState):
         pass
 
     def owned(self) -> Iterator[Owned]:
-        for parameter, main, start in self._mains():
-            yield Owned(parameter, start, main.detach(), self._moments(parameter, main))
+        for parameter, optimizer, main, start in self._mains():
+            yield Owned(parameter, start, main.detach(), self._moments(parameter, optimizer, main))
 
     def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
-        optimizer = self.optimizer
+        (optimizer,) = self.optimizers  # which rules have alone: there are no expert ranks
         if not isinstance(optimizer, DistributedOptimizer):
-            yield from (OwnedRange(value, 0, main.numel()) for value, main, _ in self._mains())
+            yield from (OwnedRange(value, 0, main.numel()) for value, _, main, _ in self._mains())
             return
         ranks = dist.get_world_size(self._groups.replica_group)
         for buffer in optimizer.buffers:  # of each bucket, megatron-core gives every rank an equal share
@@ -167,56 +180,61 @@ class MegatronSharding(OptimizerState):
                     yield OwnedRange(value, low - start, high - low)
 
     def gradients(self) -> Iterator[ParameterRange]:
-        for parameter, main, start in self._mains():
+        for parameter, _, main, start in self._mains():
             yield ParameterRange(parameter, start, _gradient(main).view(-1))
 
     def in_use(self) -> Iterator[ParameterRange]:
         for parameter in self._parameters:
             yield ParameterRange(parameter.value, 0, parameter.value.detach().view(-1))
 
-    def _moments(self, parameter: nn.Parameter, main: Tensor) -> dict[str, Tensor]:
+    def _moments(self, parameter: nn.Parameter, optimizer: Any, main: Tensor) -> dict[str, Tensor]:
         if self._rule is not None:
             return self._rule.moments(self._rule.replica_groups.parameters[parameter], main)
-        state = self.optimizer.optimizer.state[main]
+        state = optimizer.optimizer.state[main]
         return {name: state[name] for name in adam.MOMENTS}
 
     def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
-        for parameter, main, _ in self._mains():
-            yield self._specs[parameter], self.optimizer.optimizer.state[main]
+        for parameter, optimizer, main, _ in self._mains():
+            yield self._specs[parameter], optimizer.optimizer.state[main]
 
     def _publish(self) -> None:
         self._publish_trained()
         self.frozen.publish()
 
     def _publish_trained(self) -> None:
-        optimizer = self.optimizer
-        if isinstance(optimizer, DistributedOptimizer):
-            optimizer._copy_main_params_to_model_params()
-            for chunk in optimizer.model_chunks:
+        for optimizer in self.optimizers:
+            if not isinstance(optimizer, FP32Optimizer):
+                optimizer._copy_main_params_to_model_params()
+        if not self.replicated:
+            for chunk in self._all_chunks:
                 chunk.start_param_sync(force_sync=True)
-        elif not isinstance(optimizer, FP32Optimizer):
-            optimizer._copy_main_params_to_model_params()
 
-    def _mains(self) -> Iterator[tuple[nn.Parameter, Tensor, int]]:
-        optimizer = self.optimizer
-        if isinstance(optimizer, DistributedOptimizer):
-            for models, mains in (
-                (optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups),
-                (optimizer.model_fp32_groups, optimizer.shard_fp32_groups),
-            ):
-                for parameter, main in _pairs(models, mains):
-                    yield parameter, main, optimizer._get_model_param_range_map(parameter)["param"].start
-        elif isinstance(optimizer, FP32Optimizer):
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    yield parameter, parameter, 0
-        elif optimizer.param_groups:  # none on a stage where nothing is trained
-            for models, mains in (
-                (optimizer.float16_groups, optimizer.fp32_from_float16_groups),
-                (optimizer.fp32_from_fp32_groups, optimizer.fp32_from_fp32_groups),
-            ):
-                for parameter, main in _pairs(models, mains):
-                    yield parameter, main, 0
+    def _mains(self) -> Iterator[tuple[nn.Parameter, Any, Tensor, int]]:
+        """(parameter, its optimizer, fp32 weights that this rank updates, where these begin)"""
+        for optimizer in self.optimizers:
+            for parameter, main, start in _mains_of(optimizer):
+                yield parameter, optimizer, main, start
+
+
+def _mains_of(optimizer: Any) -> Iterator[tuple[nn.Parameter, Tensor, int]]:
+    if isinstance(optimizer, DistributedOptimizer):
+        for models, mains in (
+            (optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups),
+            (optimizer.model_fp32_groups, optimizer.shard_fp32_groups),
+        ):
+            for parameter, main in _pairs(models, mains):
+                yield parameter, main, optimizer._get_model_param_range_map(parameter)["param"].start
+    elif isinstance(optimizer, FP32Optimizer):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                yield parameter, parameter, 0
+    elif optimizer.param_groups:  # none on a stage where nothing is trained
+        for models, mains in (
+            (optimizer.float16_groups, optimizer.fp32_from_float16_groups),
+            (optimizer.fp32_from_fp32_groups, optimizer.fp32_from_fp32_groups),
+        ):
+            for parameter, main in _pairs(models, mains):
+                yield parameter, main, 0
 
 
 def _overrides(parameters: Sequence[Parameter]) -> dict[ParamKey, ParamGroupOverride]:

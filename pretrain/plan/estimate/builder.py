@@ -88,6 +88,10 @@ class WorkloadBuilder:
         if self._frozen:  # every data rank holds it in full
             full = {id(choice.layout): replace(choice.layout, zero=0) for choice in choices}
             choices = [replace(choice, layout=full[id(choice.layout)], recompute="none") for choice in choices]
+        if any(choice.layout.expert > 1 for choice in choices):
+            raise ConfigError(
+                "layouts whose ranks share experts are not planned or rehearsed: set parallel.expert=1 to plan without"
+            )
         model, count = self.config.model, len(choices)
         width, on_cpu = 4.0 if self.config.precision == "fp32" else 2.0, self.device.generation == "cpu"
         device = self._device(count)

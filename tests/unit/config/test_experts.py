@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pretrain.checkpoint.state import SCORING_PARALLEL
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
@@ -13,7 +14,10 @@ from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_active_parameters, num_parameters
 from pretrain.model_spec.router_biases import router_bias_shapes
-from pretrain.plan.memory_bound import count_parameters
+from pretrain.plan.memory import largest_state
+from pretrain.plan.memory_bound import count_parameters, least_bytes
+from pretrain.plan.memory_check import planned_bytes
+from pretrain.verify.jobs import layouts_that_fit
 from pretrain.verify.shrink import shrink, with_layers
 from tests.helpers.families import family_config
 
@@ -31,8 +35,8 @@ def test_experts_are_one_parameter_each_of_their_matrices() -> None:
     layer = {n.partition(".mlp.")[2]: spec for n, spec in specs.items() if n.startswith("decoder.layers.1.mlp.")}
     assert {name: (spec.shape, spec.axes) for name, spec in layer.items()} == {
         "router.weight": ((8, 64), (None, None)),
-        "experts.linear_fc1.weight": ((8, 64, 64), (None, "tensor", None)),
-        "experts.linear_fc2.weight": ((8, 64, 32), (None, None, "tensor")),
+        "experts.linear_fc1.weight": ((8, 64, 64), ("expert", "tensor", None)),
+        "experts.linear_fc2.weight": ((8, 64, 32), ("expert", None, "tensor")),
         "shared_experts.linear_fc1.weight": ((128, 64), ("tensor", None)),
         "shared_experts.linear_fc2.weight": ((64, 64), (None, "tensor")),
     }
@@ -130,3 +134,48 @@ def test_verify_keeps_groups(settings: dict[str, Any], kept: tuple[int, ...]) ->
     experts = shrink(config, [plan_layout(config, 1)]).model.experts
     assert experts is not None
     assert (experts.count, experts.top_k, experts.groups, experts.top_groups) == kept
+
+
+@pytest.mark.parametrize(
+    ("sections", "ranks", "says"),
+    [
+        ({"experts": None}, 2, "the model has none: set parallel.expert=1"),
+        ({}, 1, "does not divide the data and context ranks (1): the nearest that does is 1"),
+        ({"experts": {**SPARSE, "count": 9}}, 2, "does not divide model.experts.count (9)"),
+        ({"parallel": {"zero": 2, "zero_engine": "deepspeed"}}, 2, "set parallel.zero_engine=megatron"),
+        ({"optimizer": {"name": "lamb"}}, 2, "set optimizer.name=adamw"),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused(sections: dict[str, Any], ranks: int, says: str) -> None:
+    parallel = {"expert": 2, **sections.pop("parallel", {})}
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        plan_layout(_config(**sections, parallel=parallel), ranks)
+
+
+def test_scoring_and_plans_are_of_layouts_that_share_no_experts() -> None:
+    config = _config(parallel={"expert": 2})
+    with pytest.raises(ConfigError, match=re.escape("for scoring and generation each data rank holds all experts")):
+        plan_layout(config, 2, trains=False)
+    with pytest.raises(ConfigError, match=re.escape("set parallel.expert=1 to plan without")):
+        planned_bytes(config, plan_layout(config, 2))
+    assert SCORING_PARALLEL["expert"] == 1
+
+
+def test_ranks_that_share_experts_hold_a_part_of_them() -> None:
+    whole, shared = (
+        largest_state(config, plan_layout(config, 4))
+        for config in (_config(parallel={"expert": expert}) for expert in (1, 4))
+    )
+    of_experts = 3 * 8 * (64 * 64 + 64 * 32)
+    assert whole.weights - shared.weights == 4 * 0.75 * of_experts
+    assert whole.gradients - shared.gradients == 4 * 0.75 * of_experts
+    assert whole.optimizer == shared.optimizer, "of whose states each rank has a part either way"
+    config = _config(parallel={"expert": 4})
+    assert least_bytes(config, plan_layout(config, 4))["weights"] <= shared.weights
+
+
+def test_layouts_that_share_experts_are_made_small_and_verified() -> None:
+    for layout in layouts_that_fit(_config({**SPARSE, "count": 16}), 6, False)[0]:
+        assert shrink(_config({**SPARSE, "count": 16}), [layout]).model.experts.count % layout.expert == 0  # type: ignore[union-attr]
+    assert {layout.expert for layout in layouts_that_fit(_config(), 4, False)[0]} == {1, 2, 4}
+    assert {layout.expert for layout in layouts_that_fit(_config(None), 4, False)[0]} == {1}

@@ -4,12 +4,12 @@ import pytest
 
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.layout.names import layouts_to_verify, parse_layout, short_name
+from pretrain.layout.names import expert_layouts_to_verify, layouts_to_verify, parse_layout, short_name
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 6, 8, 16])
 def test_reading_is_the_inverse_of_writing(world: int) -> None:
-    for layout in layouts_to_verify(world):
+    for layout in (*layouts_to_verify(world), *expert_layouts_to_verify(world)):
         assert parse_layout(str(layout), zero=0) == layout
 
 
@@ -18,6 +18,9 @@ def test_sizes_left_out_are_one_and_zero_follows_the_config() -> None:
     assert parse_layout("dp4", zero=1) == Layout(world=4, zero=1)
     assert parse_layout("dp4+zero0", zero=1) == Layout(world=4)
     assert parse_layout("tp2cp2", zero=1) == Layout(world=4, tensor=2, zero=1, context=2), "context ranks hold copies"
+    assert parse_layout("tp2ep4", zero=1) == Layout(world=8, tensor=2, zero=1, expert=4), "as many as share experts"
+    assert parse_layout("cp2ep4", zero=1) == Layout(world=4, context=2, zero=1, expert=4)
+    assert parse_layout("ep2dp4", zero=0) == Layout(world=4, expert=2)
     assert parse_layout(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(
         world=8, tensor=2, pipeline=2, virtual=2, sequence=True, zero=3, zero_engine="deepspeed"
     )
@@ -47,5 +50,7 @@ def test_every_kind_of_four_ranks_is_there_once() -> None:
         *(layout + stage for layout in data for stage in shared),
         *("cp4+zero1", "tp2cp2+zero1", "tp2cp2+sp+zero1", "cp2pp2+zero1", "cp2dp2+zero1"),
     }
+    of_experts = set(map(short_name, expert_layouts_to_verify(4)))
+    assert of_experts == {f"{name}+zero1" for name in ("ep2dp4", "ep4dp4", "tp2ep2dp2", "tp2ep2dp2+sp", "ep2pp2dp2")}
     assert layouts_to_verify(1) == [Layout(world=1)]
     assert short_name(layouts_to_verify(1)[0]) == "one rank"
