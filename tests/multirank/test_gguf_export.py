@@ -67,6 +67,7 @@ def test_a_reader_finds_names_shapes_types_and_the_tokenizer(exported: tuple[str
         reader = gguf.GGUFReader(directory / f"{dtype}.gguf")
         fields = {name: field.contents() for name, field in reader.fields.items()}
         assert fields["general.architecture"] == family
+        assert fields["general.name"] == _config(family).run.name
         assert fields[f"{family}.block_count"] == model.layers
         assert fields[f"{family}.attention.head_count_kv"] == keys
         assert fields[f"{family}.attention.key_length"] == width

@@ -77,7 +77,7 @@ def export_gguf(
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{file.name}.") as name:
             folder, written = Path(name) / "hf", Path(name) / "model.gguf"
             agreement = export(checkpoint, config, folder, scorer)
-            pack(folder, written, dtype, vocabulary)
+            pack(folder, written, dtype, vocabulary, name=config.run.name)
             moved = check_file(folder, written, dtype)
             written.rename(file)
     except OSError as error:
@@ -96,15 +96,15 @@ class GgufVocabulary:
     """method of the writer, without add_ -> value"""
 
 
-def pack(folder: Path, file: Path, dtype: str, vocabulary: GgufVocabulary) -> None:
-    """Writes the model and tokenizer of a Hugging Face `folder` into `file`. Raises ConfigError for settings that
-    llama.cpp's class of the model does not have."""
+def pack(folder: Path, file: Path, dtype: str, vocabulary: GgufVocabulary, *, name: str) -> None:
+    """Writes the model and tokenizer of a Hugging Face `folder` into `file`, as the model `name`. Raises ConfigError
+    for settings that llama.cpp's class of the model does not have."""
     settings = json.loads((folder / "config.json").read_text())
     _check(settings)
     kind = settings["model_type"]
     writer = gguf.GGUFWriter(file, kind)
     width, rope = settings["head_dim"], settings["rope_parameters"]
-    writer.add_name(folder.name)
+    writer.add_name(name)
     writer.add_context_length(settings["max_position_embeddings"])
     writer.add_embedding_length(settings["hidden_size"])
     writer.add_block_count(settings["num_hidden_layers"])
@@ -122,10 +122,10 @@ def pack(folder: Path, file: Path, dtype: str, vocabulary: GgufVocabulary) -> No
     _add_vocabulary(writer, vocabulary, settings["vocab_size"])
     if (template := folder / "chat_template.jinja").is_file():
         writer.add_chat_template(template.read_text(encoding="utf-8"))
-    for name, value in _weights(folder, settings):
+    for tensor, value in _weights(folder, settings):
         quantization = _quantization(value, TYPES[dtype])
         stored = quantize(value, quantization)
-        writer.add_tensor(name, stored, raw_dtype=quantization)
+        writer.add_tensor(tensor, stored, raw_dtype=quantization)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
