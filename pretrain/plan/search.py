@@ -171,14 +171,7 @@ def _group(data: int, pipeline: int, virtual: int) -> int:
 def _legal(
     config: RunConfig, gpus: int, *, tensor: int, context: int, pipeline: int, virtual: int, sequence: bool
 ) -> Iterator[Layout]:
-    sizes = {
-        "tensor": tensor,
-        "context": context,
-        "pipeline": pipeline,
-        "virtual": virtual,
-        "sequence": sequence,
-        "expert": 1,
-    }
+    sizes = {"tensor": tensor, "context": context, "pipeline": pipeline, "virtual": virtual, "sequence": sequence}
     parallel = config.parallel.model_copy(update=sizes)
     try:
         yield plan_layout(config.model_copy(update={"parallel": parallel}), gpus, trains=False)

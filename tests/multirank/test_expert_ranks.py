@@ -195,3 +195,24 @@ def test_a_stage_may_have_no_experts() -> None:
     for zero in (0, 1):
         parallel = {"expert": 2, "pipeline": 2, "zero": zero}
         assert np.abs(_at(run_ranks(4, _with_dense_layers, parallel)[0]) - expected).max() <= TOLERANCE
+
+
+def _tuned(parallel: dict[str, Any], precision: str) -> Any:
+    """Only the last layer and the head are trained: experts of others stay as they are, and are saved once."""
+    finetune = {"train": "top", "layers": 1}
+    engine = build_engine(family_config(BALANCED, parallel=parallel, precision=precision, finetune=finetune))
+    curve = train_family(engine, range(1, 3))
+    state = whole_state(engine)
+    frozen = "model/decoder.layers.1.mlp.experts.linear_fc1.weight"
+    assert frozen.replace("model/", "exp_avg/") not in state
+    return curve, state[frozen]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_experts_that_are_frozen_are_saved_once(precision: str) -> None:
+    expected, experts = run_ranks(1, _tuned, {}, precision)[0]
+    for zero in (0, 1):
+        curve, found = run_ranks(4, _tuned, {"expert": 2, "zero": zero}, precision)[0]
+        assert np.array_equal(found, experts)
+        assert np.abs(_at(curve) - _at(expected)).max() <= (TOLERANCE if precision == "fp32" else 0.05)

@@ -88,10 +88,8 @@ class WorkloadBuilder:
         if self._frozen:  # every data rank holds it in full
             full = {id(choice.layout): replace(choice.layout, zero=0) for choice in choices}
             choices = [replace(choice, layout=full[id(choice.layout)], recompute="none") for choice in choices]
-        if any(choice.layout.expert > 1 for choice in choices):
-            raise ConfigError(
-                "layouts whose ranks share experts are not planned or rehearsed: set parallel.expert=1 to plan without"
-            )
+        for choice in choices:
+            check_planned(choice.layout.expert)
         model, count = self.config.model, len(choices)
         width, on_cpu = 4.0 if self.config.precision == "fp32" else 2.0, self.device.generation == "cpu"
         device = self._device(count)
@@ -261,6 +259,14 @@ class WorkloadBuilder:
             link_bytes_per_s=device.link_bytes_per_s,
             network_bytes_per_s=device.network_bytes_per_s,
             per_node=self.per_node,
+        )
+
+
+def check_planned(expert_ranks: int) -> None:
+    """Raises ConfigError for a number of expert ranks that is not planned."""
+    if expert_ranks > 1:
+        raise ConfigError(
+            "layouts whose ranks share experts are not planned or rehearsed: set parallel.expert=1 to plan without"
         )
 
 

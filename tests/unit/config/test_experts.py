@@ -14,9 +14,11 @@ from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_active_parameters, num_parameters
 from pretrain.model_spec.router_biases import router_bias_shapes
+from pretrain.plan.device import find_device
 from pretrain.plan.memory import largest_state
 from pretrain.plan.memory_bound import count_parameters, least_bytes
 from pretrain.plan.memory_check import planned_bytes
+from pretrain.rehearse.run import rehearse
 from pretrain.verify.jobs import layouts_that_fit
 from pretrain.verify.shrink import shrink, with_layers
 from tests.helpers.families import family_config
@@ -158,6 +160,8 @@ def test_scoring_and_plans_are_of_layouts_that_share_no_experts() -> None:
         plan_layout(config, 2, trains=False)
     with pytest.raises(ConfigError, match=re.escape("set parallel.expert=1 to plan without")):
         planned_bytes(config, plan_layout(config, 2))
+    with pytest.raises(ConfigError, match=re.escape("set parallel.expert=1")):
+        rehearse(config, 2, ranks=[0], device=find_device("h100"), per_node=8)
     assert SCORING_PARALLEL["expert"] == 1
 
 
