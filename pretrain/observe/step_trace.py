@@ -18,34 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.errors import ConfigError
+from pretrain.layout.group_names import group_name
 
 PRODUCTS, ATTENTION, OPTIMIZER, DATA = "matrix products", "attention", "optimizer", "data"
 WAITING, OTHER, EXCHANGE = "waiting", "other", "exchange: "
 EXCHANGE_RANGE = "exchange/"
 """Prefix of the ranges around exchanges, which the name of a group follows."""
 
-_GROUPS = {
-    "TENSOR_MODEL_PARALLEL_GROUP": "tensor",
-    "CONTEXT_PARALLEL_GROUP": "context",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pipeline",
-    "MODEL_PARALLEL_GROUP": "model",
-    "EMBEDDING_GROUP": "embedding",
-    "DATA_PARALLEL_GROUP": "data",
-    "DATA_PARALLEL_GROUP_WITH_CP": "data",
-    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "stage",
-    "default_pg": "all ranks",
-}
 _STEP = re.compile(r"step \d+")
 _OF_ATTENTION = re.compile(r"scaled_dot_product|flash|fmha|efficient_attention|attention_kernel", re.IGNORECASE)
 _OF_PRODUCTS = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
 _PRODUCT_KERNELS = re.compile(r"gemm|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE)
 _ATTENTION_MODULE = re.compile(r"module/.*(core_attention|attention_core)(\.|$)")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-
-
-def group_name(description: str) -> str:
-    """Name of a process group, by torch's description of it."""
-    return _GROUPS.get(description, description.lower().removesuffix("_group"))
 
 
 @dataclass(frozen=True)

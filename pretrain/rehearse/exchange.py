@@ -11,20 +11,12 @@ from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_leaves
 
+from pretrain.layout.group_names import group_name
+
 _VARIANTS = ("_base", "_coalesced", "_tensor", "_into", "_single")
 """parts of operators' names that say how tensors are passed, not what is done"""
 _EQUAL_INPUTS = ("allgather", "gather", "alltoall")
 """kinds whose inputs are of one shape on all ranks; of the others, their outputs are"""
-_GROUPS = {
-    "HOSTS": "hosts",
-    "TENSOR_MODEL_PARALLEL": "tensor",
-    "PIPELINE_MODEL_PARALLEL": "pipeline",
-    "CONTEXT_PARALLEL": "context",
-    "EMBEDDING": "embedding",
-    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "stage",
-    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE": "optimizer",
-}
-"""megatron-core's descriptions of groups, in the words of `parallel.*`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +31,7 @@ class RankGroup:
     @property
     def is_of_hosts(self) -> bool:
         """Whether its ranks exchange memory of hosts."""
-        return self.name == _GROUPS["HOSTS"]
+        return self.name == "hosts"
 
     def __str__(self) -> str:
         shown = ", ".join(map(str, self.ranks[:8])) + (", ..." if len(self.ranks) > 8 else "")
@@ -137,9 +129,7 @@ def read_group(group: ProcessGroup) -> RankGroup:
     """The description and the global ranks of a process group."""
     registered = _resolve_process_group(group.group_name)
     words = group.group_desc.upper().removesuffix("_GROUP")
-    of_data = "DATA_PARALLEL" in words and "TENSOR" not in words
-    name = "data" if of_data else _GROUPS.get(words, words.lower() or "all")
-    return RankGroup(name=name, description=words, ranks=tuple(dist.get_process_group_ranks(registered)))
+    return RankGroup(name=group_name(words), description=words, ranks=tuple(dist.get_process_group_ranks(registered)))
 
 
 def _described(tensor: Tensor) -> str:

@@ -24,7 +24,8 @@ from megatron.core.utils import get_model_config
 from torch import nn
 from torch.profiler import record_function
 
-from pretrain.observe.step_trace import EXCHANGE_RANGE, group_name
+from pretrain.layout.group_names import group_name
+from pretrain.observe.step_trace import EXCHANGE_RANGE
 
 _PHASES = {"forward-compute": "step/forward", "backward-compute": "step/backward"}
 _PARTS = {"grads": "step/exchange", "send": "step/pipeline", "recv": "step/pipeline"}

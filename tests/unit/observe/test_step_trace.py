@@ -12,8 +12,9 @@ from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.profile import Profile
 from pretrain.errors import ConfigError
+from pretrain.layout.group_names import group_name
 from pretrain.observe.profile import StepProfiler, check_profile
-from pretrain.observe.step_trace import group_name, ordered, read_split
+from pretrain.observe.step_trace import ordered, read_split
 from pretrain.run_dir.paths import RunDir
 from tests.helpers.tiny import tiny_config
 
@@ -105,7 +106,10 @@ def test_each_moment_of_a_device_belongs_to_what_computes(tmp_path: Path) -> Non
 
 def test_groups_have_the_planner_s_names() -> None:
     assert group_name("DATA_PARALLEL_GROUP_WITH_CP") == "data"
-    assert group_name("EXPERT_MODEL_PARALLEL_GROUP") == "expert_model_parallel"
+    assert group_name("EXPERT_DATA_PARALLEL_GROUP") == "data"
+    assert group_name("EXPERT_MODEL_PARALLEL_GROUP") == "expert"
+    assert group_name("TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP") == "stage"
+    assert group_name("POSITION_EMBEDDING_GROUP") == "position_embedding"
     assert ordered(["other", "exchange: tensor", "exchange: data"])[2:4] == ["exchange: data", "exchange: tensor"]
 
 
