@@ -47,18 +47,30 @@ class Plan:
         return run_length(self.config)
 
 
-def parallel_block(option: Option) -> str:
-    """YAML that a config needs for this option."""
-    layout = option.choice.layout
-    lines = [f"  tensor: {layout.tensor}"]
-    lines += [f"  context: {layout.context}"] if layout.context > 1 else []
-    lines += ["  sequence: true"] if layout.sequence else []
-    lines += [f"  pipeline: {layout.pipeline}"]
-    lines += [f"  virtual: {layout.virtual}"] if layout.virtual > 1 else []
-    lines += [f"  zero: {layout.zero}"]
-    lines += ["  zero_engine: deepspeed"] if layout.shards_by_deepspeed else []
-    lines += [f"  recompute: {option.choice.recompute}"]
-    return "\n".join(["batch:", f"  micro_sequences: {option.choice.micro_sequences}", "parallel:", *lines])
+_ALWAYS_SHOWN = ("tensor", "pipeline", "zero", "recompute")
+
+
+def parallel_block(option: Option, config: RunConfig) -> str:
+    """YAML that makes this option of `config`: four keys always, others where a default does not do."""
+    choice, layout = option.choice, option.choice.layout
+    values: dict[str, Any] = {
+        "tensor": layout.tensor,
+        "context": layout.context,
+        "expert": layout.expert,
+        "sequence": layout.sequence,
+        "pipeline": layout.pipeline,
+        "virtual": layout.virtual,
+        "zero": layout.zero,
+        "zero_engine": "deepspeed" if layout.shards_by_deepspeed else "megatron",
+        "recompute": choice.recompute,
+    }
+    fields, own = type(config.parallel).model_fields, config.parallel
+    lines = [
+        f"  {name}: {str(value).lower()}"
+        for name, value in values.items()
+        if name in _ALWAYS_SHOWN or not value == fields[name].default == getattr(own, name)
+    ]
+    return "\n".join(["batch:", f"  micro_sequences: {choice.micro_sequences}", "parallel:", *lines])
 
 
 def figures(plan: Plan, option: Option) -> dict[str, Any]:
@@ -93,7 +105,7 @@ def figures(plan: Plan, option: Option) -> dict[str, Any]:
         "held_bytes": option.held_bytes,
         "held": option.held,
         "seconds": option.parts,
-        "parallel": parallel_block(option),
+        "parallel": parallel_block(option, config),
     }
 
 

@@ -4,9 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from pretrain.commands.plan import main
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.plan.estimate.builder import LayoutChoice
+from pretrain.plan.plan_report import parallel_block
+from pretrain.plan.search import Option
 
 SMALL = ("gpt3/125m", "model.vocabulary=50257")
 
@@ -23,6 +30,32 @@ def test_the_best_layout_comes_first_and_is_a_block_to_copy(capsys: pytest.Captu
     seconds = [one["step_s"] for one in found["options"]]
     assert seconds == sorted(seconds)
     assert len(seconds) == 3
+
+
+EVERY_KEY = "parallel={tensor: 2, context: 2, sequence: true, pipeline: 2, virtual: 2}"
+
+
+@pytest.mark.parametrize(
+    ("own", "planned"),
+    [
+        (EVERY_KEY, "parallel={zero: 0}"),
+        ("parallel={zero: 3, zero_engine: deepspeed}", EVERY_KEY),
+        ("parallel={expert: 2}", "parallel={tensor: 2}"),
+    ],
+)
+def test_the_block_replaces_what_the_config_says(own: str, planned: str) -> None:
+    config, target = (
+        load(RunConfig, "debug/experts", ["model.vocabulary=300", "batch={sequences: 32, micro_sequences: 2}", one])
+        for one in (own, planned)
+    )
+    choice = LayoutChoice(plan_layout(target, 8), 2, "full")
+    option = Option(choice=choice, seconds=1.0, parts={}, held={}, bottleneck="compute")
+    block = YAML(typ="safe").load(parallel_block(option, config))
+    tree = config.model_dump(mode="json")
+    tree["parallel"] |= block["parallel"]
+    changed = RunConfig.model_validate(tree)
+    assert (plan_layout(changed, 8), changed.parallel.recompute) == (choice.layout, "full")
+    assert block["batch"] == {"micro_sequences": 2}
 
 
 def test_attention_is_printed_and_drawn_without_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
