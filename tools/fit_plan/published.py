@@ -240,6 +240,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             chunk_logit_bytes=0,
             sampled_share=0,
             head_gradient_bytes=0,
+            chunk_head_gradient_bytes=0,
             logits_sharded=stack != "aleph-alpha",
             logit_positions=np.inf,
             angle_bytes=4,

@@ -135,7 +135,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     bucket_copies = step.bucket_copy_bytes[:, None]
     in_layers = np.maximum(with_gradients, recomputed + bucket_copies)
     # A tied embedding's gradient waits for that of its lookup.
-    in_layers = in_layers + (bucket_copies > 0) * step.activation_bytes[:, None] * work.tied_parameters
+    in_layers = in_layers + (work.model.trains_output * work.kernels.head_gradient_bytes)[:, None] * work.tied_parameters
     in_layers = in_layers + _shared_gradients(work)[:, None]
     in_forward = forward_bytes(work, saved + first, messages)
     compared = work.stages.predicts * _compared_bytes(work)[:, None]
@@ -438,10 +438,12 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array, Array]:
     positions = work.step.micro_sequences * model.label_length / work.layout.context
     sampling = _sampling_bytes(work, np.minimum(positions, kernels.logit_positions) * columns)
     of_chunk = np.maximum(kernels.chunk_logit_bytes * kernels.logit_positions * columns, sampling)
-    sums = model.trains_output * 4 * columns * model.embedding_dim + positions * model.embedding_dim * width
+    table = model.trains_output * columns * model.embedding_dim
+    sums = 4 * table + positions * model.embedding_dim * width
+    handed_over = kernels.chunk_head_gradient_bytes * table
     at_once = np.maximum(
         np.maximum(kernels.logit_bytes * positions * columns, sampling),
-        width * positions * columns + model.trains_output * kernels.head_gradient_bytes * columns * model.embedding_dim,
+        width * positions * columns + kernels.head_gradient_bytes * table,
     )
     head_bytes = model.head_tensors * width + kernels.norm_bytes
     norm = positions * model.hidden * head_bytes / work.layout.sequence_slices
@@ -449,7 +451,7 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array, Array]:
     saved = kernels.saved_logit_bytes * positions * columns
     return (
         norm + np.where(in_chunks, of_chunk + sums, saved),
-        norm + np.where(in_chunks, of_chunk + sums, at_once),
+        norm + np.where(in_chunks, np.maximum(of_chunk, handed_over) + sums, at_once),
         norm + np.where(in_chunks, sums, saved),
     )
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.attention import Dense
@@ -280,14 +282,10 @@ def _with_last_layers(values: Array, again: Array) -> Array:
 def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:
     """What this project's kernels keep. `tensor`: tensor ranks of each layout, [n]. `width`: bytes of an activation."""
     model, compiled = config.model, config.run.kernels == "compiled"
-    # Softcapped logits are beside the others; smoothed targets have a gradient of their own, which is then added.
-    capped = width * (model.final_logit_softcap is not None)
-    logits = capped + 2 * width * (config.objective.label_smoothing > 0)
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
     judged = max(_judged_bytes(config, width), _adaptive_bytes(model, width))
-    in_place = 6 if width < 4 else 8 if model.capabilities.head_bias else 4
-    beside = (tensor == 1) & (not on_cpu)
+    logit_bytes, chunk_logit_bytes = _logit_bytes(config, width, (tensor == 1) & (not on_cpu))
     return KernelShapes.repeat(
         len(tensor),
         attention=KERNELS.index("flash2"),
@@ -299,17 +297,14 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         fc2_input_tensors=_fc2_input_tensors(model, compiled),
         live_ffn_tensors=2 + model.gated if compiled else (2 + model.bias) * (1 + model.gated),
         keeps_products=0,
-        # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a
-        # chunk, all three are there. A bias is added to a copy of the logits. One rank on a GPU makes probabilities
-        # beside logits in fp32, before there is any gradient.
-        logit_bytes=np.maximum(logits + in_place, np.where(beside, capped + in_place + 4, judged)).clip(min=judged),
+        logit_bytes=logit_bytes.clip(min=judged),
         sampled_share=_sampled_share(config),
         saved_logit_bytes=4 * (1 + _compares_predictions(config))
         + width * (model.final_logit_softcap is not None or bool(model.cutoffs)),
-        chunk_logit_bytes=np.maximum(
-            logits + (8 if width < 4 else 4), np.where(beside, capped + (10 if width < 4 else 8), judged)
-        ).clip(min=judged),
+        chunk_logit_bytes=chunk_logit_bytes.clip(min=judged),
         head_gradient_bytes=width,
+        # On a GPU the sum is scaled into another in fp32, which is then rounded.
+        chunk_head_gradient_bytes=width if on_cpu else 4 + (width if width < 4 else 0),
         logits_sharded=1,
         logit_positions=[positions_at_once(vocabulary // int(ranks)) if chunked else inf for ranks in tensor],
         angle_bytes=0 if compiled else 4,
@@ -319,6 +314,23 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         # The largest value is found; then all are scaled and rounded, by one kernel or by two.
         rounding_bytes=5 if compiled else 9,
     )
+
+
+def _logit_bytes(config: RunConfig, width: float, alone: NDArray[Any]) -> tuple[Array, Array]:
+    """Bytes for each position and vocabulary entry, [n], where all positions are one chunk, and of a chunk of several,
+    whose logits are kept. `alone` [n]: whether one rank, on a GPU, has all logits."""
+    half = width if width < 4 else 0.0
+    # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a chunk,
+    # all three are there. A bias is added to a copy of the logits. One rank on a GPU makes probabilities beside logits
+    # in fp32, before there is any gradient (`pretrain/models/cross_entropy.py`).
+    whole = np.where(alone, half + 8, 6 if half else 8 if config.model.capabilities.head_bias else 4)
+    chunk = np.where(alone, half + 8, 8 if half else 4)
+    if config.objective.label_smoothing or config.objective.z_loss:
+        # A gradient of its own, in fp32, as the cross entropy has one; and their sum.
+        whole = np.maximum(whole, 12)
+        chunk = np.maximum(chunk, 12 + np.where(alone, width, half))
+    capped = width * (config.model.final_logit_softcap is not None)  # beside the others
+    return capped + whole, capped + chunk
 
 
 def _adaptive_bytes(model: Model, width: float) -> float:
@@ -401,7 +413,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         max_score_share=max(shares),
         row_pair_bytes=row_pairs,
         pair_bytes=pairs + rows,
-        score_gradient_bytes=8.0 if model.adds_distance_scores else 0.0,
+        score_gradient_bytes=8.0 if model.adds_distance_scores or capped else 0.0,
         freed_score_bytes=dropped,
     )
 

@@ -308,6 +308,8 @@ class KernelShapes(Entries):
     """share of positions at which a token is sampled"""
     head_gradient_bytes: Array
     """bytes of each value of the gradient of the head's weight, beside the gradient of all logits; 0: not counted"""
+    chunk_head_gradient_bytes: Array
+    """the same, beside its sum over chunks of logits, when this is handed over"""
     logits_sharded: Array
     """1 if tensor ranks share the logits of a position"""
     logit_positions: Array

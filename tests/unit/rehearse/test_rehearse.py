@@ -97,6 +97,29 @@ def test_logits_of_two_chunks_of_positions_never_live_at_once() -> None:
     assert_agrees(rank, planned)
 
 
+ALONE = (
+    *("parallel.tensor=1", "parallel.pipeline=1", "batch.sequences=64", "batch.micro_sequences=64"),
+    *("model.vocabulary=50257", "model.layers=1"),
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*ALONE, "objective.z_loss=1e-4"),
+        slow(((*ALONE, "objective.label_smoothing=0.1", "precision=fp32"),)),
+        slow(((*ALONE, "objective.z_loss=1e-4", "parallel.tensor=2"),)),
+        (*ALONE, "model.hidden=2048", "model.vocabulary=262144"),
+    ],
+    ids=["z_loss", "smoothing", "tensor", "wide"],
+)
+def test_the_loss_of_many_chunks_is_planned(overrides: tuple[str, ...]) -> None:
+    """Gradients of its terms; and the sum over chunks of the output layer's gradient, when it is handed over."""
+    tensor = 2 if "parallel.tensor=2" in overrides else 1
+    found = rehearsed("debug/gpt", *overrides, ranks=(0,), gpus=tensor)
+    assert found.planned[0].peak_bytes == pytest.approx(found.ranks[0].peak_bytes, rel=0.03)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
