@@ -135,7 +135,9 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     bucket_copies = step.bucket_copy_bytes[:, None]
     in_layers = np.maximum(with_gradients, recomputed + bucket_copies)
     # A tied embedding's gradient waits for that of its lookup.
-    in_layers = in_layers + (work.model.trains_output * work.kernels.head_gradient_bytes)[:, None] * work.tied_parameters
+    in_layers = (
+        in_layers + (work.model.trains_output * work.kernels.head_gradient_bytes)[:, None] * work.tied_parameters
+    )
     in_layers = in_layers + _shared_gradients(work)[:, None]
     in_forward = forward_bytes(work, saved + first, messages)
     compared = work.stages.predicts * _compared_bytes(work)[:, None]
