@@ -19,8 +19,8 @@ VOCABULARY = 300
 
 def write(kind: str, directory: Path) -> Path:
     """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "xlm", "xlm-alone", "xlm-roberta", "big_bird",
-    "big_bird-full", "longformer", "t5", "marian", "bert-classes", "gpt2-number", "llama-classes"), with a
-    tokenizer.json of 270 ids."""
+    "big_bird-full", "longformer", "t5", "marian", "bert-classes", "gpt2-number", "llama-classes", "deepseek",
+    "deepseek-61"), with a tokenizer.json of 270 ids."""
     import transformers as hf
 
     size = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -68,6 +68,21 @@ def write(kind: str, directory: Path) -> Path:
         ),
         "llama-classes": lambda: hf.LlamaForSequenceClassification(
             hf.LlamaConfig(**size, intermediate_size=64, max_position_embeddings=40, pad_token_id=3, **labels)
+        ),
+    }
+    latents = {
+        "q_lora_rank": None,
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+        "num_key_value_heads": 2,
+    }
+    dense = {"first_k_dense_replace": 61, "intermediate_size": 64, "max_position_embeddings": 40}
+    models |= {
+        "deepseek": lambda: hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**size, **latents, **dense)),
+        "deepseek-61": lambda: hf.DeepseekV3ForCausalLM(
+            hf.DeepseekV3Config(**(size | {"num_hidden_layers": 61}), **latents, **dense)
         ),
     }
     torch.manual_seed(0)

@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.attention.core import AttentionInputs
+from pretrain.errors import ConfigError, RunError
 from pretrain.models import latent_attention, products
 from pretrain.models.latent_attention import LatentSelfAttention
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise, with_weights_of
+from tests.helpers.hf_folders import changed, tensors, write
 from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, build_engine
@@ -121,3 +123,36 @@ def test_faults_are_found(tmp_path: Path) -> None:
     check_sound(rows)
     for fault, layout in FAULTS:
         check_found(of_fault(rows, fault, layout), 1, "gradient")
+
+
+def _imported(folders: dict[int, Path], root: Path) -> dict[int, list[str] | str]:
+    """Warnings of each import, or the sentence that refuses it."""
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty
+
+    found: dict[int, list[str] | str] = {}
+    for layers, folder in folders.items():
+        warnings: list[str] = []
+        try:
+            config = read_config(folder, root / f"run-{layers}")
+            import_hf(folder, config, build_empty(config), warnings.append)
+            found[layers] = warnings
+        except (ConfigError, RunError) as error:
+            found[layers] = str(error)
+    return found
+
+
+@pytest.mark.slow
+def test_a_layer_that_predicts_further_tokens_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    """transformers ignores it in a model of 61 layers, and in others has no place for it."""
+
+    def with_another(layers: int) -> Path:
+        kind = "deepseek-61" if layers == 61 else "deepseek"
+        name = f"model.layers.{layers}.enorm.weight"
+        add = tensors(lambda values: values.update({name: torch.ones(32)}))
+        return changed(write(kind, tmp_path / kind), tmp_path / f"with-{layers}", add)
+
+    found = run_ranks(1, _imported, {layers: with_another(layers) for layers in (2, 61)}, tmp_path)[0]
+    assert "has a tensor that the model has no place for, model.layers.2.enorm.weight" in found[2]
+    (warning,) = found[61]
+    assert warning.endswith("1 tensors of model.layers.61, which predicts further tokens")

@@ -156,6 +156,9 @@ def _warn_of_skipped(
         skipped = folder.family.left_out(config.model, values)
     except ConfigError as error:
         raise ConfigError(f"{folder.path}: {error}") from None
+    behind = f"model.layers.{config.model.layers}."
+    if names := [name for name in folder.tensors if name.startswith(behind)]:  # which transformers leaves out silently
+        skipped = [*skipped, f"{len(names)} tensors of {behind[:-1]}, which predicts further tokens"]
     if skipped:
         warn(f"not imported from {folder.path}: {', '.join(skipped)}")
 
