@@ -33,6 +33,8 @@ _PARTS = {"grads": "step/exchange", "send": "step/pipeline", "recv": "step/pipel
 _EXCHANGES = (
     *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced"),
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
+    *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    "all_to_all_single",
     *("broadcast", "reduce", "gather", "scatter", "send", "recv", "barrier"),
 )
 
