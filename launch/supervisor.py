@@ -85,6 +85,8 @@ class Supervisor:
     silence_s: float
     """Seconds since the last heartbeat after which ranks are killed."""
     say: Callable[[str], None]
+    policy: Callable[[Sequence[Attempt], int], Decision] = decide
+    """What to do after the last of some attempts, with at most so many restarts."""
 
     def __post_init__(self) -> None:
         self._signal: int | None = None
@@ -126,7 +128,7 @@ class Supervisor:
         return ExitStatus.STOPPED
 
     def _decide(self, history: list[Attempt]) -> Decision:
-        decision = decide(history, self.restarts)
+        decision = self.policy(history, self.restarts)
         if decision.next == "again" and self._signal is not None:
             # It failed after a request to stop: only the steps since its newest checkpoint are lost.
             return Decision("stopped", f"on a request to stop, it {decision.why.partition(';')[0]}")

@@ -1,4 +1,4 @@
-"""`pretrain launch slurm|build|local|status|logs|cancel`"""
+"""`pretrain launch slurm|build|local|kubernetes|skypilot|status|logs|cancel`"""
 
 from pretrain.commands.dispatch import dispatch
 
@@ -6,6 +6,8 @@ _MODULES = {
     "slurm": "launch_slurm",
     "build": "launch_build",
     "local": "launch_local",
+    "kubernetes": "launch_kubernetes",
+    "skypilot": "launch_skypilot",
     "status": "launch_status",
     "logs": "launch_logs",
     "cancel": "launch_cancel",
@@ -20,8 +22,8 @@ def main(argv: list[str]) -> int:
         _MODULES,
         argv,
         description=(
-            "Starts supervised runs, on a Slurm cluster or on this machine, restarts them from the newest checkpoint "
-            "after each failure, and shows their status."
+            "Starts supervised runs on a Slurm cluster, on Kubernetes, through SkyPilot or on this machine, restarts "
+            "them from the newest checkpoint after each failure, and shows their status."
         ),
         examples=(
             "slurm gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",

@@ -11,14 +11,29 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 from data_pipeline.errors import ExitStatus
 from pretrain.errors import ConfigError
+from pretrain.process.ranks import MEETING
 from pretrain.process.signals import SIGNALS, StopRequest, end_with_parent, unblock
 
 _RANKS_A_CORE, _FEWEST_ALLOWED = 8, 32  # each takes half a gigabyte and a minute of a core to start
 _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
 _NO_FAILURE = (ExitStatus.DONE, ExitStatus.STOPPED)
+
+
+@dataclass(frozen=True)
+class NodeOfRanks:
+    """This machine among those whose ranks start together."""
+
+    index: int
+    nodes: int
+    address: str
+    """Where rank 0 listens, on node 0."""
+    port: int
+    meeting: str | None = None
+    """Name of this start, which no other start has."""
 
 
 def check_local_ranks(ranks: int) -> None:
@@ -33,12 +48,13 @@ def check_local_ranks(ranks: int) -> None:
         )
 
 
-def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
-    """Runs `pretrain ARGUMENTS` as `ranks` local ranks. Returns their common exit status, or the first failing one's
-    (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them.
-    Raises as `check_local_ranks`."""
+def start(ranks: int, arguments: list[str], stop: StopRequest | None, node: NodeOfRanks | None = None) -> int:
+    """Runs `pretrain ARGUMENTS` as `ranks` local ranks: all ranks, or those of a `node`. Returns their common exit
+    status, or the first failing one's (1 for a rank that a signal killed). Signals are held back, also from `stop` on,
+    until each rank can take them. Raises as `check_local_ranks`."""
     check_local_ranks(ranks)
-    port = str(free_port())
+    node = node or NodeOfRanks(0, 1, "127.0.0.1", free_port())
+    first = node.index * ranks
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -52,16 +68,17 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
         return ExitStatus.STOPPED
     for number in SIGNALS:
         signal.signal(number, forward)
-    for rank in range(ranks):
+    for local_rank in range(ranks):
         environment = {
             "OMP_NUM_THREADS": threads,
             **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
+            "RANK": str(first + local_rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(node.nodes * ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_ADDR": node.address,
+            "MASTER_PORT": str(node.port),
+            **({MEETING: node.meeting} if node.meeting is not None else {}),
         }
         processes.append(
             subprocess.Popen(
@@ -72,10 +89,10 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
             )
         )
     unblock()
-    return _wait(processes)
+    return _wait(processes, first)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
+def _wait(processes: list[subprocess.Popen[bytes]], first_rank: int = 0) -> int:
     failed: int | None = None
     deadline = float("inf")
     while True:
@@ -86,7 +103,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
                 name = signal.Signals(-failed).name
                 why = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
                 # In one piece: other ranks print there too.
-                print(f"pretrain: rank {rank} was ended by {name}{why}\n", end="", file=sys.stderr)
+                print(f"pretrain: rank {first_rank + rank} was ended by {name}{why}\n", end="", file=sys.stderr)
             deadline = time.monotonic() + _GRACE_S
         if not running:
             break

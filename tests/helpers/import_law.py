@@ -149,7 +149,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "arguments checkpoint_argument lean_imports local_ranks output verbs",
         "conversation dispatch",
         (
-            "launch_rehearsal site_options decoding eval_fetch eval_report finetune_fetch "
+            "launch_rehearsal nodes_options site_options decoding eval_fetch eval_report finetune_fetch "
             "scale_coordinates scale_fit scale_ladder scale_predict plan_data"
         ),
         (
@@ -157,7 +157,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "scale runs plot profile"
         ),
         "data_build data_inspect data_report data_ledger data_trace data_units",
-        "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",
+        (
+            "launch_build launch_slurm launch_local launch_kubernetes launch_skypilot launch_status launch_logs "
+            "launch_cancel"
+        ),
         "data launch",
         "completion_scripts",
         "completion",
@@ -168,9 +171,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "policy",
         "supervisor",
         "local_placement slurm",
+        "nodes",
+        "manifest",
+        "kubernetes skypilot",
         "status array_status cancel",
     ),
     "examples": ("enwik8 label_texts text_tasks", "topics", "corpora demo demo_finetune arithmetic ladder reversal"),
+    "launch.nodes": ("starts", "ranks supervise"),
     "launch.slurm": ("site client ray_step", "script allocation", "jobs queueing supervise", "build_job"),
 }
 

@@ -33,6 +33,8 @@ METAVARS = {
         "FORMAT DIR",
         "LAYERS",
         "PICTURE",
+        "CLAIM:DIR",
+        "KIND:N",
     ),
 }
 
