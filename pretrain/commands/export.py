@@ -93,25 +93,30 @@ def main(argv: list[str]) -> int:
     if kind == "peft":
         from pretrain.checkpoint.hf.peft import export_adapter
 
-        agreement = export_adapter(
-            checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.base
+        found = str(
+            export_adapter(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.base)
         )
     elif kind == "gguf":
         from pretrain.checkpoint.hf.gguf_export import export_gguf
 
-        agreement = export_gguf(
-            checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), dtype=options.dtype
+        found = str(
+            export_gguf(
+                checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), dtype=options.dtype
+            )
         )
     else:
         from pretrain.checkpoint.hf.export import export
 
-        agreement = export(
-            checkpoint,
-            config,
-            Path(directory),
-            lambda: build_scorer(config, checkpoint),
-            encoder=options.encoder,
-            stored=StoredAs(options.dtype, most),
+        stored = StoredAs(options.dtype, most)
+        found = str(
+            export(
+                checkpoint,
+                config,
+                Path(directory),
+                lambda: build_scorer(config, checkpoint),
+                encoder=options.encoder,
+                stored=stored,
+            )
         )
-    print(f"{directory}: {agreement}")
+    print(f"{directory}: {found}")
     return 0

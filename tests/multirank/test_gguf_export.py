@@ -86,8 +86,8 @@ def test_a_reader_finds_names_shapes_types_and_the_tokenizer(exported: tuple[str
         assert ("blk.0.attn_q_norm.weight" in tensors) == (family == "qwen3")
         for name, tensor in tensors.items():
             assert tensor.tensor_type.name == ("F32" if len(tensor.shape) == 1 else stored), name
-    assert "of the weights stored in" not in said["fp32"]
-    assert "of the weights stored in q8_0" in said["q8_0"]
+    moved = {dtype: float(text.rpartition(" ")[2]) for dtype, text in said.items()}
+    assert moved["fp32"] == 0 < moved["fp16"] < moved["q8_0"], said
     assert not [path for path in directory.iterdir() if path.name.count("gguf.")], "temporary files are removed"
 
 

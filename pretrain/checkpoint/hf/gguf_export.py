@@ -8,7 +8,7 @@ Names and order of rows: https://github.com/ggml-org/ggml/blob/master/docs/gguf.
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ _RULES = {_WORDS + r"\p{N}" + _REST: "qwen2", _WORDS + r"\p{N}{1,3}" + _REST: "l
 
 def export_gguf(
     checkpoint: Path, config: RunConfig, file: Path, scorer: Callable[[], Engine], *, dtype: str
-) -> Agreement:
+) -> "GgufAgreement":
     """Writes `file` from a verified checkpoint, with weights of `dtype`, a key of `TYPES`. Arguments and errors are
     those of `export`; ConfigError also for what llama.cpp has no form for. Takes the memory of two
     models."""
@@ -82,7 +82,21 @@ def export_gguf(
             written.rename(file)
     except OSError as error:
         raise RunError(f"not exported: {file} cannot be written ({error})") from None
-    return agreement if dtype == "fp32" else replace(agreement, rounded=(dtype, moved))
+    return GgufAgreement(agreement, dtype, moved)
+
+
+@dataclass(frozen=True)
+class GgufAgreement:
+    """What was found of a model that passed, and of its file."""
+
+    logits: Agreement
+    """Agreement of the fp32 weights with transformers."""
+    dtype: str
+    moved: float
+    """Largest difference of a weight in the file."""
+
+    def __str__(self) -> str:
+        return f"{self.logits}; weights in the file, {self.dtype}, differ from it by up to {self.moved:.2e}"
 
 
 @dataclass(frozen=True)
