@@ -55,7 +55,8 @@ def score_mod(rule: MaskRule, device: torch.device) -> Callable[..., Tensor] | N
 def _with_length_as_tensor(rule: MaskRule, device: torch.device) -> MaskRule:
     """Documents differ in length: of a number that does, torch.compile makes a symbol, which the kernel can't take."""
     if isinstance(rule, BigBirdHead) and rule.length is not None:
-        return replace(rule, length=torch.full((), rule.length, device=device))
+        length: Any = torch.full((), rule.length, device=device)
+        return replace(rule, length=length)
     return rule
 
 
