@@ -128,5 +128,5 @@ def _column(config: MegatronConfig, group: Any, inputs: int, outputs: int) -> nn
 def _replicated(config: MegatronConfig, inputs: int, outputs: int) -> nn.Module:
     """A matrix that every tensor rank has, which under sequence parallelism finds the gradient of its own positions."""
     made = config.kernels.linear(inputs, outputs, bias=False)
-    made.weight.sequence_parallel = config.sequence_parallel
+    made.weight.sequence_parallel = config.sequence_parallel  # type: ignore[union-attr]
     return made
