@@ -15,9 +15,10 @@ from typing import Any
 from data_pipeline.errors import ExitStatus
 from launch.manifest import NodesRun, to_yaml
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import CONFIG
 
 _CONTAINER = "ranks"
-_CONFIG_DIR, _CONFIG = "/etc/pretrain", "config.yaml"
+_CONFIG_DIR = "/etc/pretrain"
 _LABELS = "metadata.labels['batch.kubernetes.io/controller-uid']"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _KUBECTL_S = 120.0
@@ -53,7 +54,7 @@ def render(run: NodesRun, pods: PodSettings) -> str:
         "Submit it: kubectl create -f FILE. Cancel it: kubectl delete job " + run.name + ", after which ranks save."
     )
     metadata = {"name": run.name, **({"namespace": pods.namespace} if pods.namespace else {})}
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_CONFIG: run.config_text}}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CONFIG: run.config_text}}
     return to_yaml([config, _job(run, pods, metadata)], comment)
 
 
@@ -86,7 +87,7 @@ def _job(run: NodesRun, pods: PodSettings, metadata: Mapping[str, Any]) -> dict[
 
 
 def _pod(run: NodesRun, pods: PodSettings) -> dict[str, Any]:
-    words = run.program(f"{_CONFIG_DIR}/{_CONFIG}", job="\0JOB", index="\0INDEX", address="\0ADDRESS")
+    words = run.program(f"{_CONFIG_DIR}/{CONFIG}", job="\0JOB", index="\0INDEX", address="\0ADDRESS")
     # "$(" would begin a variable of Kubernetes; ours are put in after that.
     words = [word.replace("$(", "$$(") for word in words]
     for name in ("JOB", "INDEX", "ADDRESS"):

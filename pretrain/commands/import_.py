@@ -22,6 +22,8 @@ HF_MODEL_TYPES = (
         "ctrl",
         "deberta",
         "deberta-v2",
+        "deepseek_v2",
+        "deepseek_v3",
         "distilbert",
         "dots1",
         "electra",

@@ -105,13 +105,16 @@ def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
 
 
 def _has_a_class_of_its_experts(model: Model) -> bool:
-    """Whether there are none, or they are those of Mixtral, Qwen3-MoE and OLMoE, or of dots.llm1."""
-    experts = model.experts
+    """Whether there are none, or they are those of Mixtral, Qwen3-MoE and OLMoE, of dots.llm1, or of DeepSeek."""
+    experts, of_deepseek = model.experts, model.latent_attention is not None
     if experts is None:
         return True
     if experts.scores == "sigmoid":
         of_router = experts.selection_bias and experts.group_score == "two_best"
-        return model.qk_norm and of_router and experts.shared > 0
+        return (model.qk_norm or of_deepseek) and of_router and experts.shared > 0
+    if of_deepseek:  # V2's router
+        of_router = experts.group_score == "best" and not (experts.normalize or experts.selection_bias)
+        return of_router and experts.shared > 0
     return not experts.shared and experts.scale == experts.groups == 1 and not experts.selection_bias
 
 

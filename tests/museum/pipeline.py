@@ -23,12 +23,12 @@ def gradients_cleared_between_micro_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def clipped_by_the_norm_of_a_stage(patch: pytest.MonkeyPatch) -> None:
-    norm = megatron.norm
+    sum_of_squares = megatron.sum_of_squares
 
     def of_a_stage(gradients: Any, group: Any, *rest: Any) -> Tensor:
-        return norm(gradients, parallel_state.get_tensor_and_data_parallel_group(), *rest)
+        return sum_of_squares(gradients, parallel_state.get_tensor_and_data_parallel_group(), *rest)
 
-    patch.setattr(megatron, "norm", of_a_stage)
+    patch.setattr(megatron, "sum_of_squares", of_a_stage)
 
 
 def last_stage_not_synchronised(patch: pytest.MonkeyPatch) -> None:
