@@ -12,7 +12,7 @@ from typing import Any
 from data_pipeline.errors import ExitStatus
 from launch.manifest import NodesRun, to_yaml
 
-_CONFIG = "/tmp/pretrain-config.yaml"
+_CONFIG = "pretrain-config.yaml"  # in the working directory of the task
 _END = "END_OF_CONFIG"
 
 

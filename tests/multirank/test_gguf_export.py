@@ -92,7 +92,7 @@ def test_a_reader_finds_names_shapes_types_and_the_tokenizer(exported: tuple[str
 
 
 def test_transformers_reads_the_same_weights(exported: tuple[str, Path, Any], tmp_path: Path) -> None:
-    """By its own reader, from which the export's check is independent."""
+    """Reads the file by its own reader, from which the export's check is independent."""
     from safetensors.numpy import load_file
 
     from pretrain.checkpoint.hf.gguf import unpack

@@ -38,7 +38,7 @@ def _pairs_of_equals() -> None:
 
 
 def _last_of_equals(patch: pytest.MonkeyPatch) -> None:
-    """Of equal experts the last ones are chosen."""
+    """The last ones of equal experts are chosen."""
 
     def choose(values: Tensor, top_k: int) -> Tensor:
         ranked = torch.sort(values.flip(-1), dim=-1, descending=True, stable=True).indices[:, :top_k]
@@ -97,7 +97,7 @@ def _experts_counted_twice_in_the_norm(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rows_that_change_places(patch: pytest.MonkeyPatch) -> None:
-    """Of what experts return to a rank, the first two rows."""
+    """The first two rows that experts return to a rank are swapped."""
     run = ExpertExchange.run
 
     def swapped(self: ExpertExchange, rows: Tensor, to_owners: bool) -> Tensor:

@@ -9,7 +9,7 @@ from transformers import DeepseekV2ForCausalLM, DeepseekV3ForCausalLM
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.llama_kin import family, links, plain_fields
 from pretrain.checkpoint.hf.llama_kin import refuse as refuse_kin
-from pretrain.checkpoint.hf.mixtures import OTHER_NAMES, links_in_memory, links_on_disk
+from pretrain.checkpoint.hf.mixtures import OTHER_NAMES, deepseek_fields, links_in_memory, links_on_disk
 from pretrain.checkpoint.hf.rope import positions
 from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions
@@ -26,19 +26,7 @@ def _fields(model: Model, name: str) -> dict[str, Any]:
     found |= {"head_dim": latent.qk_rope_head_dim, "attention_bias": False, "output_router_logits": False}
     if experts is None:  # sizes of experts are read, and no layer has any
         return found | {"first_k_dense_replace": model.layers}
-    if not experts.shared:
-        raise ConfigError(f"Hugging Face's {name} has shared experts: model.experts.shared=0 cannot be exported to it")
-    return found | {
-        "n_routed_experts": experts.count,
-        "n_shared_experts": experts.shared,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": model.expert_ffn_dim,
-        "first_k_dense_replace": experts.dense_layers,
-        "n_group": experts.groups,
-        "topk_group": experts.top_groups,
-        "norm_topk_prob": experts.normalize,
-        "routed_scaling_factor": experts.scale,
-    }
+    return found | deepseek_fields(model, name)
 
 
 def _v2_fields(model: Model) -> dict[str, Any]:

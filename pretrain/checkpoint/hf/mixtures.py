@@ -181,17 +181,14 @@ def _refuse_olmoe(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError("clip_qkv is not known here")
 
 
-def _dots_fields(model: Model) -> dict[str, Any]:
+def deepseek_fields(model: Model, name: str) -> dict[str, Any]:
+    """Fields of experts and their router as DeepSeek's classes, and those made after them, name them. Raises
+    ConfigError for a model without shared experts, which class `name` would give some."""
     experts = model.experts
     assert experts is not None
     if not experts.shared:
-        raise ConfigError(
-            "Hugging Face's dots.llm1 has shared experts: model.experts.shared=0 cannot be exported to it"
-        )
-    return plain_fields(model) | {
-        "attention_bias": False,
-        "sliding_window": None,
-        "layer_types": layer_types(model),
+        raise ConfigError(f"Hugging Face's {name} has shared experts: model.experts.shared=0 cannot be exported to it")
+    return {
         "n_routed_experts": experts.count,
         "n_shared_experts": experts.shared,
         "num_experts_per_tok": experts.top_k,
@@ -201,6 +198,15 @@ def _dots_fields(model: Model) -> dict[str, Any]:
         "topk_group": experts.top_groups,
         "norm_topk_prob": experts.normalize,
         "routed_scaling_factor": experts.scale,
+    }
+
+
+def _dots_fields(model: Model) -> dict[str, Any]:
+    return plain_fields(model) | {
+        "attention_bias": False,
+        "sliding_window": None,
+        "layer_types": layer_types(model),
+        **deepseek_fields(model, "dots.llm1"),
         "output_router_logits": False,
     }
 

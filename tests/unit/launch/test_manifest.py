@@ -256,7 +256,7 @@ def test_the_task_is_one_and_its_script_starts_the_node(capsys: pytest.CaptureFi
     assert task.resources.job_recovery.recover_on_exit_codes == [75]
     assert task.resources.image_id == "docker:registry.example/p:cuda"
     assert task.volumes == {"/shared": "shared"}
-    script = task.run.replace("/tmp/pretrain-config.yaml", str(tmp_path / "config.yaml"))
+    script = task.run.replace("pretrain-config.yaml", str(tmp_path / "config.yaml"))
     script = script.replace("exec python3", "printf '%s\\0'")
     environment = {
         **{"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_TASK_ID": "sky-7"},

@@ -61,7 +61,7 @@ def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) 
 
 
 def test_layers_that_are_not_recomputed_keep_their_routes_until_the_next_step() -> None:
-    """Of three layers with experts, the first is below everything that is trained."""
+    """The first of three layers with experts is below everything that is trained."""
     found = _rehearsed("finetune.train=top", "finetune.layers=2", "parallel.recompute=full")
     assert [rank.left_bytes for rank in found.ranks] == [0]
 

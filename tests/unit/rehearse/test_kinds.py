@@ -51,7 +51,7 @@ def test_stages_of_other_layers_are_of_another_kind(overrides: Sequence[str], st
 
 
 def test_stages_before_those_with_experts_are_of_another_kind() -> None:
-    """Of eight stages of a layer each, the first five have no experts."""
+    """The first five of eight stages, of a layer each, have no experts."""
     experts = "model.experts={count: 4, top_k: 2, ffn: 64, dense_layers: 5}"
     _, found = coordinates("debug/experts", 8, "model.layers=8", "parallel.pipeline=8", experts)
     assert {stage for *_, stage in found} == {0, 1, 2, 4, 5, 6, 7}
