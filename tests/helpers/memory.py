@@ -1,6 +1,7 @@
 """How many bytes of tensors a process holds."""
 
 import gc
+import time
 from collections.abc import Iterable
 
 import torch
@@ -17,9 +18,19 @@ def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     return {storage.data_ptr(): storage.nbytes() for storage in found}
 
 
-def tensor_bytes() -> int:
-    """Bytes of all tensor storages alive in this process, whoever made them."""
+def settled_bytes() -> int:
+    """Bytes of all tensor storages that stay alive in this process while this thread does nothing: a thread of gloo lets
+    go of what it has exchanged some moments after `wait` returns, the later the more ranks share a core."""
     gc.collect()
+    found = tensor_bytes()
+    for pause_s in (0.02, 0.1):
+        time.sleep(pause_s)
+        found = min(found, tensor_bytes())
+    return found
+
+
+def tensor_bytes() -> int:
+    """Bytes of all tensor storages alive in this process at this moment, whoever made them."""
     # By type: isinstance asks proxies, which then import what they stand for.
     alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
     alive = [tensor for tensor in alive if tensor.layout == torch.strided and tensor.device.type != "meta"]
@@ -36,7 +47,7 @@ def tensor_bytes() -> int:
 
 def held(engine: MegatronEngine, before: int) -> StateBytes:
     """What this rank holds in its second step, when all backward passes are over and the optimizer has not begun, given
-    `tensor_bytes` before the engine was made. Whatever is neither weight nor optimizer state counts as gradient."""
+    `settled_bytes` before the engine was made. Whatever is neither weight nor optimizer state counts as gradient."""
     assert engine.sharding is not None
     found: list[StateBytes] = []
     reduce = engine.sharding.reduce
@@ -45,7 +56,7 @@ def held(engine: MegatronEngine, before: int) -> StateBytes:
         values = [parameter.value for parameter in engine.parameters]
         weights = storages([*values, *(value.ds_tensor for value in values if hasattr(value, "ds_tensor"))])
         optimizer = storages(tensor for o in engine.sharding.owned() for tensor in (o.main, *o.moments.values()))
-        rest = tensor_bytes() - before - sum((weights | optimizer).values())
+        rest = settled_bytes() - before - sum((weights | optimizer).values())
         own = sum(size for place, size in optimizer.items() if place not in weights)
         found.append(StateBytes(sum(weights.values()), rest, own))
         reduce(token_count)

@@ -18,7 +18,7 @@ from pretrain.models.megatron_config import megatron_config
 from pretrain.models.registry import build_chunk
 from pretrain.plan.memory import StateBytes, state_bytes
 from tests.helpers.breadth import slow
-from tests.helpers.memory import held, tensor_bytes
+from tests.helpers.memory import held, settled_bytes, tensor_bytes
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train
 
@@ -48,7 +48,7 @@ def _measured(names: list[str], precision: str) -> list[tuple[int, StateBytes]]:
     gc.freeze()  # what is there by now need not be looked through again and again
     results, engines = [], []
     for name in names:
-        before = tensor_bytes()
+        before = settled_bytes()
         engine = build_engine(_config(name, precision))
         engines.append(engine)  # or what is freed of it, some time, would be taken from the next one's
         count = sum(torch.Size(parameter.local_shape).numel() for parameter in engine.parameters)
@@ -80,12 +80,13 @@ def _while_building() -> tuple[float, float]:
     groups = Groups(layout, timeout_s=60)
     gc.collect()
     gc.freeze()
-    before, seen = tensor_bytes(), [0]
+    before, seen = settled_bytes(), [0]
     with pytest.MonkeyPatch.context() as patch:
         share_out = Init._post_init_method
 
         def counted(self: Init, module: Any) -> None:
-            seen.append(tensor_bytes() - before)
+            if tensor_bytes() - before > max(seen):
+                seen.append(settled_bytes() - before)
             share_out(self, module)
 
         patch.setattr(Init, "_post_init_method", counted)
@@ -140,8 +141,7 @@ def _left_behind(name: str) -> list[int]:
     gc.freeze()
     alive = []
     for _ in range(3):
-        gc.collect()
-        alive.append(tensor_bytes())
+        alive.append(settled_bytes())
         engine = build_engine(_config(name, "fp32", 1))
         train(engine, range(3))  # of which the third goes by an order of modules that was learned
         del engine
