@@ -207,9 +207,9 @@ def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
     for without, instead in (
         (not trains, "for scoring and generation each data rank holds all experts: set parallel.expert=1"),
         (
-            parallel.shards_by_deepspeed,
-            "experts are shared under megatron-core's ZeRO, 0 and 1: set parallel.zero_engine=megatron and "
-            "parallel.zero=1, or parallel.expert=1",
+            parallel.shards_by_deepspeed and parallel.zero == 3,
+            "DeepSpeed's stage 3 shards each weight over all data and context ranks, those of experts too: set "
+            "parallel.zero=2, or parallel.expert=1",
         ),
         (
             config.optimizer.name not in ("adam", "adamw"),

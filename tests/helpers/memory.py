@@ -19,7 +19,7 @@ def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
 
 
 def settled_bytes() -> int:
-    """Bytes of all tensor storages that stay alive in this process while this thread does nothing: a thread of gloo lets
+    """Bytes of all tensor storages that stay alive in this process while this thread waits: a thread of gloo lets
     go of what it has exchanged some moments after `wait` returns, the later the more ranks share a core."""
     gc.collect()
     found = tensor_bytes()

@@ -18,12 +18,19 @@ from tests.helpers.tiny import build_engine, rows, save, whole_state
 
 TOLERANCE = 1e-5
 BIASED, BALANCED = "biased_experts", "shared_experts"
+DEEPSPEED = {"zero": 2, "zero_engine": "deepspeed"}
 LAYOUTS = [
     {"expert": 2},
     {"expert": 4, "zero": 0},
     {"expert": 2, "tensor": 2, "sequence": True, "recompute": "full"},
     {"expert": 2, "context": 2},
     {"expert": 2, "pipeline": 2, "virtual": 2},
+    {"expert": 2, **DEEPSPEED},
+    {"expert": 4, **DEEPSPEED, "zero": 1},
+    {"expert": 2, "tensor": 2, "sequence": True, "recompute": "full", **DEEPSPEED},
+    {"expert": 2, "pipeline": 2, "virtual": 2, **DEEPSPEED},
+    {"expert": 2, "context": 2, **DEEPSPEED, "zero": 1},
+    {"expert": 2, **DEEPSPEED, "offload_optimizer": True},
 ]
 
 
@@ -93,6 +100,10 @@ def _plant(fault: str) -> None:
         MegatronSharding._square = lambda self, optimizer: (  # type: ignore[method-assign]
             square(self, optimizer) / (2 if optimizer is self.optimizers[1] else 1)
         )
+    elif fault == "DeepSpeed sums gradients of experts over all data ranks":
+        from pretrain.engine.groups import Groups
+
+        Groups.replicas_of = lambda self, splits_experts: self.replica_group  # type: ignore[method-assign]
     elif fault == "a row returns in the place of another":
         run = ExpertExchange.run
 
@@ -124,11 +135,12 @@ def _plant(fault: str) -> None:
         slow(("the norm counts the experts of one rank", 1)),
         slow(("a row returns in the place of another", 1)),
         slow(("rows lie as they arrived", 1)),
+        slow(("DeepSpeed sums gradients of experts over all data ranks", 2)),
     ],
 )
 def test_faults_of_ranks_that_share_experts_are_seen(fault: str, zero: int) -> None:
     expected = _at(run_ranks(1, _with_fault, "", {})[0])
-    parallel = {"expert": 2, "zero": zero}
+    parallel = {"expert": 2, "zero": zero, "zero_engine": "deepspeed" if zero == 2 else "megatron"}
     right, wrong = (_at(run_ranks(2, _with_fault, planted, parallel)[0]) for planted in ("", fault))
     assert np.abs(right - expected).max() <= TOLERANCE
     assert np.abs(wrong - expected).max() > 10 * TOLERANCE
@@ -149,11 +161,19 @@ def _resumed(directory: Path, parallel: dict[str, Any], precision: str) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["fp32", slow("bf16")])
-def test_a_checkpoint_of_expert_ranks_is_read_by_any_layout(tmp_path: Path, precision: str) -> None:
-    saved = run_ranks(4, _saved, tmp_path, {"expert": 4}, precision)[0]
+@pytest.mark.parametrize("saves", [{"expert": 4}, slow({"expert": 4, **DEEPSPEED})], ids=["megatron", "deepspeed"])
+def test_a_checkpoint_of_expert_ranks_is_read_by_any_layout(
+    tmp_path: Path, precision: str, saves: dict[str, Any]
+) -> None:
+    saved = run_ranks(4, _saved, tmp_path, saves, precision)[0]
     assert any(".mlp.experts." in name and not name.startswith("model/") for name in saved), "moments, too"
     curves = []
-    for ranks, parallel in ((1, {}), (2, {"tensor": 2}), (2, {"expert": 2, "zero": 0}), (4, {"expert": 4})):
+    for ranks, parallel in (
+        (1, {}),
+        (2, {"tensor": 2}),
+        (2, {"expert": 2, "zero": 0}),
+        (4, {"expert": 2, **DEEPSPEED}),
+    ):
         state, curve = run_ranks(ranks, _resumed, tmp_path, parallel, precision)[0]
         assert state.keys() == saved.keys()
         for name, value in saved.items():
@@ -192,8 +212,8 @@ def _with_dense_layers(parallel: dict[str, Any]) -> Any:
 @pytest.mark.slow
 def test_a_stage_may_have_no_experts() -> None:
     expected = _at(run_ranks(1, _with_dense_layers, {})[0])
-    for zero in (0, 1):
-        parallel = {"expert": 2, "pipeline": 2, "zero": zero}
+    for sharding in ({"zero": 0}, {"zero": 1}, DEEPSPEED):
+        parallel = {"expert": 2, "pipeline": 2, **sharding}
         assert np.abs(_at(run_ranks(4, _with_dense_layers, parallel)[0]) - expected).max() <= TOLERANCE
 
 
@@ -212,7 +232,7 @@ def _tuned(parallel: dict[str, Any], precision: str) -> Any:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_experts_that_are_frozen_are_saved_once(precision: str) -> None:
     expected, experts = run_ranks(1, _tuned, {}, precision)[0]
-    for zero in (0, 1):
-        curve, found = run_ranks(4, _tuned, {"expert": 2, "zero": zero}, precision)[0]
+    for sharding in ({"zero": 0}, {"zero": 1}, DEEPSPEED):
+        curve, found = run_ranks(4, _tuned, {"expert": 2, **sharding}, precision)[0]
         assert np.array_equal(found, experts)
         assert np.abs(_at(curve) - _at(expected)).max() <= (TOLERANCE if precision == "fp32" else 0.05)

@@ -32,6 +32,9 @@ from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
 
+EXPERTS = "experts"
+"""DeepSpeed's name for parameters that expert ranks split"""
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -72,14 +75,24 @@ class DeepSpeedSharding(OptimizerState):
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed wraps. Parameters that several pipeline stages hold, each among other ones, get
-        groups of their own, so that each of these stages cuts them at the same positions."""
-        groups = adam.parameter_groups([p for p in self.parameters if not p.tied])
+        groups of their own, so that each of these stages cuts them at the same positions; and so do those that expert
+        ranks split, which other ranks cut."""
+        untied = [p for p in self.parameters if not p.tied]
+        split = [p for p in untied if self._has_fewer_replicas(p)]
+        groups = adam.parameter_groups([p for p in untied if not self._has_fewer_replicas(p)])
+        for parameter in split:
+            parameter.value.group_name = EXPERTS  # type: ignore[attr-defined]
+        groups += [{**group, "moe": True, "name": EXPERTS} for group in adam.parameter_groups(split)]
         for stages in ("ends", "all"):
             alike = sorted((p for p in self.parameters if p.stages == stages), key=lambda p: p.name)
             groups += adam.parameter_groups(alike)
         if isinstance(self._settings, AdamOptimizer | AdamWOptimizer):
             return adam.adam(self._settings, groups)
         return NullOptimizer(groups, self._settings.learning_rate)
+
+    def _has_fewer_replicas(self, parameter: Parameter) -> bool:
+        """Whether expert ranks split a parameter: its replicas, and so its ranges, are those of other ranks."""
+        return parameter.splits_experts and self.groups.expert_world > 1
 
     @property
     def _shared_arguments(self) -> dict[str, Any]:

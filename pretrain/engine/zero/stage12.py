@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import ParameterRange
-from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
+from pretrain.engine.zero.deepspeed import EXPERTS, DeepSpeedSharding, Flat
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
 
@@ -53,12 +53,25 @@ class Stage12(DeepSpeedSharding):
             partition_grads=self._reduces_every_pass,
             check_grad_overflow=False,
             compute_grad_norm=self._offloads,  # required with offloading
+            **self._expert_arguments,
         )
         self._make_moments()
         self.flats = list(self._find_flats(groups.replica_rank))
         self._set_ranges(groups)
         # Its hooks keep parameters and optimizer alive together, where Python's garbage collection does not see it.
         weakref.finalize(self, self.optimizer.destroy).atexit = False
+
+    @property
+    def _expert_arguments(self) -> dict[str, Any]:
+        """Has DeepSpeed sum gradients of experts that ranks share, and cut their state, over the ranks that hold the
+        same ones: as of its own layers of experts."""
+        if not any(map(self._has_fewer_replicas, self.parameters)):  # DeepSpeed refuses a stage without experts
+            return {}
+        return {
+            "has_moe_layers": True,
+            "expert_parallel_group": {EXPERTS: self.groups.expert_group},
+            "expert_data_parallel_group": {EXPERTS: self.groups.replicas_of(splits_experts=True)},
+        }
 
     def in_use(self) -> Iterator[ParameterRange]:
         for value in (*self.frozen.values, *(parameter.value for parameter in self.parameters)):
@@ -75,7 +88,8 @@ class Stage12(DeepSpeedSharding):
     def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
         for index, group in enumerate(self.optimizer.bit16_groups):
             size = self.optimizer.partition_size[index]
-            first = replica_rank * size
+            of_experts = self._has_fewer_replicas(self._parameter_of[group[0]])
+            first = (replica_rank // self.groups.expert_world if of_experts else replica_rank) * size
             for value, offset in zip(group, self.optimizer.round_robin_bit16_offsets[index], strict=True):
                 low, high = max(first, offset), min(first + size, offset + value.numel())
                 if low < high:

@@ -144,7 +144,7 @@ def test_verify_keeps_groups(settings: dict[str, Any], kept: tuple[int, ...]) ->
         ({"experts": None}, 2, "the model has none: set parallel.expert=1"),
         ({}, 1, "does not divide the data and context ranks (1): the nearest that does is 1"),
         ({"experts": {**SPARSE, "count": 9}}, 2, "does not divide model.experts.count (9)"),
-        ({"parallel": {"zero": 2, "zero_engine": "deepspeed"}}, 2, "set parallel.zero_engine=megatron"),
+        ({"parallel": {"zero": 3, "zero_engine": "deepspeed"}}, 2, "set parallel.zero=2, or parallel.expert=1"),
         ({"optimizer": {"name": "lamb"}}, 2, "set optimizer.name=adamw"),
     ],
 )
