@@ -182,8 +182,8 @@ class MuonOptimizer(OptimizerSettings):
         """The most that the steps multiply a small difference of a matrix of norm 1 by: their slopes at zero."""
         return prod(abs(a) for a, _, _ in self.steps)
 
-    def rate_factor(self, rows: int, columns: int) -> float:
-        """Factor of the learning rate of a matrix."""
+    def rate_factor(self, rows: float, columns: float) -> float:
+        """Factor of the learning rate of a matrix, at the width that it is tuned at (`model_spec.mup.muon_rate`)."""
         if self.adjust_lr_fn == "original":
             return sqrt(max(1, rows / columns))
         return self.update_rms * sqrt(max(rows, columns))

@@ -14,7 +14,7 @@ from pretrain.model_spec import monarch_mixer, recurrent
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.mup import with_mup
-from pretrain.model_spec.parameter_spec import Constant, FanIn, Normal, ParameterSpec
+from pretrain.model_spec.parameter_spec import Constant, FanSize, Normal, ParameterSpec
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 STACK_NAMES = ("encoder", "decoder")
@@ -253,10 +253,12 @@ def adapter(hidden: int, size: int) -> Iterator[ParameterSpec]:
     """A bottleneck adapter of `size` features. It starts close to the identity: its matrices come from a normal
     distribution of deviation 0.01 that is cut at two deviations (Houlsby et al. 2019)."""
     init = Normal((0.01,), limit=2.0)
-    fan_ins: tuple[FanIn, ...] = ("width", None)
-    for name, inputs, outputs, fan_in in zip(("down", "up"), (hidden, size), (size, hidden), fan_ins, strict=True):
-        matrix = _matrix(f"{name}.weight", (outputs, inputs), (None, None), init, fan_in)
-        yield replace(matrix, blocks=RowBlocks())
+    fans: tuple[FanSize, ...] = ("width", None)
+    sizes = hidden, size
+    for name, at in (("down", 0), ("up", 1)):
+        inputs, outputs = sizes[at], sizes[1 - at]
+        matrix = _matrix(f"{name}.weight", (outputs, inputs), (None, None), init, fans[at])
+        yield replace(matrix, blocks=RowBlocks(), fan_out=fans[1 - at])
         yield _vector(f"{name}.bias", outputs)
 
 
@@ -268,7 +270,7 @@ def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
     init = Normal(((3 * inputs) ** -0.5,))
     a = _matrix("lora_a.weight", (rank, inputs), (None, input_axis), init, weight.fan_in)
     b = _matrix("lora_b.weight", (outputs, rank), (output_axis, None), Constant(0.0))
-    yield from (replace(a, blocks=RowBlocks()), replace(b, blocks=weight.blocks))
+    yield from (replace(a, blocks=RowBlocks()), replace(b, blocks=weight.blocks, fan_out=weight.fan_out))
 
 
 def _mixer_layer(model: Model) -> Iterator[ParameterSpec]:
@@ -332,7 +334,7 @@ def latent_attention(model: Model, shape: LatentAttention) -> Iterator[Parameter
     hidden, heads = model.hidden, model.heads
     scheme = SCHEMES[model.init.name](model)
 
-    def up(inputs: int, outputs: int, blocks: RowBlocks, fan_in: FanIn = None) -> Iterator[ParameterSpec]:
+    def up(inputs: int, outputs: int, blocks: RowBlocks, fan_in: FanSize = None) -> Iterator[ParameterSpec]:
         of_heads = column(inputs, outputs, Normal((scheme.projection(inputs, outputs),)), False, blocks)
         return (replace(spec, fan_in=fan_in) for spec in of_heads)
 
@@ -341,11 +343,11 @@ def latent_attention(model: Model, shape: LatentAttention) -> Iterator[Parameter
     if shape.q_lora_rank is None:
         yield from _under("linear_q_proj.", up(hidden, queries, of_queries, "width"))
     else:
-        yield from _under("linear_q_down_proj.", _replicated_linear(model, hidden, shape.q_lora_rank, bias=False))
+        yield from _under("linear_q_down_proj.", _latents(model, shape.q_lora_rank))
         yield from _under("q_layernorm.", norm(model, shape.q_lora_rank))
         yield from _under("linear_q_up_proj.", up(shape.q_lora_rank, queries, of_queries))
     latents = shape.kv_lora_rank + shape.qk_rope_head_dim
-    yield from _under("linear_kv_down_proj.", _replicated_linear(model, hidden, latents, bias=False))
+    yield from _under("linear_kv_down_proj.", _latents(model, latents))
     yield from _under("kv_layernorm.", norm(model, shape.kv_lora_rank))
     # Of each head the rows of its key precede those of its value, which may be more or fewer.
     keys, values = shape.qk_nope_head_dim, shape.v_head_dim
@@ -353,6 +355,10 @@ def latent_attention(model: Model, shape: LatentAttention) -> Iterator[Parameter
     names = ("key",) * (keys // run) + ("value",) * (values // run)
     of_heads = RowBlocks(names, run, are_heads=keys == values)
     yield from _under("linear_kv_up_proj.", up(shape.kv_lora_rank, heads * (keys + values), of_heads))
+
+
+def _latents(model: Model, size: int) -> Iterator[ParameterSpec]:
+    return _replicated_linear(model, model.hidden, size, bias=False, fan_out=None)
 
 
 def _query_key_norms(model: Model, queries: int, keys: int) -> Iterator[ParameterSpec]:
@@ -371,7 +377,7 @@ def feed_forward(model: Model, size: int) -> Iterator[ParameterSpec]:
     first = Normal((scheme.projection(hidden, inner),))
     # Rows of gate and value lie side by side.
     of_first = RowBlocks(("gate", "value") if model.gated else ("all",))
-    yield from _under("linear_fc1.", column(hidden, inner, first, model.bias, of_first))
+    yield from _under("linear_fc1.", column(hidden, inner, first, model.bias, of_first, fan_out="ffn"))
     yield from _under("linear_fc2.", _into_residual(scheme, size, hidden, model.bias, "ffn"))
 
 
@@ -451,7 +457,9 @@ def head(model: Model) -> Iterator[ParameterSpec]:
         shape = model.sequence_length, model.hidden
         yield _matrix("mask_decoder.positions.position_embeddings.weight", shape, (None, None), init)
     if model.capabilities.masked_head:
-        yield from _under("head.transform.", _replicated_linear(model, model.hidden, model.embedding_dim))
+        fan_out: FanSize = None if model.embedding_size else "width"
+        transform = _replicated_linear(model, model.hidden, model.embedding_dim, fan_out=fan_out)
+        yield from _under("head.transform.", transform)
         yield from _under("head.norm.", norm(model, model.embedding_dim))
         if model.binary_head:
             yield from _under("head.pooler.", _replicated_linear(model, model.hidden, model.hidden))
@@ -498,40 +506,44 @@ def _norms(before: str, after: str, model: Model) -> Iterator[ParameterSpec]:
         yield from _under(after, norm(model))
 
 
-def column(inputs: int, outputs: int, init: Normal, bias: bool, blocks: RowBlocks) -> Iterator[ParameterSpec]:
+def column(
+    inputs: int, outputs: int, init: Normal, bias: bool, blocks: RowBlocks, *, fan_out: FanSize = "width"
+) -> Iterator[ParameterSpec]:  # fmt: skip
     """A column-parallel linear layer of the hidden states: tensor ranks split its outputs."""
-    yield replace(_matrix("weight", (outputs, inputs), ("tensor", None), init, "width"), blocks=blocks)
+    weight = _matrix("weight", (outputs, inputs), ("tensor", None), init, "width")
+    yield replace(weight, blocks=blocks, fan_out=fan_out)
     if bias:
         yield _vector("bias", outputs, axis="tensor")
 
 
-def row(inputs: int, outputs: int, init: Normal, bias: bool, fan_in: FanIn) -> Iterator[ParameterSpec]:
-    """A row-parallel linear layer: tensor ranks split its inputs."""
-    yield replace(_matrix("weight", (outputs, inputs), (None, "tensor"), init, fan_in), blocks=RowBlocks())
+def row(inputs: int, outputs: int, init: Normal, bias: bool, fan_in: FanSize) -> Iterator[ParameterSpec]:
+    """A row-parallel linear layer: tensor ranks split its inputs, and its outputs are hidden states."""
+    weight = _matrix("weight", (outputs, inputs), (None, "tensor"), init, fan_in)
+    yield replace(weight, blocks=RowBlocks(), fan_out="width")
     if bias:
         yield _vector("bias", outputs)
 
 
 def _into_residual(
-    scheme: NormalScheme, inputs: int, outputs: int, bias: bool, fan_in: FanIn
+    scheme: NormalScheme, inputs: int, outputs: int, bias: bool, fan_in: FanSize
 ) -> Iterator[ParameterSpec]:  # fmt: skip
     return row(inputs, outputs, Normal((scheme.into_residual(inputs, outputs),)), bias, fan_in)
 
 
 def _replicated_linear(
-    model: Model, inputs: int, outputs: int, bias: bool = True, fan_in: FanIn = "width"
-) -> Iterator[ParameterSpec]:  # fmt: skip
+    model: Model, inputs: int, outputs: int, bias: bool = True, *, fan_in: FanSize = "width", fan_out: FanSize = "width"
+) -> Iterator[ParameterSpec]:
     """A linear layer outside the stacks, replicated on every tensor rank."""
     deviation = SCHEMES[model.init.name](model).projection(inputs, outputs)
     weight = _matrix("weight", (outputs, inputs), (None, None), Normal((deviation,)), fan_in)
-    yield replace(weight, blocks=RowBlocks())
+    yield replace(weight, blocks=RowBlocks(), fan_out=fan_out)
     if bias:
         yield _vector("bias", outputs)
 
 
 def _output_linear(model: Model, inputs: int, outputs: int, bias: bool = True) -> Iterator[ParameterSpec]:
     """A linear layer outside the stacks whose outputs nothing but the loss reads."""
-    return (replace(spec, blocks=None) for spec in _replicated_linear(model, inputs, outputs, bias))
+    return (replace(spec, blocks=None, fan_out=None) for spec in _replicated_linear(model, inputs, outputs, bias))
 
 
 def _table(name: str, rows: int, model: Model) -> ParameterSpec:
@@ -553,7 +565,7 @@ def _matrix(
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
     init: Constant | Normal,
-    fan_in: FanIn = None,
+    fan_in: FanSize = None,
 ) -> ParameterSpec:
     return ParameterSpec(name=name, shape=shape, axes=axes, init=init, is_matrix=True, fan_in=fan_in)
 

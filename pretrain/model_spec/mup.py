@@ -9,13 +9,17 @@ With m the width in multiples of `mup.base_width`, and m_in the number of inputs
 | tables, head, norms, biases, layers with inputs of a fixed number | the base's | the base's | the base's | / m |
 
 Logits are multiplied by `output_multiplier` / m, embeddings by `input_multiplier` (`models/`). Gradients fall as 1 / m,
-so eps does too. Schemes other than `normal` have deviations that fall with the inputs as they are."""
+so eps does too. Schemes other than `normal` have deviations that fall with the inputs as they are.
+
+The rates are those of rules whose steps have one size for each weight. Muon's have one size for each direction of a
+matrix, so that its rates are others (`muon_rate`)."""
 
 from dataclasses import replace
 from math import sqrt
 
 from pretrain.config.init import NormalInit
 from pretrain.config.model import Model
+from pretrain.config.optimizer import MuonOptimizer
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
 
 OUTPUT_LAYER = "output_layer.weight"
@@ -29,7 +33,8 @@ def with_mup(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
 
 
 def _at_width(model: Model, spec: ParameterSpec) -> ParameterSpec:
-    ratio = {"width": model.width_ratio, "ffn": model.ffn_ratio, None: 1.0}[spec.fan_in]
+    ratios = {"width": model.width_ratio, "ffn": model.ffn_ratio, None: 1.0}
+    ratio = ratios[spec.fan_in]
     init = spec.init
     if spec.name == OUTPUT_LAYER and model.mup is not None and model.mup.zero_head:
         init = Constant(0.0)
@@ -41,4 +46,19 @@ def _at_width(model: Model, spec: ParameterSpec) -> ParameterSpec:
         lr_mult=spec.lr_mult / ratio,
         wd_mult=spec.wd_mult * ratio,
         eps_mult=spec.eps_mult / model.width_ratio,
+        fan_in_ratio=ratio,
+        fan_out_ratio=ratios[spec.fan_out],
     )
+
+
+def muon_rate(settings: MuonOptimizer, spec: ParameterSpec, rows: int, columns: int) -> float:
+    """Factor of the rate of one of Muon's matrices, [rows, columns] in the parameter `spec`, beside its `lr_mult`.
+
+    Features keep their size if the spectral norm of a step grows with the width as sqrt(outputs / inputs) (Yang, Simon
+    and Bernstein 2023, arXiv 2310.17813, condition 1). That of an orthogonalized matrix is 1. So it is the factor of
+    the base's matrix times sqrt(m_out / m_in), whatever `adjust_lr_fn` makes of shapes, and 1 / m_in in `lr_mult`, for
+    rules whose steps have one size for each weight, is taken back."""
+    assert spec.blocks is not None
+    inputs = spec.fan_in_ratio
+    outputs = 1.0 if settings.per_head and spec.blocks.are_heads else spec.fan_out_ratio  # heads keep their size
+    return settings.rate_factor(rows / outputs, columns / inputs) * sqrt(outputs / inputs) * inputs

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pretrain.model_spec.blocks import RowBlocks
 
-FanIn = Literal["width", "ffn"] | None
+FanSize = Literal["width", "ffn"] | None
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,12 @@ class ParameterSpec:
     is_matrix: bool
     """weights that multiply or that are looked up, as opposed to biases, norms and scales: those are excluded from
     weight decay, from LAMB's trust ratio and from Adafactor's factored second moment"""
-    fan_in: FanIn = None
+    fan_in: FanSize = None
     """what the number of inputs of a linear layer grows with from model to model: the hidden size, or that of the
     feed-forward layer. None: vectors, tables, whose rows are looked up or give a logit each, and layers with inputs of
     a fixed number (`mup.py`)"""
+    fan_out: FanSize = None
+    """the same of the number of its outputs, where it has `blocks`"""
     blocks: RowBlocks | None = None
     """matrices in it that Muon updates each by itself; None for what AdamW updates in its place: embeddings, tables of
     positions, the last layer before an output, and all that is no matrix"""
@@ -62,6 +64,10 @@ class ParameterSpec:
     """multiplier of the learning rate, and so of decoupled weight decay"""
     wd_mult: float = 1.0
     """multiplier of `optimizer.weight_decay`, beside that of the learning rate"""
+    fan_in_ratio: float = 1.0
+    """number of inputs, in multiples of that of the model that hyperparameters are for (`mup.py`)"""
+    fan_out_ratio: float = 1.0
+    """the same of the number of outputs"""
     eps_mult: float = 1.0
     """multiplier of `optimizer.eps`"""
     frozen_updates: int = 0

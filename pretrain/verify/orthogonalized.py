@@ -15,6 +15,8 @@ import numpy as np
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.generator import run_specs
+from pretrain.model_spec.mup import muon_rate
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.verify.observation import TensorShard
 
 Arrays = Mapping[str, np.ndarray]
@@ -26,13 +28,13 @@ class Amplification:
     def __init__(self, config: RunConfig) -> None:
         self.settings = config.optimizer if isinstance(config.optimizer, MuonOptimizer) else None
         self._blocks: dict[str, list[np.ndarray]] = {}
-        self._rates: dict[str, float] = {}
+        self._specs: dict[str, ParameterSpec] = {}
         if self.settings is not None:
             for spec in run_specs(config):
                 if spec.blocks is not None and spec.alias_of is None:
                     rows = spec.blocks.rows_of(prod(spec.shape[:-1]), self.settings.per_head)
                     self._blocks[spec.name] = list(rows.values())
-                    self._rates[spec.name] = spec.lr_mult
+                    self._specs[spec.name] = spec
         self._momentum: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._updates: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -68,11 +70,11 @@ class Amplification:
     def explained(self, name: str, learning_rate: float) -> float:
         """Norm of the largest difference of the parameter's update that the gradients explain."""
         assert self.settings is not None
-        total, learning_rate = 0.0, learning_rate * self._rates[name]
+        spec, total = self._specs[name], 0.0
         value, difference = (part.reshape(-1, part.shape[-1]) for part in self._updates[name])
         for rows in self._blocks[name]:
             norm = float(np.linalg.norm(value[rows]))
             apart = float(np.linalg.norm(difference[rows])) / norm if norm else 0.0
-            factor = self.settings.rate_factor(len(rows), value.shape[1])
-            total += (self.settings.amplification * apart * factor * learning_rate) ** 2
+            rate = learning_rate * spec.lr_mult * muon_rate(self.settings, spec, len(rows), value.shape[1])
+            total += (self.settings.amplification * apart * rate) ** 2
         return float(np.sqrt(total))

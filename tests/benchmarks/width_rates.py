@@ -2,7 +2,7 @@
 
     head -c 1500000 datasets/enwik8.xml > datasets/mup.xml        # python -m examples.enwik8 datasets/enwik8.xml
     pretrain data build data/text input=datasets/mup.xml output=datasets/mup tokenizer.vocabulary=512
-    python -m tests.benchmarks.width_rates datasets/mup runs/width-rates.json [--seed N]
+    python -m tests.benchmarks.width_rates datasets/mup runs/width-rates.json [--seed N] [--widths N,...] [KEY=VALUE]
 
 On a grid of powers of two it looks around the best rate of the width before, and further until the best has a worse one
 on both sides. Runs that are in the file already are not repeated.
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from torch._C._distributed_c10d import HashStore
 
+from pretrain.commands.arguments import numbers
 from pretrain.config.load import load, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
@@ -40,22 +41,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("file", type=Path)
+    parser.add_argument("overrides", nargs="*", help="keys of the config, such as the optimizer")
     parser.add_argument("--seed", type=int, default=1234, help="run.seed (default: that of debug/ladder)")
+    parser.add_argument("--widths", type=numbers, default=list(WIDTHS), help="values of model.hidden (default: all)")
     options = parser.parse_args()
-    file: Path = options.file
-    base = resolve(
-        load(RunConfig, "debug/ladder", [*SETTINGS, f"data.path={options.data}", f"run.seed={options.seed}"])
-    )
+    file, widths = options.file, options.widths
+    settings = [*SETTINGS, f"data.path={options.data}", f"run.seed={options.seed}", *options.overrides]
+    base = resolve(load(RunConfig, "debug/ladder", settings))
     found: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
     device.install()
     store = HashStore()
-    by_name = {(width, kind): config for width, kind, config in configs(base, WIDTHS, STEPS)}
+    by_name = {(width, kind): config for width, kind, config in configs(base, widths, STEPS)}
     middles = dict.fromkeys(PARAMETRIZATIONS, FIRST)
-    for width in WIDTHS:
+    for width in widths:
         for kind, middle in middles.items():
 
             def loss(power: int, width: int = width, kind: str = kind) -> float:
-                name = f"{'both' if width == min(WIDTHS) else kind} {width} 2^{power}"
+                name = f"{'both' if width == min(widths) else kind} {width} 2^{power}"
                 if name not in found:
                     found[name] = _loss(by_name[width, kind], 2.0**power, store, name)  # type: ignore[index]
                     file.parent.mkdir(parents=True, exist_ok=True)

@@ -122,6 +122,13 @@ def test_every_layout_makes_the_updates_of_experts_that_one_rank_makes(cells: li
     _check(cells, EXPERTS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_layout_makes_the_updates_of_one_rank_with_mup() -> None:
+    mup = {"base_width": 16, "base_ffn": 32, "output_multiplier": 4.0}
+    _check([("tp2dp2", "zero 1"), ("tp4", "zero 0"), ("pp2dp2", "zero 3")], MODEL | {"mup": mup})
+
+
 def test_each_expert_has_the_updates_of_torch_s_muon() -> None:
     """In torch's bf16. An expert's gate, its value and its second matrix are three matrices."""
     ((_, weights, gradients),) = run_ranks(1, _runs, [{}], EXPERTS, {"ns_precision": "bf16", "clip_norm": 0.0})[0]

@@ -1,6 +1,6 @@
 """Runs of a model with maximal update parametrization."""
 
-from pretrain.config.optimizer import AdafactorOptimizer, AdamOptimizer, AdamWOptimizer, LionOptimizer
+from pretrain.config.optimizer import AdafactorOptimizer, AdamOptimizer, AdamWOptimizer, LionOptimizer, MuonOptimizer
 from pretrain.config.run_sections import RunSections
 
 
@@ -19,8 +19,16 @@ def check_mup(config: RunSections) -> None:
             "model.mup: optimizer.scale_parameter=true makes steps relative to the weights, which fall with the width: "
             "set it to false, or optimizer.name=adamw"
         )
-    if not isinstance(optimizer, AdamWOptimizer | AdamOptimizer | LionOptimizer | AdafactorOptimizer):
+    other_heads = config.model.mup.base_head_dim not in (None, config.model.dim_per_head)
+    if isinstance(optimizer, MuonOptimizer) and optimizer.per_head and other_heads:
+        raise ValueError(
+            "model.mup: optimizer.per_head=true updates heads as matrices, whose rates are worked out for heads of one "
+            "size: leave out model.mup.base_head_dim, so that wider models have more heads, or set per_head=false"
+        )
+    if not isinstance(
+        optimizer, AdamWOptimizer | AdamOptimizer | LionOptimizer | AdafactorOptimizer | MuonOptimizer
+    ):  # fmt: skip
         raise ValueError(
             f"model.mup is for update rules that step by the learning rate at every width, which optimizer.name="
-            f"{optimizer.name} is not: use adamw, adam, lion or adafactor"
+            f"{optimizer.name} is not: use adamw, adam, lion, muon or adafactor"
         )

@@ -4,9 +4,10 @@
     u = momentum * m + (1 - momentum) * g with Nesterov momentum, else m
     w = w - learning_rate * weight_decay * w - learning_rate * r * orthogonalized(u)
 
-r is sqrt(max(1, R / C)) or 0.2 sqrt(max(R, C)) of an R x C matrix. The matrices are the blocks that are declared of
-each parameter (`ParameterSpec.blocks`): queries, keys and values are three, wherever a layout cuts their rows. What has
-no blocks (embeddings, heads, norms, biases) is updated by AdamW in the same step.
+r is sqrt(max(1, R / C)) or 0.2 sqrt(max(R, C)) of an R x C matrix; `model.mup` adapts it to the width
+(`model_spec.mup.muon_rate`). The matrices are the blocks that are declared of each parameter (`ParameterSpec.blocks`):
+queries, keys and values are three, wherever a layout cuts their rows. What has no blocks (embeddings, heads, norms,
+biases) is updated by AdamW in the same step.
 
 Clipping and a loss scale change the lengths of gradients, which matter here only in how gradients mix in the momentum.
 """
@@ -22,6 +23,7 @@ from pretrain.engine.optimizer.base import OwnedRange, Rule, UpdateRange
 from pretrain.engine.optimizer.block_exchange import Block, BlockExchange, BlockSegment, find_blocks
 from pretrain.engine.optimizer.newton_schulz import orthogonalize
 from pretrain.model_spec.blocks import newton_schulz_flops
+from pretrain.model_spec.mup import muon_rate
 from pretrain.models.placement import Parameter
 
 MOMENTUM = "momentum"
@@ -77,7 +79,7 @@ class Muon(Rule):
         """The update of a block, at a learning rate of 1."""
         settings = self.settings
         x = orthogonalize(matrix, settings.steps, settings.eps, _DTYPES[settings.ns_precision])
-        return x.mul_(settings.rate_factor(*block.shape))
+        return x.mul_(muon_rate(settings, block.parameter.spec, *block.shape))
 
     def _step_adamw(self, span: UpdateRange, rate: float) -> None:
         beta1, beta2, update = self.settings.adamw_beta1, self.settings.adamw_beta2, span.update

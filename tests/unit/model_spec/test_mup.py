@@ -1,6 +1,7 @@
 """Maximal update parametrization against the table, worked out by hand; and what is refused."""
 
 import re
+from math import prod, sqrt
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.load import validate
 from pretrain.config.model import Model
+from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.mup import muon_rate
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from tests.helpers.families import FAMILIES, family_config
 
@@ -134,6 +137,59 @@ def test_a_matrix_says_that_its_inputs_grow_where_they_do(name: str, finetune: d
             assert (wide.shape[-1] == 2 * narrow.shape[-1]) == (narrow.fan_in is not None), narrow.name
         else:
             assert narrow.fan_in is None, narrow.name
+        if narrow.blocks is not None:
+            rows = prod(wide.shape[:-1]) / prod(narrow.shape[:-1])
+            assert rows == (1 if narrow.fan_out is None else 2), narrow.name
+        else:
+            assert narrow.fan_out is None, narrow.name
+
+
+def _muon_step(model: Model, name: str, block: str, **settings: Any) -> tuple[float, float]:
+    """(the spectral norm that a step of Muon has, decay of weights) of a matrix, at a rate of 1."""
+    optimizer = MuonOptimizer(learning_rate=1.0, weight_decay=0.1, **settings)
+    spec = _by_name(model)[name]
+    assert spec.blocks is not None
+    rows = spec.blocks.rows_of(prod(spec.shape[:-1]), optimizer.per_head)[block]
+    step = spec.lr_mult * muon_rate(optimizer, spec, len(rows), spec.shape[-1])
+    return step, spec.lr_mult * spec.wd_mult * optimizer.weight_decay
+
+
+_LAYER = "decoder.layers.0."
+
+
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize(
+    ("name", "block", "changes", "expected"),
+    [
+        ("self_attention.linear_qkv.weight", "query", {}, 1.0),
+        ("self_attention.linear_proj.weight", "all", {}, 1.0),
+        ("mlp.linear_fc1.weight", "all", {}, 1.0),
+        ("mlp.linear_fc2.weight", "all", {}, 1.0),
+        ("mlp.linear_fc1.weight", "all", {"ffn": 256}, sqrt(2 / 4)),
+        ("mlp.linear_fc2.weight", "all", {"ffn": 256}, sqrt(4 / 2)),
+        ("self_attention.linear_qkv.weight", "key.1", {"per_head": True}, sqrt(1 / 4)),
+    ],
+)
+def test_steps_of_muon_grow_as_outputs_over_inputs(
+    adjust: str, name: str, block: str, changes: dict[str, Any], expected: float
+) -> None:
+    """At 4 times the width, relative to the base's: the spectral condition, and the decay that stays."""
+    per_head = {"per_head": changes.get("per_head", False)}
+    wide = _model(mup={"base_width": 32, "base_ffn": 128}, ffn=changes.get("ffn", 512))
+    base = _model(hidden=32, heads=2, ffn=128)
+    step, decay = _muon_step(wide, _LAYER + name, block, adjust_lr_fn=adjust, **per_head)
+    base_step, base_decay = _muon_step(base, _LAYER + name, block, adjust_lr_fn=adjust, **per_head)
+    assert step / base_step == pytest.approx(expected)
+    assert decay == pytest.approx(base_decay)
+
+
+def test_muon_s_other_parameters_have_the_rates_of_adam() -> None:
+    experts = family_config("qwen3_moe", model={"mup": {"base_width": 16}}).model
+    router = next(spec for spec in parameter_specs(experts) if spec.name.endswith("router.weight"))
+    assert router.blocks is None
+    assert (router.lr_mult, router.wd_mult) == (0.25, 4)
+    embedding = _by_name(_model())["embedding.word_embeddings.weight"]
+    assert (embedding.blocks, embedding.lr_mult, embedding.eps_mult) == (None, 1, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +201,11 @@ def test_a_matrix_says_that_its_inputs_grow_where_they_do(name: str, finetune: d
         ("qwen3", {"model": {"mup": {"base_width": 32, "base_head_dim": 8}}}, "than model.qk_norm does"),
         ("t5", {"model": {"mup": {"base_width": 32, "base_head_dim": 16}}}, "than model.positions=relative does"),
         ("llama", {"optimizer": {"name": "lamb"}}, "which optimizer.name=lamb is not: use adamw"),
-        ("llama", {"optimizer": {"name": "muon"}}, "which optimizer.name=muon is not"),
+        (
+            "llama",
+            {"optimizer": {"name": "muon", "per_head": True}, "model": {"mup": {"base_width": 32, "base_head_dim": 4}}},
+            "leave out model.mup.base_head_dim",
+        ),
         ("llama", {"optimizer": {"name": "adagrad"}}, "which optimizer.name=adagrad is not"),
         ("llama", {"optimizer": {"name": "adafactor"}}, "optimizer.scale_parameter=true makes steps relative"),
         ("llama", {"optimizer": {"name": "adam", "weight_decay": 0.1}}, "set optimizer.weight_decay=0"),
@@ -162,7 +222,12 @@ def test_what_would_not_transfer_is_refused(name: str, sections: dict[str, Any],
 
 @pytest.mark.parametrize(
     "optimizer",
-    [{"name": "lion"}, {"name": "adafactor", "scale_parameter": False}, {"name": "adam", "weight_decay": 0}],
+    [
+        {"name": "lion"},
+        {"name": "muon"},
+        {"name": "adafactor", "scale_parameter": False},
+        {"name": "adam", "weight_decay": 0},
+    ],
 )
 def test_rules_with_steps_of_one_size_are_not(optimizer: dict[str, Any]) -> None:
     config = family_config("llama", model={"mup": {"base_width": 32}}).model_dump(mode="json")
