@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.recipes.masked import Masked
+from pretrain.checkpoint.files import Manifest
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import PREFIX, added_tables, generator_specs, shared_tables
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.mtp import PREFIX as MTP
+from pretrain.model_spec.router_biases import router_bias_shapes
 
 ModelOfRun = Literal["discriminator", "generator", "all"]
 """`all`: of a run of two models, both; of any other, its only one"""
@@ -30,6 +34,17 @@ class StoredNames:
     def of(self, name: str) -> str:
         """The name in the checkpoint of a parameter of the model."""
         return self.prefix + name if name in self.prefixed else name
+
+
+def mtp_names(model: Model) -> frozenset[str]:
+    """Names of what a model has for further tokens alone."""
+    names = {spec.name for spec in parameter_specs(model)} | router_bias_shapes(model).keys()
+    return frozenset(name for name in names if name.startswith(MTP))
+
+
+def mtp_tensors(checkpoint: Path) -> set[str]:
+    """Names in a verified checkpoint of the tensors that are for further tokens alone."""
+    return {name for name in Manifest.read(checkpoint).tensors if name.startswith(f"model/{MTP}")}
 
 
 def one_model(config: RunConfig, model: ModelOfRun | None, checkpoint: Path) -> RunConfig:
@@ -56,7 +71,7 @@ def stored_names(stored: RunConfig, config: RunConfig) -> StoredNames:
     """Where the parameters of the model of `config` are in a checkpoint of `stored`, whose model it is, or one of whose
     models (`one_model`)."""
     if stored.generator is None or config.generator is not None:
-        return StoredNames()
+        return StoredNames(unread=mtp_names(stored.model) if config.model.mtp is None else frozenset())
     own = frozenset(spec.name for spec in generator_specs(stored))
     if config.objective.loss == stored.objective.loss:
         return StoredNames(unread=own, added=added_tables(stored))

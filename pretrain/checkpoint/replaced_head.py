@@ -8,6 +8,8 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import generator_specs
 from pretrain.model_spec.modules import TEACHER_PROJECTION, parameter_specs
+from pretrain.model_spec.mtp import PREFIX as MTP
+from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.run_dir.paths import RECORD
 
 
@@ -32,7 +34,7 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     added = _added_names(model) - _added_names(start)
     ours, theirs = _head_shapes(model), _head_shapes(start)
     if model.task_head is None and start.task_head is None:
-        ours, theirs = _of_projection(ours), _of_projection(theirs)
+        ours, theirs = _beside_logits(ours), _beside_logits(theirs)
     fresh = {name for name, shape in ours.items() if theirs.get(name) != shape}
     of_generator = {f"model/{spec.name}" for spec in generator_specs(start_config)}
     return fresh | added, (theirs.keys() - ours.keys()) | (fresh & theirs.keys()) | of_generator
@@ -43,18 +45,17 @@ def _same_matrices(start: Lora, trained: Lora | None) -> bool:
 
 
 def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters of the head alone, by their names in an engine's state."""
+    """Shapes of what lies behind the last layer, biases of routers included, by their names in an engine's state."""
     depth = sum(model.stacks) + 1
-    return {
-        f"model/{spec.name}": spec.shape
-        for spec in parameter_specs(model)
-        if spec.depth == depth and spec.alias_of is None
-    }
+    biases = {name: shape for name, shape in router_bias_shapes(model).items() if name.startswith(MTP)}
+    specs = (spec for spec in parameter_specs(model) if spec.depth == depth and spec.alias_of is None)
+    return {f"model/{name}": shape for name, shape in [*((spec.name, spec.shape) for spec in specs), *biases.items()]}
 
 
-def _of_projection(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the projection to a teacher's hidden size."""
-    return {name: shape for name, shape in shapes.items() if name.startswith(f"model/{TEACHER_PROJECTION}")}
+def _beside_logits(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the projection to a teacher's hidden size, and of what predicts further tokens."""
+    prefixes = f"model/{TEACHER_PROJECTION}", f"model/{MTP}"
+    return {name: shape for name, shape in shapes.items() if name.startswith(prefixes)}
 
 
 def _added_names(model: Model) -> set[str]:

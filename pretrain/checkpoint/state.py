@@ -18,6 +18,7 @@ from pretrain.config.distillation import Distillation
 from pretrain.config.load import validate
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
+from pretrain.config.start import without_mtp
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.spikes import Recent
 from pretrain.run_dir.paths import RECORD
@@ -97,11 +98,13 @@ SCORING_OVERRIDES = [f"parallel.{key}={str(value).lower()}" for key, value in SC
 def scoring_config(
     checkpoint: Path, overrides: list[str], one_rank: bool, model: ModelOfRun | None = None
 ) -> RunConfig:
-    """The config a checkpoint was trained with, for scoring: without interleaving, and sequence, context and expert
-    parallelism, which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`. `model`: of
-    a run of two models, those to score (`one_model`)."""
+    """The config a checkpoint was trained with, for scoring: without modules for further tokens, which training alone
+    reads, and without interleaving, and sequence, context and expert parallelism, which change no number; on a layout
+    of one rank if `one_rank`; then changed by `overrides`. `model`: of a run of two models, those to score
+    (`one_model`)."""
     tree = Record.read(checkpoint / RECORD).config
     tree.pop("loss_scale", None)  # of training, and refused where `overrides` choose another precision
+    tree |= {key: without_mtp(value) for key, value in tree.items() if key == "model"}
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
         tree["parallel"] = {**parallel, **SCORING_PARALLEL, **({"tensor": 1, "pipeline": 1} if one_rank else {})}

@@ -19,6 +19,9 @@ def rehearse_before_launch(config: RunConfig, site: Site, nodes: int) -> Iterato
     if config.parallel.expert > 1:
         yield f"not rehearsed: parallel.expert={config.parallel.expert}, whose exchanges depend on where tokens go"
         return
+    if config.model.mtp is not None:
+        yield "not rehearsed: modules of model.mtp are not known to rehearsals"
+        return
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
     from pretrain.plan.device import find_device
     from pretrain.plan.planner import with_vocabulary

@@ -17,6 +17,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "global_batch_size batch_size train_batch_size": ("batch.sequences",),
     "rampup_batch_size": ("batch.ramp",),
     "num_layers num_hidden_layers n_layers n_layer": ("model.layers",),
+    "mtp_num_layers num_nextn_predict_layers": ("model.mtp.num_layers",),
+    "mtp_loss_scaling_factor": ("model.mtp.loss_scaling_factor",),
     "hidden_size dim d_model n_embd emb_dim": ("model.hidden",),
     "num_attention_heads n_heads n_head": ("model.heads",),
     "num_query_groups num_key_value_heads n_kv_heads": ("model.kv_heads",),

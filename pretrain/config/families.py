@@ -56,6 +56,8 @@ class Capabilities:
     """its feed-forward layers may be layers of experts (`model.experts`)"""
     latent_attention: bool = False
     """queries, keys and values may be made of latents (`model.latent_attention`)"""
+    mtp: bool = False
+    """it may be trained to predict further tokens (`model.mtp`)"""
     characters: bool = False
     """it reads characters, and its layers see fewer positions (`model.characters`)"""
     detector_context: bool = False
@@ -153,6 +155,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         packing=True,
         experts=True,
         latent_attention=True,
+        mtp=True,
         positions=("rotary", "alibi"),
     ),
     "ctrl": Capabilities(

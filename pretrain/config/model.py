@@ -309,6 +309,24 @@ class Model(ModelValues):
         return self
 
     @model_validator(mode="after")
+    def _further_predictions_suit_it(self) -> "Model":
+        if self.mtp is None:
+            return self
+        if not self.capabilities.mtp:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.mtp)
+            raise ValueError(f"model.mtp is for the {having} family: leave it out for {self.family}")
+        if not self.norm_first:
+            raise ValueError(
+                f"model.mtp reads what the norm behind the last layer says, which model.norm={self.norm} has not: use "
+                "pre or sandwich"
+            )
+        if self.layers_share_by is not None:
+            raise ValueError(f"model.mtp has a layer of its own for each token: leave out {self.layers_share_by}")
+        if self.mup is not None:
+            raise ValueError("model.mup does not say how model.mtp grows with the width: leave out one of them")
+        return self
+
+    @model_validator(mode="after")
     def _patterns_suit_it(self) -> "Model":
         self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
         if self.attention.projection is not None and (

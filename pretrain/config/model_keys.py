@@ -12,6 +12,7 @@ from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
 from pretrain.config.latent_attention import LatentAttention
 from pretrain.config.mixer import Mixer
+from pretrain.config.mtp import Mtp
 from pretrain.config.mup import Mup
 from pretrain.config.positions import (
     LearnedPositions,
@@ -179,6 +180,11 @@ class ModelKeys(Section):
         None,
         description="make queries, keys and values of low-rank latents (llama; DeepSeek-V2 and V3); default: of the "
         "hidden states",
+    )
+    mtp: Mtp | None = Field(
+        None,
+        description="modules behind the layers that predict further tokens, in training alone (llama; DeepSeek-V3); "
+        "default: none",
     )
     init: Init = NormalInit()
     mup: Mup | None = Field(

@@ -16,6 +16,7 @@ from pretrain.config.suits.finetune import check_trained
 from pretrain.config.suits.generator import check_generator
 from pretrain.config.suits.latent_attention import check_latent_attention
 from pretrain.config.suits.memory import check_memory
+from pretrain.config.suits.mtp import check_mtp
 from pretrain.config.suits.mup import check_mup
 from pretrain.config.suits.objective import check_goes_with, check_suits
 from pretrain.config.suits.recurrent import check_recurrent
@@ -24,8 +25,8 @@ from pretrain.config.task_head import TaskHeadShape
 
 _OF_POSITIONS = ("spans", "choice")
 """losses that compare the positions of a row"""
-_OF_THE_RUN = ("task_head", "teacher_hidden")
-"""keys of a model that its objective and its teacher decide"""
+_OF_THE_RUN = ("task_head", "teacher_hidden", "mtp")
+"""keys of a model that its objective, its teacher and what it is trained for decide"""
 _SIZES = {"layers", "hidden"}
 """keys of a model that says all of itself"""
 
@@ -215,6 +216,11 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _optimizer_suits_mup(self) -> "RunConfig":
         check_mup(self)
+        return self
+
+    @model_validator(mode="after")
+    def _further_predictions_suit_the_run(self) -> "RunConfig":
+        check_mtp(self)
         return self
 
     @model_validator(mode="after")

@@ -29,6 +29,11 @@ def recorded_model(start_from: str) -> dict[str, Any]:
     raise ConfigError(f"run.start_from={start_from} has no checkpoint with a readable {RECORD}: name another")
 
 
+def without_mtp(model: Any) -> Any:
+    """A recorded `model` without modules for further tokens, which training alone reads."""
+    return {key: value for key, value in model.items() if key != "mtp"} if isinstance(model, dict) else model
+
+
 def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str, list[Any] | None]:
     """`model`, digest, and labels (None: it has no classes) of the newest checkpoint of a run, or of one checkpoint.
     The digest is that of the manifest, which has those of all files. Raises ConfigError if there is no checkpoint that
@@ -49,7 +54,7 @@ def recorded_teacher(teacher: str) -> tuple[dict[str, Any], str, list[Any] | Non
             f"distillation.teacher={teacher} has a generator, low-rank updates or adapters, and a teacher is a model "
             "of its own: name one that was pretrained, or fine-tuned as a whole"
         )
-    return model, digest, config.get("objective", {}).get("labels")
+    return without_mtp(model), digest, config.get("objective", {}).get("labels")
 
 
 def teacher_checkpoint(teacher: str) -> Path:

@@ -9,6 +9,7 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.patterns.blocks import Blocks
 from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
+from pretrain.model_spec.mtp import mtp_depths
 from pretrain.model_spec.recurrent import multiply_adds
 
 
@@ -73,6 +74,8 @@ class TrainingFlops:
     matrices of their own. Layers that join later (`finetune.unfreeze_steps`) count from the first step, as they are
     computed.
 
+    Modules that predict further tokens count at every position, each with its projection, a layer and the output layer.
+
     Recurrent layers count each matrix once per position, and attention the score and the weighted sum of each pair of a
     decoder's and an encoder's position.
     """
@@ -124,12 +127,25 @@ class TrainingFlops:
             if crosses:
                 self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
                 self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
+        self._count_further_predictions(gradients)
         if model.embedding_size is not None:
             passes = 1 + gradients.embedding_projection + gradients.has_embedding
             self._embedding = float(passes * model.embedding_size * model.hidden)
         if model.convolution is not None:  # beside the first layer
             passes = 1 + gradients.has_embedding + ("qkv" in gradients.layers[0].weights)
             self._embedding += passes * 3 * model.hidden * model.hidden
+
+    def _count_further_predictions(self, gradients: ModelGradients) -> None:
+        """Counts the modules of `model.mtp`, whose products all have both gradients: of each its projection, a layer,
+        and the head once more."""
+        model, pairs = self._model, self._of_pair[1]
+        of_logits = self._head
+        for depth in mtp_depths(model):
+            number = model.layers + depth
+            self._of_position[1] += self._layer(gradients.layers[-1], False, number) + 3 * 2 * model.hidden**2
+            pattern = model.attention.of_layer(number)
+            pairs[pattern] = pairs.get(pattern, 0.0) + 3 * model.heads * (model.dim_per_head + model.value_dim)
+            self._head += of_logits
 
     def _count_cells(self) -> None:
         """Counts recurrent layers, whose products all have both gradients."""

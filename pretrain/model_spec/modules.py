@@ -13,6 +13,8 @@ from pretrain.config.task_head import TaskHeadShape
 from pretrain.model_spec import monarch_mixer, recurrent
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
+from pretrain.model_spec.mtp import PREFIX as MTP
+from pretrain.model_spec.mtp import mtp_depths, mtp_layer_name
 from pretrain.model_spec.mup import with_mup
 from pretrain.model_spec.parameter_spec import Constant, FanSize, Normal, ParameterSpec
 
@@ -63,6 +65,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
                 specs += _at(depth, _final_norm(model, name), norm(model))
     specs += _distances_of_chunks(model)
     specs += _at(depth, "characters.", character_output(model))  # trained and frozen with the last layer
+    specs += _at(depth + 1, "", multi_token_prediction(model))
     specs += _at(depth + 1, "", head(model))
     specs = with_mup(model, _with_rates(model, _with_trained(model, specs)))
     return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
@@ -441,6 +444,18 @@ def distance_scores(model: Model) -> Iterator[ParameterSpec]:
         yield replace(_matrix(name, (heads, width), ("tensor", None), table), is_matrix=False)
     if model.compares_segments:
         yield _matrix("segments", (heads, 2, width), ("tensor", None, None), table)
+
+
+def multi_token_prediction(model: Model) -> Iterator[ParameterSpec]:
+    """The modules that predict further tokens: of each the norms of its two inputs, their projection, a layer, and the
+    norm before the shared head."""
+    for depth in mtp_depths(model):
+        name = f"{MTP}layers.{depth}."
+        yield from _under(f"{name}enorm.", norm(model))
+        yield from _under(f"{name}hnorm.", norm(model))
+        yield from _under(f"{name}eh_proj.", _replicated_linear(model, 2 * model.hidden, model.hidden, bias=False))
+        yield from _under(f"{mtp_layer_name(depth)}.", layer(model, False, model.layers + depth))
+        yield from _under(f"{name}final_layernorm.", norm(model))
 
 
 def head(model: Model) -> Iterator[ParameterSpec]:

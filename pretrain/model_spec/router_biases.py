@@ -2,14 +2,14 @@
 has neither gradient nor decay. Checkpoints hold it as `model/...`, as weights."""
 
 from pretrain.config.model import Model
+from pretrain.model_spec.mtp import expert_layer_names
 
 
 def router_bias_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """Shapes of the biases of all routers, by their names in the model."""
     if model.experts is None or not model.experts.selection_bias:
         return {}
-    layers = (layer for layer in range(model.layers) if model.has_experts(layer))
-    return {router_bias_name(f"decoder.layers.{layer}"): (model.experts.count,) for layer in layers}
+    return {router_bias_name(layer): (model.experts.count,) for layer in expert_layer_names(model)}
 
 
 def router_bias_name(layer: str) -> str:

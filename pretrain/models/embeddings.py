@@ -57,6 +57,9 @@ class Embedding(nn.Module):
             if tokens is None or positions is None:  # a decoder alone reads what an encoder would
                 tokens, positions = batch.tokens_BS, batch.positions_BS
             parts.append(self.decoder(self.word_embeddings(tokens), positions, None))
+            if batch.mtp is not None:
+                further = batch.mtp.tokens_BDS.unbind(1)
+                parts += [self.decoder(self.word_embeddings(one), positions, None) for one in further]
         if self.relative is not None:
             parts.append(self.relative(parts[0].shape[1]))
         return torch.cat(parts) if len(parts) > 1 else parts[0]

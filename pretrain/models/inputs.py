@@ -10,6 +10,7 @@ from torch import Tensor
 from pretrain.attention.cases import KeyPlaces
 from pretrain.attention.packed import PackedSegments
 from pretrain.models.last_states import LastAnswers, LastStates
+from pretrain.models.mtp_tokens import MtpTokens
 from pretrain.models.route_terms import MicroBatchRoutes
 
 
@@ -72,6 +73,8 @@ class MicroBatch:
     noise_rows_B: Tensor | None = None
     """int64, of each row: what the noise of a generator's samples depends on besides positions and tokens; None: the
     row's number"""
+    mtp: MtpTokens | None = None
+    """further tokens that each position reads and predicts; None: it predicts the next one alone"""
     packed: PackedSegments | None = None
     """the documents of packed rows; in an encoder with sparse patterns each row up to its last position that is not
     padding; None: rows are not split"""

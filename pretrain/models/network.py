@@ -28,6 +28,7 @@ from pretrain.models.last_states import JudgeStates, LastAnswers, LastStates
 from pretrain.models.layer_states import JudgeLayers, LayerWatch, watch_layers
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.multi_token_prediction import MultiTokenPrediction
 from pretrain.models.output_linear import Judge
 from pretrain.models.source_encoder import SourceEncoder
 from pretrain.models.span_head import SpanHead
@@ -83,6 +84,8 @@ class Network(LanguageModule):
         self.characters: nn.Module | None = None
         if last and parts.before_head is not None:
             self.characters = parts.before_head(model, megatron, chunk)
+        if last and model.mtp is not None:  # megatron-core looks for the name, and for layers in it
+            self.mtp = MultiTokenPrediction(model, megatron, parts.final, chunk)
         if last and model.teacher_hidden is not None:
             self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:
@@ -118,10 +121,12 @@ class Network(LanguageModule):
         head: bool = True,
         judge_states: JudgeStates | None = None,
         judge_layers: JudgeLayers | None = None,
+        judge_mtp: Sequence[Judge] = (),
     ) -> Any:
         """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32.
         With `judge_states` the last stage returns (what it returns otherwise, what that says of the last states); with
-        `judge_layers`, on one stage alone, (that, what this says of all layers).
+        `judge_layers`, on one stage alone, (that, what this says of all layers). With `judge_mtp`, a judge for each
+        further token, (that, what each says).
         With a `cache`, `batch` holds the positions that follow those read before.
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
@@ -146,6 +151,8 @@ class Network(LanguageModule):
         if judge_layers is not None and watched is not None:
             project = None if self.model.teacher_hidden is None else self.teacher_projection
             found = found, judge_layers(watched.states(project))
+        if judge_mtp:
+            found = found, self._predict_further(hidden, stream, inputs, batch, judge_mtp)
         return found
 
     def last_states(self, batch: MicroBatch, layers: Sequence[int] = ()) -> Any:
@@ -228,6 +235,15 @@ class Network(LanguageModule):
         elif labels < len(hidden):
             hidden = hidden[-labels:]
         return hidden
+
+    def _predict_further(
+        self, hidden: Tensor, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judges: Sequence[Judge]
+    ) -> tuple[Any, ...]:
+        """What each judge says of the logits of its depth."""
+        assert batch.mtp is not None, "rows say which tokens follow"
+        embeddings = inputs.stream.part(stream_PBH, "mtp")
+        states = self.mtp(hidden, embeddings, batch.mtp, inputs)
+        return tuple(self._predict(one, batch, judge) for one, judge in zip(states, judges, strict=True))
 
     def _multiplied(self, x_LBH: Tensor) -> Tensor:
         """What the output projection reads, times the factor of logits."""

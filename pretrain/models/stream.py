@@ -2,9 +2,11 @@
 names: `encoder` and `decoder`, the positions of the stacks that a call is about, and `tables`, positions that carry
 tables of attention biases. In a model of characters, whose layers see fewer positions, `characters` and `known` are
 what is read behind the layers: states of characters, and embeddings of what a row predicts before each prediction.
+`mtp` are embeddings of further tokens, of one depth after the other, which modules behind the layers read in training.
 Between the layers of a stage they are tensors of their own.
 
-Under sequence or context parallelism each rank has its slice of `encoder` and of `decoder`, and `tables` whole.
+Under sequence or context parallelism each rank has its slice of `encoder`, of `decoder` and of each depth of `mtp`, and
+`tables` whole.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ from torch import Tensor
 from pretrain.config.model import Model
 from pretrain.models.inputs import MicroBatch
 
-Part = Literal["encoder", "decoder", "tables", "characters", "known"]
+Part = Literal["encoder", "decoder", "tables", "characters", "known", "mtp"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ def of_model(model: Model, inputs: int, labels: int, tensor_ranks: int) -> Strea
             lengths["known"] = labels
     if model.has_decoder:
         lengths["decoder"] = labels if model.has_encoder else inputs
+    if model.mtp is not None:
+        lengths["mtp"] = model.mtp.num_layers * inputs
     return Stream(lengths | _tables(model, tensor_ranks))
 
 
@@ -76,6 +80,8 @@ def of_call(model: Model, batch: MicroBatch, cached: bool, slices: int, tensor_r
     `cached`, or the decoder has nothing to read yet, that part is missing."""
     full = of_model(model, batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices, tensor_ranks)
     missing = {"known"} if batch.label_positions_BL is None else set()
+    if batch.mtp is None:
+        missing |= {"mtp"}
     if model.is_encoder_decoder:
         missing |= {"decoder"} if batch.decoder_tokens_BL is None else {"encoder"} if cached else set()
     return Stream({part: length for part, length in full.lengths.items() if part not in missing})

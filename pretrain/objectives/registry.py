@@ -5,6 +5,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.kernels import Kernels
 from pretrain.objectives.base import LossGroups, LossObjective
 from pretrain.objectives.distillation import DistillationLoss
+from pretrain.objectives.further_tokens import FurtherTokens
 from pretrain.objectives.next_sentence import NextSentence, SentenceOrder
 from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
 from pretrain.objectives.task_distillation import TaskDistillationLoss
@@ -33,6 +34,8 @@ def make_loss(config: RunConfig, kernels: Kernels, groups: LossGroups) -> LossOb
     if config.distillation.teacher is not None:
         loss_of_teacher = TaskDistillationLoss if config.objective.loss == "classes" else DistillationLoss
         return loss_of_teacher(config, kernels, groups)
+    if config.model.mtp is not None:
+        return FurtherTokens(config, kernels, groups)
     loss = LOSSES.require(config.objective.loss)(config, kernels, groups)
     weight: float = getattr(config.objective, "language_model_weight", 0.0)
     return WithLanguageModel(config, kernels, groups, loss, weight) if weight else loss

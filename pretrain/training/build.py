@@ -22,6 +22,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.identity import rank_fingerprint
+from pretrain.checkpoint.one_model import mtp_tensors
 from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
 from pretrain.config.start import teacher_checkpoint
@@ -276,7 +277,7 @@ def _load_teacher(config: RunConfig, engine: Engine, dataset: DataSource) -> Non
             f"distillation.teacher={config.distillation.teacher} was trained with another tokenizer than "
             f"{dataset.address}: build the data again with tokenizer.path={checkpoint / TOKENIZER}"
         )
-    store.load(checkpoint, engine.teacher_state(), group)
+    store.load(checkpoint, engine.teacher_state(), group, mtp_tensors(checkpoint))
 
 
 def _warn(sentence: str) -> None:

@@ -10,6 +10,7 @@ from data_pipeline.loader import load
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.identity import versions
+from pretrain.checkpoint.one_model import mtp_tensors
 from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run, config_of
@@ -201,8 +202,9 @@ def _begin_with_teacher(session: Session, layers: Sequence[int]) -> None:
     state = run.engine.state()
     begun = {f"model/{name}": state[f"model/{own}"] for own, name in names.items() if f"model/{own}" in state}
     every = {spec.name for spec in parameter_specs(settings.model)} | router_bias_shapes(settings.model).keys()
-    unread = {f"model/{name}" for name in every} - {f"model/{name}" for name in names.values()}
     checkpoint = teacher_checkpoint(settings.teacher)
+    unread = {f"model/{name}" for name in every} - {f"model/{name}" for name in names.values()}
+    unread |= mtp_tensors(checkpoint)
     store.load(checkpoint, begun, session.group, unread)
     run.engine.state_loaded(0)
     session.log.event("started_from", checkpoint=str(checkpoint))

@@ -71,7 +71,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.objectives": (
         "base divergence label_logits",
         "matched_layers task_heads tokens",
-        "distillation next_sentence replaced_tokens task_distillation with_language_model",
+        "distillation further_tokens next_sentence replaced_tokens task_distillation with_language_model",
         "registry",
     ),
     "pretrain.evaluate": (

@@ -37,6 +37,7 @@ from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
+from pretrain.model_spec.mtp import mtp_depths
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.route_log import LoggedRoutes, RouteLog
@@ -434,12 +435,14 @@ class MegatronEngine:
         """Micro-batches without padding that no row needs: rows of like lengths together, each micro-batch cut to its
         longest row; or in a pipeline, whose stages exchange tensors of one shape, all to the longest row of this data
         rank."""
+        further = len(mtp_depths(self.config.model))
         if self.layout.pipeline > 1 or not self._trimmer.enabled:
             dropout.number_rows({})
-            return self._cutter.cut(self._trimmer.trim(batch), micro, first_row)
+            return self._cutter.cut(self._trimmer.trim(batch), micro, first_row, further)
         order = by_length(batch)
         parts = [order[n : n + micro] for n in range(0, len(order), micro)]
-        micro_batches = self._cutter.cut_each([(rows, self._trimmer.trim(batch[rows])) for rows in parts], first_row)
+        trimmed = [(rows, self._trimmer.trim(batch[rows])) for rows in parts]
+        micro_batches = self._cutter.cut_each(trimmed, first_row, further)
         dropout.number_rows({x.first_row: x.row_offsets_B for x in micro_batches if x.row_offsets_B is not None})
         return micro_batches
 

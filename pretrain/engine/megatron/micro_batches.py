@@ -15,6 +15,7 @@ from pretrain.attention.packed import PackedSegments, segments_of_documents, seg
 from pretrain.config.model import Model
 from pretrain.engine.groups import Groups
 from pretrain.models.inputs import LabelledPlaces, MicroBatch, positions_within
+from pretrain.models.mtp_tokens import MtpTokens, mtp_rows
 
 _LETTERS: dict[Axis, str] = {"rows": "B", "inputs": "S", "labels": "L"}  # of a MicroBatch's fields
 
@@ -29,8 +30,9 @@ class Cutter:
         self._finds_labelled, self._has_experts = finds_labelled, model.experts is not None
         self._splits_at_padding = model.has_encoder and model.attention.splits_at_padding
 
-    def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
-        """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""
+    def cut(self, batch: Rows, micro: int, first_row: int = 0, further: int = 0) -> list[MicroBatch]:
+        """Micro-batches of `micro` rows, which dropout numbers from `first_row`. `further`: how many tokens behind the
+        next one each position predicts."""
         inputs, labels = (self._local_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
         local = {"rows": slice(None), "inputs": inputs, "labels": labels}
         columns: dict[str, Any] = {}
@@ -44,6 +46,7 @@ class Cutter:
         if self._has_experts:
             columns["real_BS"] = to_device(real_positions(batch)[:, inputs], self._device)
         all_positions = self._places(batch, columns)
+        of_further = self._further(batch, inputs, further) if further else {}
         micro_batches = []
         for start in range(0, len(batch.tokens), micro):
             rows = slice(start, start + micro)
@@ -60,21 +63,35 @@ class Cutter:
                     packed=packed,
                     packed_with_padding=with_padding,
                     labelled=labelled,
+                    mtp=MtpTokens(**{n: values[rows] for n, values in of_further.items()}) if further else None,
                     first_row=first_row + start,
                 )
             )
         return micro_batches
 
-    def cut_each(self, micro_batches: Sequence[tuple[np.ndarray, Rows]], first_row: int) -> list[MicroBatch]:
+    def cut_each(
+        self, micro_batches: Sequence[tuple[np.ndarray, Rows]], first_row: int, further: int = 0
+    ) -> list[MicroBatch]:
         """One micro-batch of each of these rows, of any lengths. Dropout knows them by their numbers, [rows] each,
-        counted from `first_row`."""
+        counted from `first_row`. `further`: see `cut`."""
         cut, start = list[MicroBatch](), 0
         for numbers, rows in micro_batches:
-            (micro_batch,) = self.cut(rows, len(numbers), first_row + start)
+            (micro_batch,) = self.cut(rows, len(numbers), first_row + start, further)
             offsets = to_device(numbers - start, self._device)
             cut.append(replace(micro_batch, row_offsets_B=offsets))
             start += len(numbers)
         return cut
+
+    def _further(self, batch: Rows, local: slice, depths: int) -> dict[str, Tensor]:
+        """Fields of `MtpTokens` of all rows."""
+        found = mtp_rows(batch, depths)
+        columns = {
+            "tokens_BDS": found.tokens_RDS,
+            "given_BDS": found.given_RDS,
+            "labels_BDS": found.labels_RDS,
+            "loss_mask_BDS": found.loss_mask_RDS,
+        }
+        return {name: to_device(values[..., local], self._device) for name, values in columns.items()}
 
     def _places(self, batch: Rows, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Columns of all positions that attention reads, on the device; those that `columns` holds are not copied."""

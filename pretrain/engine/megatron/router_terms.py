@@ -13,8 +13,10 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import real_positions, rows_of
+from pretrain.model_spec.mtp import expert_layer_names, mtp_depths
 from pretrain.models.experts import routers
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.mtp_tokens import mtp_rows
 from pretrain.models.network import Network
 from pretrain.models.route_log import RouteLog, RowLog
 from pretrain.models.route_terms import TERMS, MicroBatchRoutes, RouteTally
@@ -59,10 +61,11 @@ class RouterTerms:
         self.weights = {name: settings[name] for name in TERMS if settings[name]}
         """weight of each term that the loss has"""
         self._groups, self._device, self._splits = groups, device, config.parallel.sequence
-        self._numbers = {f"decoder.layers.{n}": n - model.experts.dense_layers for n in range(model.layers)}
+        self._numbers = {name: number for number, name in enumerate(expert_layer_names(model))}
+        self._depths = len(mtp_depths(model))
         self._routers = routers(chunks)
         self._own = list(self._routers)
-        self._layers, self._experts = model.layers - model.experts.dense_layers, model.experts.count
+        self._layers, self._experts = len(self._numbers), model.experts.count
         # On the device from the start: of indices on the host, each use would wait for their copy.
         self._own_numbers = torch.tensor([self._numbers[name] for name in self._own], dtype=torch.int64, device=device)
         self._wanted = torch.tensor([TERMS.index(name) for name in self.weights], dtype=torch.int64, device=device)
@@ -77,9 +80,13 @@ class RouterTerms:
 
     def counts(self, batch: Rows) -> list[float]:
         """How many summands of each term this rank's rows have."""
-        real_BS = real_positions(batch)
-        summands = {name: real_BS.any(axis=1) if name == "router_sequence" else real_BS for name in self.weights}
-        return [float(found.sum()) * self._layers for found in summands.values()]
+        real_BS, of_stack = real_positions(batch), self._layers - self._depths
+        routed = [real_BS] * of_stack
+        if self._depths:
+            routed += [real_BS & given_BS for given_BS in mtp_rows(batch, self._depths).given_RDS.swapaxes(0, 1)]
+        summands = [(routed_BS.sum(), routed_BS.any(axis=1).sum()) for routed_BS in routed]
+        positions, rows = (float(sum(of_layers)) for of_layers in zip(*summands, strict=True))
+        return [rows if name == "router_sequence" else positions for name in self.weights]
 
     def attached(
         self, batches: Sequence[MicroBatch], factors: Mapping[str, float], scale: float, first_row: int

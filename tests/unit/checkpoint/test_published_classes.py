@@ -50,6 +50,7 @@ CLASSES = {
     "deepseek-v2/": "DeepseekV2ForCausalLM",
     "deepseek-v3/": "DeepseekV3ForCausalLM",
     "debug/latent": "DeepseekV3ForCausalLM",
+    "debug/mtp": "DeepseekV3ForCausalLM",
     "debug/experts-biased": "Dots1ForCausalLM",
     "ctrl/": "CTRLLMHeadModel",
     "bloom/": "BloomForCausalLM",
