@@ -38,7 +38,7 @@ class Attempt:
     nodes: str | None = None
     """Names of the nodes, as Slurm lists them."""
     bad_nodes: Sequence[str] = ()
-    """Nodes that preflight tests refused."""
+    """Nodes that preflight tests refused, or that computed wrong."""
 
     @property
     def ending(self) -> Ending:

@@ -17,7 +17,7 @@ from launch.attempts import Attempt
 from launch.run_progress import HUNG
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_MACHINE_ERRORS = ("LostPeersError", HUNG, "RendezvousError")
+_MACHINE_ERRORS = ("LostPeersError", HUNG, "RendezvousError", "MiscomputedError")
 """Beginnings of errors that a machine causes, not the run itself."""
 _ADVICE = re.compile("; (?:run )?the same command ")
 

@@ -55,10 +55,15 @@ def found_to_hang(run_dir: Path, since: datetime) -> datetime | None:
     return next((_time(event) for event in events(run_dir, since) if event["event"] == "hung"), None)
 
 
-def refused_nodes(run_dir: Path, since: datetime) -> tuple[str, ...]:
-    """Nodes that preflight tests refused since then."""
-    tested = [event.get("refused") for event in events(run_dir, since) if event["event"] == "preflight"]
-    return tuple(str(node) for node in tested[-1]) if tested and isinstance(tested[-1], list) else ()
+def bad_nodes(run_dir: Path, since: datetime) -> tuple[str, ...]:
+    """Nodes that preflight tests have refused since then, or the one that computed a step wrong
+    (`health.replay_every`)."""
+    found = events(run_dir, since)
+    tested = [event.get("refused") for event in found if event["event"] == "preflight"]
+    refused = tuple(str(node) for node in tested[-1]) if tested and isinstance(tested[-1], list) else ()
+    named = [event.get("hosts") for event in found if event["event"] == "miscomputed"]
+    wrong = named[-1] if named else None  # of several hosts, all but one may be well
+    return (*refused, str(wrong[0])) if isinstance(wrong, list) and len(wrong) == 1 else refused
 
 
 def _time(event: dict[str, Any]) -> datetime:

@@ -64,8 +64,8 @@ class Placement(Protocol):
         ...
 
     def exclude_nodes(self, nodes: Sequence[str]) -> str:
-        """Excludes nodes that preflight tests refused from the next start on; returns what was done. Does not return
-        if that ends this process."""
+        """Excludes nodes that preflight tests refused, or that computed wrong, from the next start on; returns what was
+        done. Does not return if that ends this process."""
         ...
 
     def requeue(self) -> str:
@@ -117,7 +117,8 @@ class Supervisor:
             if decision.next == "stopped":
                 return self._stopped()
             if attempt.bad_nodes:
-                self.say(f"{', '.join(attempt.bad_nodes)}: failed the preflight tests, and excluded from now on")
+                names = ", ".join(attempt.bad_nodes)
+                self.say(f"{names}: failed the preflight tests or a replayed step, and excluded from now on")
                 self.say(self.placement.exclude_nodes(attempt.bad_nodes))
             if self._wait(decision.pause_s):
                 return self._stopped()
@@ -179,7 +180,7 @@ class Supervisor:
             reason=reason,
             job=self.placement.job,
             nodes=self.placement.nodes,
-            bad_nodes=run_progress.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
+            bad_nodes=run_progress.bad_nodes(self.run_dir, began) if self.run_dir is not None else (),
         )
 
     def _hang(self, began: datetime) -> str | None:

@@ -69,6 +69,13 @@ class Health(Section):
         "collectives, disk, clocks. warn names slow nodes, act refuses to start on them, and both "
         "refuse to start where products are wrong",
     )
+    replay_every: int = Field(
+        0,
+        ge=0,
+        description="every so many steps, compute the step a second time before its update and compare the bits: a "
+        "difference names the rank that computes wrong, and ends the run. Such a step takes twice as long; "
+        "0: off",
+    )
     spike: Spikes = Field(
         SpikesWarn(),
         description="response to a loss or gradient norm far above the preceding ones: off; warn; act (roll back, "

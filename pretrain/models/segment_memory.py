@@ -44,6 +44,11 @@ class SegmentMemory:
             start += rows
         return found
 
+    @property
+    def following(self) -> Iterable[Tensor]:
+        """What layers have written for the next step: live."""
+        return self._following.values()
+
     def advance(self) -> None:
         """Ends a step."""
         self.current, self._following = self._following, self.current

@@ -179,6 +179,7 @@ def rehearse_rank(
 ) -> RankRehearsal:
     """Rehearses `work` (default: training) of `rank` of `layout`. Call it once in a process."""
     work = work or RehearsedWork()
+    config = config.model_copy(update={"health": config.health.model_copy(update={"replay_every": 0})})  # it needs data
     recorder = Recorder(hardware.memory_gib * 2**30 - unmeasured_bytes(MOST_COMMUNICATORS))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     patches.install(config, hardware, recorder)

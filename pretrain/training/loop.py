@@ -16,6 +16,7 @@ from pretrain.checkpoint.unsaved import Unsaved
 from pretrain.data.ledger import planned_usage, summary
 from pretrain.engine.base import StepResult
 from pretrain.engine.collective import gather, run_on_all_ranks
+from pretrain.errors import MiscomputedError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe import memory
 from pretrain.observe.memory import Peak
@@ -123,9 +124,14 @@ def _saver(session: Session, state: RunState) -> Saver:
 
 
 def _train_step(session: Session, state: RunState, segment: Segment, batch: Batch, started_s: float) -> TrainedStep:
-    """Makes the step to `state`, with the settings of `segment`. Collective."""
+    """Makes the step to `state`, with the settings of `segment`. Raises MiscomputedError, and records it, where a
+    machine computes wrong (`health.replay_every`). Collective."""
     rate = learning_rate(segment.config, (state.step, state.tokens), segment.end)
-    result = session.run.engine.train_step(batch, rate, state.step)
+    try:
+        result = session.run.engine.train_step(batch, rate, state.step)
+    except MiscomputedError as error:
+        session.log.event("miscomputed", **error.facts)
+        raise
     return TrainedStep(result, rate, time.perf_counter() - started_s)
 
 

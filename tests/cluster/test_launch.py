@@ -129,7 +129,7 @@ def test_a_node_that_computes_wrongly_is_left_out(
     first, last = launched.attempts
     assert (first["bad_nodes"], first["ending"]) == (["n1"], "failed")
     assert (last["nodes"], last["ending"]) == ("n[0,2]", "done")
-    assert "n1: failed the preflight tests, and excluded from now on" in launched.log
+    assert "n1: failed the preflight tests or a replayed step, and excluded from now on" in launched.log
 
 
 def test_a_disk_that_is_full_for_a_while_ends_no_run(

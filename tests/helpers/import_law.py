@@ -48,7 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "__main__",
     ),
     "pretrain.engine": (
-        "base collective device loss_scale",
+        "base collective device digest loss_scale",
         "memory rendezvous",
         "boxes groups",
         "optimizer",
@@ -65,7 +65,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine.megatron": (
         "built_model micro_batches padding ranges state runner",
-        "decoding generator hidden_states layer_norms router_terms step_work teacher",
+        "decoding generator hidden_states layer_norms miscomputed router_terms step_work teacher",
+        "replay",
         "engine",
     ),
     "pretrain.objectives": (

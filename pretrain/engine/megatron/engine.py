@@ -28,6 +28,7 @@ from pretrain.engine.megatron.layer_norms import LayerNorms
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.ranges import named_ranges
+from pretrain.engine.megatron.replay import ComputedStep, StepReplay
 from pretrain.engine.megatron.router_terms import RouterTerms
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial, rows_state
@@ -35,6 +36,7 @@ from pretrain.engine.megatron.step_work import StepWork
 from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
 from pretrain.model_spec.mtp import mtp_depths
@@ -126,6 +128,25 @@ class MegatronEngine:
         if train and config.model.memory_length:
             self._memory = self._empty_memory(config.batch.sequences // self.data_world)
         self._scoring_memory: SegmentMemory | None = None
+        self._replay: StepReplay | None = None
+        if self.sharding is not None and config.health.replay_every:
+            if kernels.on_gpu and not config.run.deterministic:
+                raise ConfigError(
+                    "health.replay_every compares bits, and on a GPU the same step gives the same bits only with "
+                    "run.deterministic=true: set it, or health.replay_every=0"
+                )
+            memory = self._memory
+            self._replay = StepReplay(
+                every=config.health.replay_every,
+                layout=layout,
+                groups=self.groups,
+                sharding=self.sharding,
+                chunks=[*generator_chunks, *chunks],
+                parameters=self.parameters,
+                carried=None if memory is None else lambda: memory.following,
+                any_rank=self.any,
+                device=self.device,
+            )
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -160,42 +181,19 @@ class MegatronEngine:
         assert self.sharding is not None, "built for evaluation"
         self._scoring_memory = None
         measures = self._norms is not None and step % self.config.track.norms_every_steps == 0
-        self.sharding.begin(self.keeps_gradients or measures)
-        first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
-        group = self.layout.pipeline if self.layout.virtual > 1 else 1
-        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
-        micro_batches = self._cut(batch, micro, first_row)
-        positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
-        routed_positions = [] if self.router is None else self.router.counts(batch)
-        local = [*self.objective.counts(batch), *routed_positions, positions, *self._work.of_rows(batch)]
-        *counts, computed, tokens, flops = self.sum_over_data(np.array(local)).tolist()
-        token_count = int(np.nan_to_num(counts[0]))
-        factors = scales(self._weights, counts)
-        results: list[list[Term]] = []
-        if self.teacher is not None:
-            micro_batches = self.teacher.read(micro_batches)
-        if self.generator is not None:
-            report = partial(self._report, factors)
-            micro_batches, results = self.generator.train(micro_batches, report, self.sharding.forwarded)
-        if self._memory is not None:
-            micro_batches = self._memory.attached(micro_batches)
-        if self.router is not None:
-            micro_batches = self.router.attached(micro_batches, factors, self._backward_scale(), first_row)
-        forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
-        results += self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)
+        compute = partial(self._compute_gradient, step=step, keeps=self.keeps_gradients or measures)
+        if self._replay is not None and self._replay.is_due(step):
+            computed = self._replay.check(step, batch, compute)
+        else:
+            computed = compute(batch, self.data_rank)
         if self._memory is not None:
             self._memory.advance()
-        names = list(self.objective.weights) if len(self._weights) > 1 else []
-        sources = self.objective.sources if batch.source is not None else ()
-        sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
-        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
-        with record_function("step/exchange"):
-            self.sharding.reduce(token_count)
+        counts, factors, routed = computed.counts, computed.factors, computed.routed
+        names, sources = computed.names, computed.sources
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
-        routed = None if self.router is None else self.router.finish()
         with record_function("step/optimizer"):
-            found = [self.sharding.norm(), sums.view(-1), *([] if routed is None else [routed.values])]
+            found = [self.sharding.norm(), computed.sums.view(-1), *([] if routed is None else [routed.values])]
             norm, loss_sum, judged, *values = torch.cat(found).tolist()
         values, of_routes = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
         pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
@@ -236,11 +234,65 @@ class MegatronEngine:
             loss_scale=loss_scale,
             terms=terms,
             by_source=by_source,
+            computed_positions=computed.computed_positions,
+            tokens=computed.tokens,
+            flops=computed.flops,
+            figures=figures,
+        )
+
+    def _compute_gradient(self, batch: Rows, data_rank: int, *, step: int, keeps: bool) -> ComputedStep:
+        """The passes of a step over the rows of a data rank, and the exchange of gradients. `keeps`: see
+        `Sharding.begin`. Collective."""
+        assert self.sharding is not None, "built for evaluation"
+        self.sharding.begin(keeps)
+        first_row = dropout.key(f"{self.config.run.seed}/{step}") + data_rank * len(batch.tokens)
+        group = self.layout.pipeline if self.layout.virtual > 1 else 1
+        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
+        micro_batches = self._cut(batch, micro, first_row)
+        positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
+        routed_positions = [] if self.router is None else self.router.counts(batch)
+        local = [*self.objective.counts(batch), *routed_positions, positions, *self._work.of_rows(batch)]
+        *counts, computed, tokens, flops = self.sum_over_data(np.array(local)).tolist()
+        token_count = int(np.nan_to_num(counts[0]))
+        factors = scales(self._weights, counts)
+        results: list[list[Term]] = []
+        if self.teacher is not None:
+            micro_batches = self.teacher.read(micro_batches)
+        if self.generator is not None:
+            report = partial(self._report, factors)
+            micro_batches, results = self.generator.train(micro_batches, report, self._forwarded)
+        if self._memory is not None:
+            micro_batches = self._memory.attached(micro_batches)
+        if self.router is not None:
+            micro_batches = self.router.attached(micro_batches, factors, self._backward_scale(), first_row)
+        forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
+        results += self._runner.train(micro_batches, forward, loss, self._forwarded)
+        names = list(self.objective.weights) if len(self._weights) > 1 else []
+        sources = self.objective.sources if batch.source is not None else ()
+        sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
+        if self._replay is not None:
+            self._replay.note_losses(sums)
+        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
+        with record_function("step/exchange"):
+            self.sharding.reduce(token_count)
+        return ComputedStep(
+            sums=sums,
+            routed=None if self.router is None else self.router.finish(),
+            counts=counts,
+            factors=factors,
+            names=names,
+            sources=sources,
             computed_positions=int(computed),
             tokens=int(tokens),
             flops=flops,
-            figures=figures,
         )
+
+    def _forwarded(self, chunk: Any, output: Any) -> None:
+        """Called with each chunk's output that a backward pass follows."""
+        assert self.sharding is not None, "built for evaluation"
+        self.sharding.forwarded(chunk, output)
+        if self._replay is not None:
+            self._replay.note_output(chunk, output)
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""

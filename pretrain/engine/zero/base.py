@@ -5,7 +5,7 @@ A step is `begin`, the schedule (which reports each chunk's output by `forwarded
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,10 @@ class Sharding(Protocol):
     def frozen(self) -> Frozen:
         """The parameters that no step updates."""
 
+    def watch(self, found: Callable[[nn.Parameter, Tensor], None]) -> None:
+        """From now on calls `found` with a parameter and its gradient on this rank, before ranks exchange it: once in a
+        step, or once in every backward pass. Not collective."""
+
     def begin(self, keeps_gradients: bool) -> None:
         """Prepares a step, before its first micro-batch. `keeps_gradients`: `gradients` stay readable until the next
         `begin`."""
@@ -83,6 +87,9 @@ class Sharding(Protocol):
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
         """State that the optimizer keeps of full parameters (`optimizer.base.Rule.factors`)."""
+
+    def reduced(self) -> Iterator[ParameterRange]:
+        """The gradient of the owned ranges between `reduce` and `update`."""
 
     def gradients(self) -> Iterator[ParameterRange]:
         """The owned ranges of the last update's gradient, if `begin` said to keep it."""

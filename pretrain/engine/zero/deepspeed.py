@@ -8,8 +8,9 @@ and clipping are off.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -119,6 +120,10 @@ class DeepSpeedSharding(OptimizerState):
     def names(self) -> dict[nn.Parameter, str]:
         return {parameter.value: parameter.name for parameter in self.parameters}
 
+    def watch(self, found: Callable[[nn.Parameter, Tensor], None]) -> None:
+        for parameter in self.parameters:
+            parameter.value.register_hook(partial(found, parameter.value))
+
     def begin(self, keeps_gradients: bool) -> None:
         self._keeps, self._kept = keeps_gradients, []
         self.optimizer.zero_grad(set_to_none=True)
@@ -170,6 +175,10 @@ class DeepSpeedSharding(OptimizerState):
         if self.optimizer.overflow:
             raise RunError("DeepSpeed skipped an update because of an overflow, although the gradient is finite")
         self._count_update()
+
+    def reduced(self) -> Iterator[ParameterRange]:
+        for flat in self.flats:
+            yield ParameterRange(flat.parameter.value, flat.start, self._gradient(flat))
 
     def gradients(self) -> Iterator[ParameterRange]:
         yield from self._kept

@@ -4,7 +4,7 @@ Its schedule calls `finalize_model_grads`, which sums gradients over ranks. Expe
 and an optimizer of their own, whose ranks are those that hold the same experts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -105,6 +105,11 @@ class MegatronSharding(OptimizerState):
                 inner.state[main] = adam.adam_state(settings, main)
         self._set_ranges(groups)
 
+    def watch(self, found: Callable[[nn.Parameter, Tensor], None]) -> None:
+        for chunk in self._all_chunks:
+            for buckets in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups):
+                buckets.start_grad_sync = _watched(buckets, found)
+
     def begin(self, keeps_gradients: bool) -> None:
         for chunk in self._all_chunks:
             chunk.zero_grad_buffer()
@@ -178,6 +183,9 @@ class MegatronSharding(OptimizerState):
                 low, high = max(first, start), min(first + size, end)
                 if low < high:
                     yield OwnedRange(value, low - start, high - low)
+
+    def reduced(self) -> Iterator[ParameterRange]:
+        return self.gradients()
 
     def gradients(self) -> Iterator[ParameterRange]:
         for parameter, _, main, start in self._mains():
@@ -253,6 +261,20 @@ def _overrides(parameters: Sequence[Parameter]) -> dict[ParamKey, ParamGroupOver
 def _sum_gradients(chunks: list[Any], num_tokens: Tensor, **more: Any) -> None:
     """megatron-core would divide by the count that is on the device, and wait for it."""
     finalize_model_grads(chunks, None, **more)
+
+
+def _watched(buckets: Any, found: Callable[[nn.Parameter, Tensor], None]) -> Callable[..., None]:
+    """megatron-core's method that starts the exchange of some buckets, which shows their gradients first."""
+    start = buckets.start_grad_sync
+
+    def watched(*arguments: Any, **options: Any) -> None:
+        if buckets.grad_reduce_handle is None:  # else they are on their way
+            for bucket in buckets.buckets:
+                for parameter in bucket.params_list:
+                    found(parameter, parameter.main_grad)
+        start(*arguments, **options)
+
+    return watched
 
 
 def _gradient(main: Tensor) -> Tensor:

@@ -214,17 +214,26 @@ def test_a_full_disk_under_its_records_ends_no_run(tmp_path: Path, monkeypatch: 
     assert said[-1] == "done"
 
 
-@pytest.mark.parametrize(("refused", "asked"), [(["n1"], True), ([], False), (None, False)])
-def test_nodes_that_tests_refused_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str] | None, asked: bool
+@pytest.mark.parametrize(
+    ("event", "nodes"),
+    [
+        ({"event": "preflight", "nodes": [], "refused": ["n1"]}, ["n1"]),
+        ({"event": "preflight", "nodes": [], "refused": []}, []),
+        ({"event": "preflight", "nodes": [], "refused": None}, []),
+        ({"event": "miscomputed", "step": 4, "ranks": [2, 3], "hosts": ["n1"]}, ["n1"]),
+        ({"event": "miscomputed", "step": 4, "ranks": [2, 4], "hosts": ["n1", "n2"]}, []),
+    ],
+)
+def test_nodes_that_tests_refused_or_that_computed_wrong_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: dict[str, object], nodes: list[str]
 ) -> None:
     left_out: list[list[str]] = []
     monkeypatch.setattr(LocalPlacement, "exclude_nodes", lambda self, nodes: left_out.append(list(nodes)) or "left out")
-    tested = {"time": "2999-01-01T00:00:00.000+00:00", "event": "preflight", "nodes": [], "refused": refused}
-    script = f"test -e second && exit 0; touch second; echo '{json.dumps(tested)}' >> events.jsonl; exit 1"
+    line = json.dumps({"time": "2999-01-01T00:00:00.000+00:00", **event})
+    script = f"test -e second && exit 0; touch second; echo '{line}' >> events.jsonl; exit 1"
     assert supervise(tmp_path, script)[0] == 0
-    assert left_out == ([["n1"]] if asked else [])
-    assert list(attempts.read(tmp_path / "launch")[0].bad_nodes) == (["n1"] if asked else [])
+    assert left_out == ([nodes] if nodes else [])
+    assert list(attempts.read(tmp_path / "launch")[0].bad_nodes) == nodes
 
 
 def test_a_run_that_gives_no_heartbeat_is_left_alone(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _in_step(statement: str) -> Fault:
     line = "self.sharding.reduce(token_count)"
     return Fault(
         module="pretrain.engine.megatron.engine",
-        function="MegatronEngine.train_step",
+        function="MegatronEngine._compute_gradient",
         line=line,
         faulty=f"{statement}; {line}",
     )

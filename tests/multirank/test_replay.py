@@ -1,0 +1,232 @@
+"""`health.replay_every`: computing a step twice changes no number of a run, on any layout; a bit that flips is found
+before the update, and the rank is named."""
+
+import random
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pretrain.config.run_config import RunConfig
+from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.errors import MiscomputedError
+from tests.helpers.bit_flips import WHERE, Where, planted
+from tests.helpers.breadth import slow
+from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.tiny import ROWS, build_engine, tiny_config, whole_state
+
+_DEEPSPEED = {"zero_engine": "deepspeed"}
+_DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
+SHARDINGS: dict[str, dict[str, Any]] = {
+    "dp2": {},
+    "tp2+sp": {"tensor": 2, "sequence": True},
+    "pp2+vp2": {"pipeline": 2, "virtual": 2},
+    "cp2": {"context": 2},
+    "zero1": {"zero": 1},
+    "zero1+overlap": {"zero": 1, "overlap": True},
+    "zero1 of DeepSpeed": {"zero": 1, **_DEEPSPEED},
+    "zero2": {"zero": 2, **_DEEPSPEED},
+    "zero2+overlap": {"zero": 2, "overlap": True, **_DEEPSPEED},
+    "zero3": {"zero": 3, **_DEEPSPEED},
+    "zero3+offload": {"zero": 3, "offload_optimizer": True, "offload_parameters": True, **_DEEPSPEED},
+    "pp2+recompute": {"pipeline": 2, "recompute": "full"},
+}
+
+
+def _teacher() -> dict[str, Any]:
+    model = family_config("llama").model.model_dump(mode="json") | {"layers": 8}
+    return {"distillation": {"teacher": "unused", "teacher_model": model, "temperature": 2.0, "kl_weight": 1.0}}
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {"model": _DROPOUT},
+    "gpt in bf16": {"model": _DROPOUT, "precision": "bf16"},
+    "gpt in fp16 that overflows": {"model": _DROPOUT, "precision": "fp16", "loss_scale": {"initial": 2.0**18}},
+    "gpt in fp8": {"precision": "fp8"},
+    "gpt under Muon": {"optimizer": {"name": "muon"}},
+    "biased_experts": FAMILIES["biased_experts"],
+    "memory": {"model": FAMILIES["transformer-xl"]["model"] | {"memory_length": 32}},
+    "generator": {
+        "model": FAMILIES["electra"]["model"] | {"vocabulary": 60},
+        "generator": {"hidden": 32, "heads": 4, "ffn": 64},
+        "objective": {"name": "replaced_tokens"},
+    },
+    "teacher": {"model": FAMILIES["llama"]["model"], **_teacher()},
+}
+QUICK = [("biased_experts", "zero2")]
+REFUSED: set[tuple[str, str]] = set()
+"""which an engine does not take"""
+
+
+def _config(model: str, layout: str, every: int) -> RunConfig:
+    return tiny_config(**MODELS[model], parallel=SHARDINGS[layout], health={"replay_every": every})
+
+
+def _steps(engine: MegatronEngine, steps: int) -> list[Any]:
+    source = SyntheticStream(engine.config)
+    batches = (
+        (step, source.batch((step - 1) * ROWS, ROWS, engine.data_rank, engine.data_world))
+        for step in range(1, steps + 1)
+    )
+    return [engine.train_step(batch, 1e-3, step) for step, batch in batches]
+
+
+def _differences(cases: Sequence[tuple[str, str]]) -> list[str]:
+    """What differs between a run and one whose steps 2 and 4 are computed twice."""
+    found = []
+    for case in cases:
+        runs = []
+        for every in (0, 2):
+            engine = build_engine(_config(*case, every))
+            engine.initialise_teacher()
+            results = repr(_steps(engine, 4))  # as no NaN equals itself
+            runs.append((results, torch.get_rng_state(), engine.updates, whole_state(engine)))
+            meet_again()
+        (results, generator, updates, state), (others, other_generator, other_updates, other) = runs
+        found += [f"{case}: {results}, {others}"] if results != others else []
+        found += [f"{case}: updates"] if updates != other_updates or updates == 0 else []
+        found += [f"{case}: random state"] if not torch.equal(generator, other_generator) else []
+        assert state.keys() == other.keys()
+        found += [f"{case}: {name}" for name in state if state[name].tobytes() != other[name].tobytes()]
+    return found
+
+
+def test_no_number_of_a_run_changes() -> None:
+    assert run_ranks(2, _differences, QUICK) == [[], []]
+
+
+def _flipped(flips: int, seed: int, precision: str) -> tuple[int, int, list[str]]:
+    """(flips that changed a gradient or the loss; other flips that were reported; what was wrong). Whether one changed
+    it is seen by comparing all bits of both computations, not their digests."""
+    engine = build_engine(_small(precision, every=1))
+    assert engine.sharding is not None
+    source, draw = SyntheticStream(engine.config), random.Random(seed)
+    before, kept = whole_state(engine), list[list[bytes]]()
+    compute = MegatronEngine._compute_gradient
+
+    def keeping(self: MegatronEngine, *arguments: Any, **options: Any) -> Any:
+        computed = compute(self, *arguments, **options)
+        assert self.sharding is not None
+        kept.append([_bits(one.value) for one in self.sharding.reduced()] + [_bits(computed.sums)])
+        return computed
+
+    MegatronEngine._compute_gradient = keeping  # type: ignore[method-assign]
+    changed, others, wrong = 0, 0, []
+    for number in range(flips):
+        where, in_pass = WHERE[number % len(WHERE)], draw.randrange(2)
+        batch = source.batch(number * ROWS, ROWS, 0, 1)
+        kept.clear()
+        error = None
+        with planted(engine, where, draw, in_pass):
+            try:
+                engine.train_step(batch, 1e-3, number)
+            except MiscomputedError as found:
+                error = found
+        differs = kept[0] != kept[1]
+        changed += differs
+        others += error is not None and not differs
+        if differs and error is None:
+            wrong.append(f"{number}: a flip in {where} was not found")
+        if error is None:  # which has made an update
+            for name, part in engine.state().items():
+                part.pieces[0].value.copy_(torch.from_numpy(before[name]))
+            engine.state_loaded(0)
+        elif any(whole_state(engine)[name].tobytes() != before[name].tobytes() for name in before):
+            wrong.append(f"{number}: an update after a flip in {where}")
+    return changed, others, wrong
+
+
+def _small(precision: str, every: int) -> RunConfig:
+    model = {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 60, "sequence_length": 8, "attention": {}}
+    return tiny_config(model=model, precision=precision, batch={"micro_sequences": 4}, health={"replay_every": every})
+
+
+def _bits(x: torch.Tensor) -> bytes:
+    return x.detach().cpu().view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize(("flips", "precision"), [(60, "fp32"), slow((1000, "fp32")), slow((1000, "bf16"))])
+def test_flips_that_change_a_gradient_are_found_before_the_update(flips: int, precision: str) -> None:
+    ((changed, others, wrong),) = run_ranks(1, _flipped, flips, 5, precision, timeout_s=900)
+    print(f"{changed} of {flips} flips in {precision} changed a gradient; {others} others were found in weights")
+    assert wrong == []
+    assert changed > flips / 2
+
+
+_NAMED: list[tuple[str, Where, list[int]]] = [
+    ("dp2", "activation", [1]),
+    ("dp2", "gradient", [1]),
+    ("dp2", "weight", [1]),
+    ("zero2", "activation", [1]),
+    ("zero3", "gradient", [1]),
+    ("zero1+overlap", "activation", [1]),
+    ("pp2+recompute", "activation", [1]),
+    ("pp2+recompute", "gradient", [1]),
+    ("tp2+sp", "activation", [0, 1]),  # which share what it makes of the rows
+    ("cp2", "gradient", [0, 1]),
+]
+
+
+def _facts(cases: Sequence[tuple[str, Where, list[int]]]) -> list[dict[str, Any]]:
+    """The facts of an error of a flip on rank 1, in the first computation of a step; weights are those of before."""
+    found = []
+    for layout, where, _ in cases:
+        engine = build_engine(_config("gpt", layout, every=1))
+        _steps(engine, 1)
+        before = whole_state(engine)
+        batch = SyntheticStream(engine.config).batch(ROWS, ROWS, engine.data_rank, engine.data_world)
+        flip = planted(engine, where, random.Random(3), in_pass=0) if dist.get_rank() == 1 else nullcontext()
+        with flip, pytest.raises(MiscomputedError) as raised:
+            engine.train_step(batch, 1e-3, 2)
+        assert engine.updates == 1
+        after = whole_state(engine)
+        assert all(after[name].tobytes() == before[name].tobytes() for name in before if where != "weight")
+        found.append({**raised.value.facts, "said": str(raised.value)})
+        meet_again()
+    return found
+
+
+def _named(cases: Sequence[tuple[str, Where, list[int]]]) -> None:
+    kinds = {"activation": "forward", "gradient": "backward", "weight": "weights"}
+    for of_rank in run_ranks(2, _facts, cases, timeout_s=600):
+        for (layout, where, ranks), facts in zip(cases, of_rank, strict=True):
+            assert (facts["step"], facts["ranks"], facts["kind"]) == (2, ranks, kinds[where]), (layout, where, facts)
+            if layout == "dp2" and where != "weight":
+                assert "The third time it computed the second again, and rank 0" in facts["said"]
+                assert "computed the second from these rows" in facts["said"]
+
+
+def test_the_rank_is_named_that_computes_wrong() -> None:
+    _named(_NAMED[:1])
+
+
+@pytest.mark.slow
+def test_the_rank_is_named_on_every_layout() -> None:
+    _named(_NAMED[1:])
+
+
+def _of_other_weights() -> dict[str, Any]:
+    engine = build_engine(_config("gpt", "dp2", every=1))
+    if dist.get_rank() == 1:
+        engine.parameters[3].value.data.view(-1)[5] += 1e-6
+    with pytest.raises(MiscomputedError) as raised:
+        _steps(engine, 1)
+    return {**raised.value.facts, "name": engine.parameters[3].name}
+
+
+@pytest.mark.slow
+def test_replicas_that_hold_other_weights_are_found_before_a_step() -> None:
+    for facts in run_ranks(2, _of_other_weights):
+        assert (facts["kind"], facts["ranks"], facts["what"]) == ("replicas", [0, 1], facts["name"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", SHARDINGS)
+def test_no_number_of_any_model_changes(layout: str) -> None:
+    cases = [(model, layout) for model in MODELS if (model, layout) not in REFUSED]
+    assert run_ranks(2, _differences, cases, timeout_s=1200) == [[], []]
