@@ -142,7 +142,7 @@ def _flipped(flips: int, seed: int, precision: str) -> tuple[int, int, list[str]
 
 
 def _small(precision: str, every: int) -> RunConfig:
-    model = {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 60, "sequence_length": 8, "attention": {}}
+    model = {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 60, "sequence_length": 8, "attention": {}, **_DROPOUT}
     return tiny_config(model=model, precision=precision, batch={"micro_sequences": 4}, health={"replay_every": every})
 
 
@@ -156,6 +156,18 @@ def test_flips_that_change_a_gradient_are_found_before_the_update(flips: int, pr
     print(f"{changed} of {flips} flips in {precision} changed a gradient; {others} others were found in weights")
     assert wrong == []
     assert changed > flips / 2
+
+
+def _replayed(steps: int, precision: str) -> int:
+    engine = build_engine(_small(precision, every=1))
+    _steps(engine, steps)
+    return engine.updates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_thousands_of_replayed_steps_raise_no_alarm(precision: str) -> None:
+    assert run_ranks(1, _replayed, 5000, precision, timeout_s=1800) == [5000]
 
 
 _NAMED: list[tuple[str, Where, list[int]]] = [
@@ -192,10 +204,10 @@ def _facts(cases: Sequence[tuple[str, Where, list[int]]]) -> list[dict[str, Any]
 
 
 def _named(cases: Sequence[tuple[str, Where, list[int]]]) -> None:
-    kinds = {"activation": "forward", "gradient": "backward", "weight": "weights"}
     for of_rank in run_ranks(2, _facts, cases, timeout_s=600):
         for (layout, where, ranks), facts in zip(cases, of_rank, strict=True):
-            assert (facts["step"], facts["ranks"], facts["kind"]) == (2, ranks, kinds[where]), (layout, where, facts)
+            kind = "weights" if where == "weight" else "computation"
+            assert (facts["step"], facts["ranks"], facts["kind"]) == (2, ranks, kind), (layout, where, facts)
             if layout == "dp2" and where != "weight":
                 assert "The third time it computed the second again, and rank 0" in facts["said"]
                 assert "computed the second from these rows" in facts["said"]

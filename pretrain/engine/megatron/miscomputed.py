@@ -56,10 +56,9 @@ def explain(step: int, findings: Sequence[RankFinding], layout: Layout) -> Misco
         what = f"received two different sums of the same gradients ({names}): an exchange, or memory, is at fault"
         return _error(step, locations, [one.rank for one in received], "exchange", what, names)
     names = _joined(name for one in suspects for name in one.own) or "its output"
-    kind = "forward" if any(one.output is not None for one in suspects) else "backward"
     said = [_third_time(suspects[0]), *_of_peer(suspects[0], findings, layout)]
-    what = f"computed two results from the same rows and weights ({names}; {kind} pass). {', and '.join(said)}"
-    return _error(step, locations, [one.rank for one in suspects], kind, what, names)
+    what = f"computed two results from the same rows and weights ({names}). {', and '.join(said)}"
+    return _error(step, locations, [one.rank for one in suspects], "computation", what, names)
 
 
 def explain_replicas(

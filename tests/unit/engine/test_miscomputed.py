@@ -32,31 +32,31 @@ def _findings(layout: Layout, differing: dict[int, dict[str, Any]]) -> list[Rank
 @pytest.mark.parametrize(
     ("layout", "differing", "ranks", "kind"),
     [
-        (Layout(world=4), {2: {"own": _GRADIENT, "chunk": 0}}, [2], "backward"),
-        (Layout(world=4), {2: {"own": _GRADIENT, "chunk": 0, "output": 0}}, [2], "forward"),
+        (Layout(world=4), {2: {"own": _GRADIENT, "chunk": 0}}, [2], "computation"),
+        (Layout(world=4), {2: {"own": _GRADIENT, "chunk": 0, "output": 0}}, [2], "computation"),
         (  # what a stage computes wrong in the forward pass, the next one reads
             Layout(world=4, pipeline=4),
             {rank: {"own": _GRADIENT, "chunk": 0, "output": None if rank < 1 else 0} for rank in range(4)},
             [1],
-            "forward",
+            "computation",
         ),
         (  # and in the backward pass, those before it
             Layout(world=4, pipeline=4),
             {rank: {"own": _GRADIENT, "chunk": 0} for rank in range(3)},
             [2],
-            "backward",
+            "computation",
         ),
         (  # chunks in the order of the model: stage 1's first one is before stage 0's second
             Layout(world=2, pipeline=2, virtual=2),
             {0: {"own": _GRADIENT, "chunk": 1, "output": 1}, 1: {"own": _GRADIENT, "chunk": 1, "output": 0}},
             [1],
-            "forward",
+            "computation",
         ),
         (
             Layout(world=4, tensor=2),
             {rank: {"own": _GRADIENT, "chunk": 0, "output": 0} for rank in (2, 3)},
             [2, 3],
-            "forward",
+            "computation",
         ),
         (Layout(world=4), {1: {"weights": _GRADIENT, "own": _GRADIENT, "chunk": 0, "output": 0}}, [1], "weights"),
         (Layout(world=4, zero=2), {0: {"exchanged": _GRADIENT}}, [0], "exchange"),
@@ -76,7 +76,7 @@ def test_a_third_time_and_another_rank_say_which_result_was_wrong() -> None:
     wrong = {2: {"own": _GRADIENT, "chunk": 0, "wholes": (5, 7, 7)}, 1: {"of_next": 7}}
     assert str(explain(8, _findings(layout, wrong), layout)) == (
         "step 8: rank 2 (n1) computed two results from the same rows and weights "
-        "(decoder.layers.0.mlp.linear_fc1.weight; backward pass). The third time it computed the second again, and "
+        "(decoder.layers.0.mlp.linear_fc1.weight). The third time it computed the second again, and "
         "rank 1 (n0) computed the second from these rows. No update was made: a machine is wrong, not the data; run "
         "the same command again without n1"
     )
