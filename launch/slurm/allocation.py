@@ -8,6 +8,7 @@ from launch.checks import most_nodes
 from launch.slurm import client
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import RunError
 from pretrain.process.slurm import hosts
 
 _END_S = 60.0
@@ -20,27 +21,37 @@ _CANCELLED = ("CANCELLED", "COMPLETING")
 
 
 class Allocation:
-    """Nodes of the job that this process is the script of. `ranks_per_node` and `config` (path of its config) are
-    those of a training run that may resume without lost nodes; None: the command runs on all nodes."""
+    """Nodes of the job that this process is the script of. `ranks_per_node` is that of a training run that may resume
+    without lost nodes; None: the command runs on all nodes. `config`: path of the config of a run that may resume on
+    fewer nodes; None: it needs as many as it began with. `spares`: number of nodes that stay idle until others are
+    lost."""
 
-    def __init__(self, job: str, nodes: str, script: str, ranks_per_node: int | None, config: str | None) -> None:
+    def __init__(
+        self, job: str, nodes: str, script: str, ranks_per_node: int | None, config: str | None, spares: int = 0
+    ) -> None:
         self.job, self.nodes = job, nodes
-        self._script, self._ranks_per_node, self._config = script, ranks_per_node, config
+        self._script, self._ranks_per_node, self._config, self._spares = script, ranks_per_node, config, spares
         self._is_step = False
         self._excluded: list[str] = []
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """Restricts a `command` that begins with srun to the nodes that are up, if the run may lose some. The job's
-        number of tasks includes lost nodes, and for Slurm the last step never ends on them, so the next overlaps."""
+        """Restricts a `command` that begins with srun to nodes that are up, if the run may lose some: to as many as it
+        began with, the spare ones last; or if too few are left, to as many as it can use. The job's number of tasks
+        includes lost nodes, and for Slurm the last step never ends on them, so the next overlaps. Raises RunError if
+        the job could not be requeued for more nodes."""
         self._is_step = command[0] == "srun"
-        if self._ranks_per_node is None or self._config is None or not self._is_step:
+        if self._ranks_per_node is None or not self._is_step:
             return list(command)
-        up = self._up()
-        if up == hosts(self.nodes):
+        up, every = self._up(), hosts(self.nodes)
+        if up == every and not self._spares:
             return list(command)
-        few = most_nodes(load(RunConfig, self._config), len(up), self._ranks_per_node)
+        few = min(len(up), self._used)
+        if few < self._used and self._config is None:
+            raise RunError(f"{few} of {self._used} nodes are left, and no spare one: {self.requeue()}")
+        if few < self._used and self._config is not None:
+            few = most_nodes(load(RunConfig, self._config), few, self._ranks_per_node)
         size = [f"--nodes={few}", f"--ntasks={few * self._ranks_per_node}", f"--nodelist={','.join(up[:few])}"]
-        return ["srun", *size, "--overlap", *_without_nodes(command[1:])]
+        return ["srun", *size, *(["--overlap"] if up != every else []), *_without_nodes(command[1:])]
 
     def ask_to_stop(self, process: "subprocess.Popen[bytes]", number: int) -> None:
         """Sends SIGUSR1 to the ranks, not to srun, which on SIGTERM kills them at once."""
@@ -58,6 +69,11 @@ class Allocation:
             client.signal_steps(self.job, "KILL")
             time.sleep(1.0)
 
+    @property
+    def _used(self) -> int:
+        """Number of nodes that the run began with."""
+        return len(hosts(self.nodes)) - self._spares
+
     def _up(self) -> list[str]:
         return [name for name in client.usable(hosts(self.nodes)) if name not in self._excluded]
 
@@ -72,9 +88,9 @@ class Allocation:
         self.clear()
 
     def exclude_nodes(self, nodes: Sequence[str]) -> str:
-        """Requeues the job for other nodes, unless the run may resume on fewer."""
+        """Requeues the job for other nodes, unless there are spare ones or the run may resume on fewer."""
         names = ", ".join(nodes)
-        if self._config is not None:
+        if self._config is not None or (self._spares and len(set(self._up()) - set(nodes)) >= self._used):
             self._excluded += nodes
             return f"the run resumes without {names}"
         if len(allocated := hosts(self.nodes)) > 1 and set(allocated) <= set(nodes):

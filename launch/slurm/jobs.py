@@ -27,6 +27,8 @@ class Submission:
     restarts: int
     command_line: str
     """The command itself, which the scripts record."""
+    spares: int = 0
+    """Further nodes of a run, which stay idle until others are lost."""
 
     def check_run(self, config: RunConfig) -> None:
         """Raises ConfigError for a run whose layout is not legal on these nodes, or that does not fit in memory."""
@@ -65,6 +67,7 @@ def run_jobs(
         ranks_join=True,
         restarts=submission.restarts,
         shrinks=shrinks,
+        spares=submission.spares,
     )
     return [*_one_node_jobs(train, "before", before), train, *_one_node_jobs(train, "after", after)]
 
@@ -85,6 +88,7 @@ def _one_node_jobs(train: BatchJob, when: str, commands: Sequence[Sequence[str]]
             nodes=1,
             ranks_join=_is_multi_node(words) and "--nproc" not in words,
             shrinks=False,
+            spares=0,
         )
 
 

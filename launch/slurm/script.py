@@ -51,6 +51,8 @@ class BatchJob:
     restarts: int
     shrinks: bool = False
     """Whether a run resumes on the nodes left when one is lost."""
+    spares: int = 0
+    """Further nodes that stay idle until others are lost."""
     module: str = "pretrain"
     """Python module that runs the command."""
     array: TaskArray | None = None
@@ -115,7 +117,8 @@ def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
     log = str(job.logs).replace("%", "%%") + ("/%x-%A-%a.out" if job.array is not None else "/%x-%j.out")
     yield f"--output={quote(log)}", "Output of all ranks and of the supervisor."
     yield "--open-mode=append", "One log for all attempts of the job."
-    yield f"--nodes={job.nodes}", "Number of nodes."
+    spare = f", of which {job.spares} are spare" if job.spares else ""
+    yield f"--nodes={job.nodes + job.spares}", f"Number of nodes{spare}."
     ranks = site.ranks if job.ranks_join else 1
     yield f"--ntasks-per-node={ranks}", "Ranks per node." if job.ranks_join else "One process, which starts its own."
     if site.gpus_per_node:
@@ -142,7 +145,7 @@ def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
         "Seconds before the time limit at which the supervisor below gets USR1.",
     )
     yield "--requeue", "After preemption or a node failure the job is requeued, and resumes."
-    if job.shrinks:
+    if job.shrinks or job.spares:
         yield "--no-kill", "A node failure does not end the job: the run resumes on the nodes left."
     yield from ((option, "From --sbatch or the site.") for option in site.sbatch)
 
@@ -169,6 +172,8 @@ def _body(job: BatchJob) -> Iterator[str]:
         supervisor.append(f"--task {quote(str(job.tasks_file))} $SLURM_ARRAY_TASK_ID")
     if job.shrinks:
         supervisor.append(f"--shrink-from {site.ranks}")
+    if job.spares:
+        supervisor.append(f"--spare {job.spares} {site.ranks}")
     yield " ".join(supervisor) + " -- \\"
     if job.ranks_join:
         yield "    " + " ".join([*_srun(job), "\\"])

@@ -29,6 +29,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--shrink-from", type=int, metavar="RANKS", help="Resume without lost nodes, which had RANKS each."
     )
+    parser.add_argument(
+        "--spare",
+        nargs=2,
+        type=int,
+        default=(0, None),
+        metavar=("N", "RANKS"),
+        help="Keep N nodes of the job idle until others are lost; nodes have RANKS each.",
+    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(argv)
     command, run_dir = options.command, options.run
@@ -37,8 +45,14 @@ def main(argv: list[str]) -> int:
             task = tasks.read(Path(options.task[0]), int(options.task[1]))
             command, run_dir = [*command, *task.command], Path(task.run_dir) if task.run_dir is not None else None
         config = str(options.directory / CONFIG) if options.shrink_from is not None else None
+        spares, ranks = options.spare
         allocation = Allocation(
-            client.this_job(os.environ), os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
+            client.this_job(os.environ),
+            os.environ["SLURM_JOB_NODELIST"],
+            options.script,
+            options.shrink_from or ranks,
+            config,
+            spares,
         )
     except ConfigError as error:
         say(str(error))

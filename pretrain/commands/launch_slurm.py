@@ -29,7 +29,10 @@ def main(argv: list[str]) -> int:
         nodes=options.nodes,
         restarts=options.restarts,
         command_line=f"pretrain launch slurm {shlex.join(argv)}",
+        spares=options.spare,
     )
+    if options.spare and options.tasks is not None:
+        raise ConfigError("launch slurm: --spare is for a run; a task of an array waits in the queue for another node")
     if (options.config is None) == (options.tasks is None):
         raise ConfigError("launch slurm: name a CONFIG to train, or the file of an array with --tasks FILE")
     jobs = _run(options, submission) if options.tasks is None else [_array(options, submission)]
@@ -79,6 +82,13 @@ def _parser() -> Parser:
         choices=("requeue", "shrink"),
         default="requeue",
         help="When a node is lost: wait in the queue for another, or continue on the nodes left (default requeue).",
+    )
+    parser.add_argument(
+        "--spare",
+        type=at_least_zero,
+        default=0,
+        metavar="N",
+        help="Further nodes that stay idle until one is lost, which is then replaced without the queue (default 0).",
     )
     parser.add_argument(
         "--before",

@@ -243,6 +243,18 @@ def test_without_a_lost_node_it_goes_on_where_it_may_shrink(cluster: Slurm, conf
     assert max(abs(a["loss"] - b["loss"]) for a, b in zip(found, alone, strict=True)) <= 1e-4
 
 
+def test_a_spare_node_replaces_a_lost_one_within_the_job(
+    cluster: Slurm, config: Path, whole: list[dict[str, Any]]
+) -> None:
+    launched = launched_by(cluster, config, "health.hang_s=5", "--spare", "1")
+    launched.reach(60)
+    fail_node(cluster, "n1")
+    launched.wait()
+    assert_same(launched.run, whole)
+    assert cluster.restarts(launched.job) == 0
+    assert [attempt["ending"] for attempt in launched.attempts] == ["failed", "done"]
+
+
 def test_cancelled_it_saves_and_stays_away(cluster: Slurm, config: Path) -> None:
     launched = launched_by(cluster, config)
     launched.reach(5)

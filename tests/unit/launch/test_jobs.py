@@ -1,5 +1,6 @@
 """Jobs of a submission, before Slurm sees them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ SUBMISSION = Submission(
 def test_commands_beside_a_run_take_one_node_and_those_before_it_no_gpu(tmp_path: Path) -> None:
     config = tiny_config(run={"dir": str(tmp_path / "run")})
     before, after = ["data", "build", "x"], ["eval", "run", "--out", "y"]
-    jobs = run_jobs(SUBMISSION, config, before=[before, before], after=[after], shrinks=True)
+    submission = replace(SUBMISSION, spares=1)
+    jobs = run_jobs(submission, config, before=[before, before], after=[after], shrinks=True)
     name = config.run.name
     assert [job.name for job in jobs] == [f"{name}-before", f"{name}-before-2", name, f"{name}-after"]
     assert [job.nodes for job in jobs] == [1, 1, 2, 1]
@@ -26,6 +28,7 @@ def test_commands_beside_a_run_take_one_node_and_those_before_it_no_gpu(tmp_path
     assert {job.site.ranks for job in jobs} == {8}
     assert [job.ranks_join for job in jobs] == [False, False, True, True]
     assert [job.shrinks for job in jobs] == [False, False, True, False]
+    assert [job.spares for job in jobs] == [0, 0, 1, 0]
     assert [job.config for job in jobs] == [None, None, config, None]
     assert {job.directory for job in jobs} == {tmp_path / "run" / "launch"}
 

@@ -77,6 +77,16 @@ def test_every_option_is_explained() -> None:
     assert "source /s.sh || exit 2" in lines
 
 
+def test_spare_nodes_are_of_the_job_and_not_of_the_step() -> None:
+    text = script(job(spares=2))
+    assert options(text)["nodes"] == "6"
+    assert "no-kill" in options(text)
+    words = command(text)
+    at = words.index("--spare")
+    assert words[at + 1 : at + 3] == ["2", "8"]
+    assert "--nodes=4" in words[words.index("srun") :]
+
+
 def test_the_supervisor_gets_the_step_and_the_step_the_command() -> None:
     words = command(script(job(site=Site(gpus_per_node=8, srun=("--mpi=none",)))))
     at, srun = words.index("--"), words.index("srun")

@@ -11,7 +11,7 @@ import pytest
 from launch.slurm import client
 from launch.slurm.allocation import Allocation
 from pretrain.config.load import dump
-from pretrain.errors import ConfigError
+from pretrain.errors import ConfigError, RunError
 from tests.helpers.tiny import tiny_config
 
 JOB = "JobId=17 JobName=big UserId=root(0) JobState=RUNNING Reason=None Restarts=2 NodeList=n[0-1] NumNodes=2"
@@ -98,6 +98,47 @@ def test_a_run_goes_on_without_a_lost_node_on_a_legal_layout(slurm: Slurm, tmp_p
     found = allocation(tmp_path, shrinks=True).command(STEP)  # 6 ranks: 3 data ranks don't share 8 sequences
     assert found == [
         "srun", "--nodes=2", "--ntasks=4", "--nodelist=n0,n2", "--overlap", "--ntasks-per-node=2", "python",
+    ]  # fmt: skip
+
+
+def spared(tmp_path: Path, shrinks: bool = False) -> Allocation:
+    """A run on three of four nodes."""
+    config = tmp_path / "config.yaml"
+    config.write_text(dump(tiny_config(batch={"sequences": 12, "micro_sequences": 1})))
+    return Allocation("17", "n[0-3]", "/a/job.sbatch", 2, str(config) if shrinks else None, spares=1)
+
+
+def test_a_spare_node_is_idle_until_another_is_lost(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(**names_and("n0 mixed\\nn1 mixed\\nn2 mixed\\nn3 mixed\\n"))
+    place = spared(tmp_path)
+    plain = ["srun", "--nodes=3", "--ntasks=6", "--nodelist=n0,n1,n2", "--ntasks-per-node=2", "python"]
+    assert place.command(STEP) == plain
+    slurm(**names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 mixed\\n"))
+    assert place.command(STEP)[:5] == ["srun", "--nodes=3", "--ntasks=6", "--nodelist=n0,n2,n3", "--overlap"]
+
+
+def test_a_bad_node_is_replaced_by_a_spare_one_while_there_is_one(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = slurm(**names_and("n0 mixed\\nn1 mixed\\nn2 mixed\\nn3 mixed\\n"), scontrol="true")
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.0)
+    place = spared(tmp_path)
+    assert place.exclude_nodes(["n0"]) == "the run resumes without n0"
+    assert place.command(STEP)[:4] == ["srun", "--nodes=3", "--ntasks=6", "--nodelist=n1,n2,n3"]
+    assert place.exclude_nodes(["n1"]) == "job 17 is requeued without n1"
+    assert "scontrol requeue 17" in calls.read_text().splitlines()
+
+
+def test_without_spare_nodes_left_the_job_is_queued_again_or_shrinks(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = slurm(**names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 down*\\n"), scontrol="true")
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.0)
+    with pytest.raises(RunError, match="2 of 3 nodes are left, and no spare one: job 17 is requeued"):
+        spared(tmp_path).command(STEP)
+    assert "scontrol requeue 17" in calls.read_text().splitlines()
+    assert spared(tmp_path, shrinks=True).command(STEP)[:4] == [
+        "srun", "--nodes=2", "--ntasks=4", "--nodelist=n0,n2",
     ]  # fmt: skip
 
 
