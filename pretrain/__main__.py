@@ -22,6 +22,7 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   lm-eval                 EleutherAI's lm-eval, with pretrain's models in its registry
   verify CONFIG           run the same steps on several layouts and compare them
   compare RUN RUN         check whether two runs are the same
+  replay RUN --step N     compute a step again: is its data bad, or a machine?
   export RUN              convert a checkpoint to Hugging Face's transformers
   import hf DIR           convert weights of transformers to a run with checkpoint 0
   translate RUN FILE      translate the lines of a file by beam search

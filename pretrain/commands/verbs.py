@@ -12,6 +12,7 @@ MODULES = {
     "finetune": "finetune",
     "verify": "verify",
     "compare": "compare",
+    "replay": "replay",
     "export": "export",
     "import": "import_",
     "translate": "translate",

@@ -6,7 +6,7 @@ The rank order is megatron-core's: tensor ranks are adjacent, then context, then
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import Literal
+from typing import Any, Literal
 
 from pretrain.config.batch import BatchSize
 from pretrain.config.model import Model
@@ -72,6 +72,24 @@ class Layout:
             ("deepspeed", self.zero == 1 and self.shards_by_deepspeed),
         ]
         return "+".join([sizes, *(name for name, on in extras if on)])
+
+
+def settings_on(parallel: Parallel, layout: Layout) -> dict[str, Any]:
+    """The settings of `parallel.*` for a layout: its own, and of those of `parallel` that it cannot have, defaults."""
+    return parallel.model_dump(mode="json") | {
+        "tensor": layout.tensor,
+        "context": layout.context,
+        "expert": layout.expert,
+        "sequence": layout.sequence,
+        "pipeline": layout.pipeline,
+        "virtual": layout.virtual,
+        "zero": layout.zero,
+        "zero_engine": layout.zero_engine,
+        "offload_optimizer": parallel.offload_optimizer and layout.shards_by_deepspeed,
+        "hpz": parallel.hpz if layout.zero == 3 and layout.replicas % parallel.hpz == 0 else 1,
+        "overlap": None if layout.zero == 1 and layout.shards_by_deepspeed else parallel.overlap,
+        "offload_parameters": parallel.offload_parameters and layout.zero == 3,
+    }
 
 
 def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:

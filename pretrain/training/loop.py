@@ -60,7 +60,7 @@ def train(session: Session) -> int:
             with session.run.profiler.step(state.step + 1):
                 with record_function("step/data"):
                     state, batch = state.next_batch()
-                step = _train_step(session, state, segment, batch, started_s)
+                step = make_step(session, state, segment, batch, started_s)
             urgency, peak = _agree(session, saver, state.step)
             log.step(
                 state.step, state.tokens, batch, step.result, learning_rate=step.learning_rate, seconds=step.seconds,
@@ -123,7 +123,7 @@ def _saver(session: Session, state: RunState) -> Saver:
     )
 
 
-def _train_step(session: Session, state: RunState, segment: Segment, batch: Batch, started_s: float) -> TrainedStep:
+def make_step(session: Session, state: RunState, segment: Segment, batch: Batch, started_s: float) -> TrainedStep:
     """Makes the step to `state`, with the settings of `segment`. Raises MiscomputedError, and records it, where a
     machine computes wrong (`health.replay_every`). Collective."""
     rate = learning_rate(segment.config, (state.step, state.tokens), segment.end)

@@ -106,12 +106,25 @@ def is_due(step: int, every_steps: int) -> bool:
 def resume(session: Session) -> RunState:
     """Loads the newest valid checkpoint into the engine; or that of the run which this one branches from; or draws the
     initial weights, or takes those of another run. Returns the state to continue from. Collective."""
-    run, log, group = session.run, session.log, session.group
     watchdog.kick("looking for a checkpoint to resume from")
-    checkpoint = store.newest_valid(session.checkpoints, log.warn, group)
-    if checkpoint is None and run.config.run.branch_from is not None:
-        checkpoint = store.first_valid(locate(Path(run.config.run.branch_from)), log.warn, group)
-        log.event("branched", checkpoint=str(checkpoint))
+    checkpoint = store.newest_valid(session.checkpoints, session.log.warn, session.group)
+    return continue_from(session, start_of_run(session) if checkpoint is None else checkpoint)
+
+
+def start_of_run(session: Session) -> Path | None:
+    """The checkpoint of another run that this one branches from; None: there is none. Collective."""
+    if session.run.config.run.branch_from is None:
+        return None
+    branch = locate(Path(session.run.config.run.branch_from))
+    checkpoint = store.first_valid(branch, session.log.warn, session.group)
+    session.log.event("branched", checkpoint=str(checkpoint))
+    return checkpoint
+
+
+def continue_from(session: Session, checkpoint: Path | None) -> RunState:
+    """Loads a verified checkpoint into the engine; None: draws the initial weights, or takes those of another run.
+    Returns the state to continue from. Collective."""
+    run, log, group = session.run, session.log, session.group
     run_dir = session.checkpoints.parent
     recorded = run_on_rank_0("reading the run's config", lambda: recorded_config(run_dir), group)
     if checkpoint is None:

@@ -4,7 +4,7 @@ Steps of both runs are compared line by line, checkpoints of both tensor by tens
 bounds grow with the steps; docs/exactness.md says how they were measured.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,20 +109,51 @@ def compare(a: RecordedRun, b: RecordedRun) -> Iterator[QuantityComparison]:
     all_steps = range(1, 1 + min(max(a.metrics), max(b.metrics)))
     missing = [StepDifference(step, float(step not in a.metrics or step not in b.metrics)) for step in all_steps]
     yield QuantityComparison("steps", missing, lambda step: 0.0)
-    precisions = {a.config.precision, b.config.precision}
-    bounds = BOUNDS["fp8" if "fp8" in precisions else "fp32" if precisions == {"fp32"} else "bf16"]
-
-    def over_steps(measure: Callable[[dict[str, Any], dict[str, Any]], float]) -> list[StepDifference]:
-        return [StepDifference(step, measure(a.metrics[step], b.metrics[step])) for step in steps]
-
+    growing = _bounds({a.config.precision, b.config.precision})
     for quantity, key in _KEYS.items():
-        yield QuantityComparison(quantity, over_steps(partial(_unequal, key)), lambda step: 0.0)
-    growing = {name: partial(_growing_bound, base, MAX_BOUNDS[name]) for name, base in bounds.items()}
-    yield QuantityComparison("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), growing["loss"])
-    norms = over_steps(lambda x, y: _apart(x["grad_norm"], y["grad_norm"]) / (y["grad_norm"] or 1.0))
-    yield QuantityComparison("gradient norm", norms, growing["gradient norm"])
+        equal = [StepDifference(step, float(a.metrics[step][key] != b.metrics[step][key])) for step in steps]
+        yield QuantityComparison(quantity, equal, lambda step: 0.0)
+    for quantity, over_steps in _of_numbers(a.metrics, b.metrics, steps).items():
+        yield QuantityComparison(quantity, over_steps, growing[quantity])
     shared = sorted(a.checkpoints.keys() & b.checkpoints.keys())
     yield QuantityComparison("weights", [_weights(a, b, name) for name in shared], growing["weights"])
+
+
+def compare_again(
+    run: RecordedRun, computed: Mapping[int, Mapping[str, Any]], start: int, exact: bool
+) -> list[QuantityComparison]:
+    """Compares steps of a run with the same steps `computed` again from its checkpoint after `start` steps. `exact`:
+    their bits have to be equal, otherwise bounds grow with the steps since then. Raises RunError where samples are
+    others: the data is not what the run has read."""
+    steps = sorted(computed)
+    for step in steps:
+        if computed[step]["data_hash"] != run.metrics[step]["data_hash"]:
+            raise RunError(f"step {step}: the samples are not those that {run.path} has read: restore its data")
+    growing = _bounds({run.config.precision})
+
+    def bound(quantity: str, step: int) -> float:
+        return 0.0 if exact else growing[quantity](step - start)
+
+    found = _of_numbers(computed, run.metrics, steps)
+    return [QuantityComparison(name, over_steps, partial(bound, name)) for name, over_steps in found.items()]
+
+
+def _bounds(precisions: set[str]) -> dict[str, Callable[[int], float]]:
+    """Largest difference that rounding explains after so many steps, by quantity."""
+    bounds = BOUNDS["fp8" if "fp8" in precisions else "fp32" if precisions == {"fp32"} else "bf16"]
+    return {name: partial(_growing_bound, base, MAX_BOUNDS[name]) for name, base in bounds.items()}
+
+
+def _of_numbers(
+    a: Mapping[int, Mapping[str, Any]], b: Mapping[int, Mapping[str, Any]], steps: Sequence[int]
+) -> dict[str, list[StepDifference]]:
+    """How far loss and gradient norm are apart at each step."""
+    losses = [StepDifference(step, _apart(a[step]["loss"], b[step]["loss"])) for step in steps]
+    norms = [
+        StepDifference(step, _apart(a[step]["grad_norm"], b[step]["grad_norm"]) / (b[step]["grad_norm"] or 1.0))
+        for step in steps
+    ]
+    return {"loss": losses, "gradient norm": norms}
 
 
 def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
@@ -157,10 +188,6 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
     if not names:
         raise RunError(f"{first} has no weights")
     return StepDifference(step, (apart / moved) ** 0.5 if moved else apart**0.5, furthest[1])
-
-
-def _unequal(key: str, x: dict[str, Any], y: dict[str, Any]) -> float:
-    return float(x[key] != y[key])
 
 
 def _apart(x: float | None, y: float | None) -> float:

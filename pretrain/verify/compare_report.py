@@ -1,8 +1,9 @@
 """Report of `pretrain compare`: a table on the terminal, and JSON."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.common.atomic import atomic_write
 from pretrain.run_dir.json_lines import finite
@@ -47,6 +48,32 @@ def show(a: RecordedRun, b: RecordedRun, comparisons: Iterable[QuantityCompariso
         }
         atomic_write(out, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
     return same
+
+
+def replayed(
+    run: RecordedRun, computed: Mapping[int, Mapping[str, Any]], start: int, layout: str,
+    quantities: Sequence[QuantityComparison], rounded: Sequence[QuantityComparison],
+) -> Iterator[str]:  # fmt: skip
+    """Lines about steps that were computed again after step `start`, compared in `quantities`, and by the bounds of
+    rounding alone in `rounded`."""
+    last = max(computed)
+    yield f"{run.path}: steps {start + 1:,} to {last:,} again on {layout}, in {run.config.precision}"
+    yield f"{'':15}{'compared':>10}{'largest':>10}{'at step':>10}"
+    yield from map(_row, quantities)
+    for name, key in (("loss", "loss"), ("gradient norm", "grad_norm")):
+        yield f"step {last:,}: {name} {computed[last][key]}, recorded {run.metrics[last][key]}"
+    if all(one.largest.by == 0 for one in quantities):
+        yield f"the same to the last bit: step {last:,} is what its data and settings make of it, no fault of a machine"
+    elif all(one.first is None for one in quantities):
+        yield f"the same within rounding: step {last:,} is what its data and settings make of it"
+    elif all(one.first is None for one in rounded):
+        yield (
+            "different, by no more than rounding: a machine has computed a little wrong, unless threads, libraries or "
+            "micro-batches are others than then"
+        )
+    else:
+        first = min(one.first.step for one in rounded if one.first is not None)
+        yield f"different from step {first:,} on: a machine computed wrong then, or this one does now"
 
 
 def _of_experts(run: RecordedRun, lines: Sequence[QuantityComparison]) -> str | None:

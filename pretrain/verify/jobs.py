@@ -8,7 +8,7 @@ from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve, with_teacher
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import Layout, plan_layout
+from pretrain.layout.layout import Layout, plan_layout, settings_on
 from pretrain.layout.names import expert_layouts_to_verify, layouts_to_verify, short_name
 from pretrain.verify.shrink import shrink, with_layers
 
@@ -112,18 +112,5 @@ def _on_layout(config: RunConfig, layout: Layout, precision: str, micro_sequence
     tree["batch"]["micro_sequences"] = micro_sequences
     tree["schedule"] = {"name": "inverse_sqrt", "warmup": "none", "warmup_steps": 1}
     tree["optimizer"]["learning_rate"] = min(_LEARNING_RATE, config.optimizer.learning_rate)
-    tree["parallel"] |= {
-        "tensor": layout.tensor,
-        "context": layout.context,
-        "expert": layout.expert,
-        "sequence": layout.sequence,
-        "pipeline": layout.pipeline,
-        "virtual": layout.virtual,
-        "zero": layout.zero,
-        "zero_engine": layout.zero_engine,
-        "offload_optimizer": config.parallel.offload_optimizer and layout.shards_by_deepspeed,
-        "hpz": config.parallel.hpz if layout.zero == 3 and layout.replicas % config.parallel.hpz == 0 else 1,
-        "overlap": None if layout.zero == 1 and layout.shards_by_deepspeed else config.parallel.overlap,
-        "offload_parameters": config.parallel.offload_parameters and layout.zero == 3,
-    }
+    tree["parallel"] = settings_on(config.parallel, layout)
     return validate(RunConfig, tree, f"--layouts {layout}")

@@ -116,7 +116,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "bad_steps",
         "resume",
         "loop",
-        "finetuned",
+        "finetuned replay",
     ),
     "data_pipeline.recipes": (
         "base bins pieces windows",
@@ -154,8 +154,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "scale_coordinates scale_fit scale_ladder scale_predict plan_data"
         ),
         (
-            "train eval finetune verify compare export import_ translate generate features lm_eval keys plan rehearse "
-            "scale runs plot profile"
+            "train eval finetune verify compare replay export import_ translate generate features lm_eval keys plan "
+            "rehearse scale runs plot profile"
         ),
         "data_build data_inspect data_report data_ledger data_trace data_units",
         (
@@ -190,7 +190,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.rehearse": ("progress", "rank", "run", "report"),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report", "coordinates"),
     "pretrain.commands": ("lean_imports", "verbs"),
-    "pretrain.training": ("finetuned", "loop", "session"),
+    "pretrain.training": ("finetuned", "loop", "replay", "session"),
     "pretrain.evaluate": (
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "rouge", "scorers", "settings", "tasks", "translate"),
