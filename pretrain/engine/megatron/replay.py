@@ -41,7 +41,7 @@ class ComputedStep:
     """[terms, 2] float64: sums and counts of the terms of the loss"""
     routed: RoutedStep | None
     counts: Sequence[float]
-    """of the terms, over the global batch"""
+    """counts of the terms over the global batch"""
     factors: Mapping[str, float]
     names: Sequence[str]
     """names of the terms; none if there is one"""
