@@ -27,7 +27,7 @@ class Allocation:
     lost."""
 
     def __init__(
-        self, job: str, nodes: str, script: str, ranks_per_node: int | None, config: str | None, spares: int = 0
+        self, job: str, nodes: str, script: str, ranks_per_node: int | None, config: str | None, *, spares: int = 0
     ) -> None:
         self.job, self.nodes = job, nodes
         self._script, self._ranks_per_node, self._config, self._spares = script, ranks_per_node, config, spares

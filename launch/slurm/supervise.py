@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
             options.script,
             options.shrink_from or ranks,
             config,
-            spares,
+            spares=spares,
         )
     except ConfigError as error:
         say(str(error))

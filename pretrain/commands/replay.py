@@ -61,7 +61,8 @@ def main(argv: list[str]) -> int:
     run = RecordedRun.read(options.run)
     quantities = compare_again(run, computed, start, exact)
     if global_rank() == 0:
-        print_lines(replayed(run, computed, start, str(layout), quantities, compare_again(run, computed, start, False)))
+        rounded = compare_again(run, computed, start, exact=False)
+        print_lines(replayed(run, computed, start, str(layout), quantities=quantities, rounded=rounded))
     return 0 if all(quantity.first is None for quantity in quantities) else 1
 
 

@@ -51,7 +51,7 @@ def show(a: RecordedRun, b: RecordedRun, comparisons: Iterable[QuantityCompariso
 
 
 def replayed(
-    run: RecordedRun, computed: Mapping[int, Mapping[str, Any]], start: int, layout: str,
+    run: RecordedRun, computed: Mapping[int, Mapping[str, Any]], start: int, layout: str, *,
     quantities: Sequence[QuantityComparison], rounded: Sequence[QuantityComparison],
 ) -> Iterator[str]:  # fmt: skip
     """Lines about steps that were computed again after step `start`, compared in `quantities`, and by the bounds of

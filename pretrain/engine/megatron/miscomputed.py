@@ -48,17 +48,17 @@ def explain(step: int, findings: Sequence[RankFinding], layout: Layout) -> Misco
     if changed:
         names = _joined(name for one in changed for name in one.weights)
         what = f"changed weights in memory while the step was computed ({names})"
-        return _error(step, locations, [one.rank for one in changed], "weights", what, names)
+        return _error(step, locations, [one.rank for one in changed], kind="weights", what=what, names=names)
     suspects = [one for group in _computing_together(findings, layout) for one in _first_of(group)]
     if not suspects:
         received = [one for one in findings if one.exchanged]
         names = _joined(name for one in received for name in one.exchanged)
         what = f"received two different sums of the same gradients ({names}): an exchange, or memory, is at fault"
-        return _error(step, locations, [one.rank for one in received], "exchange", what, names)
+        return _error(step, locations, [one.rank for one in received], kind="exchange", what=what, names=names)
     names = _joined(name for one in suspects for name in one.own) or "its output"
     said = [_third_time(suspects[0]), *_of_peer(suspects[0], findings, layout)]
     what = f"computed two results from the same rows and weights ({names}). {', and '.join(said)}"
-    return _error(step, locations, [one.rank for one in suspects], "computation", what, names)
+    return _error(step, locations, [one.rank for one in suspects], kind="computation", what=what, names=names)
 
 
 def explain_replicas(
@@ -68,11 +68,11 @@ def explain_replicas(
     that most others do not agree with."""
     ranks, names = sorted({rank for _, some in differing for rank in some}), _joined(name for name, _ in differing)
     what = f"held other weights than ranks that hold the same part of the model ({names})"
-    return _error(step, locations, ranks, "replicas", what, names)
+    return _error(step, locations, ranks, kind="replicas", what=what, names=names)
 
 
 def _error(
-    step: int, locations: Sequence[RankLocation], ranks: Sequence[int], kind: str, what: str, names: str
+    step: int, locations: Sequence[RankLocation], ranks: Sequence[int], *, kind: str, what: str, names: str
 ) -> MiscomputedError:
     hosts = list(dict.fromkeys(locations[rank].host for rank in ranks))
     more = f" and {len(hosts) - _NUM_NAMED} more" if len(hosts) > _NUM_NAMED else ""
