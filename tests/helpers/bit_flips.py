@@ -25,9 +25,10 @@ def flip_bit(x: Tensor, draw: random.Random) -> None:
 
 
 @contextmanager
-def planted(engine: MegatronEngine, where: Where, draw: random.Random, in_pass: int) -> Iterator[None]:
+def planted(engine: MegatronEngine, where: Where, draw: random.Random, in_pass: int) -> Iterator[list[Any]]:
     """Inside, one bit flips at one moment of the computation with the number `in_pass` (from 0) of a step. A weight
-    stays flipped, or is as it was once the module that has it has run forward."""
+    stays flipped, or is as it was once the module that has it has run forward. Yields a list that is not empty from
+    when the flip is due until it has happened."""
     count = -1
     compute = engine._compute_gradient
     flips: list[Any] = []
@@ -49,7 +50,7 @@ def planted(engine: MegatronEngine, where: Where, draw: random.Random, in_pass: 
     else:
         hook = _in_weight(modules, draw, flips, stays=where == "weight")
     try:
-        yield
+        yield flips
     finally:
         hook.remove()
         del engine._compute_gradient
