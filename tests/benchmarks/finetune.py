@@ -5,11 +5,11 @@
 
 MODEL is a directory that save_pretrained wrote; DATA has a directory for each task, as `pretrain finetune fetch` writes
 it. Each run is a command of its own, which trains, answers the validation rows and saves the model; ours and theirs
-alternate. Theirs is what the example scripts run_glue.py and run_ner.py do: Trainer with its defaults (AdamW without
-decay, gradients clipped to 1, a linear schedule without warm-up), and batches padded to their longest row. Both have
-the same rows, batches of 16, learning rate at each step, epochs and scores; seeds and the orders of the rows are their
-own. Ours cuts batches into micro-batches of 8 rows. Runs are recorded in OUT/runs.jsonl, with the settings of their
-task, and are not repeated.
+alternate. Theirs is what the example scripts run_glue.py, run_ner.py and run_qa.py do: Trainer with its defaults (AdamW
+without decay, gradients clipped to 1, a linear schedule without warm-up), and batches padded to their longest row. Both
+have the same rows, batches of 16, learning rate at each step, epochs and scores; seeds and the orders of the rows are
+their own. Ours cuts batches into micro-batches of 8 rows. Runs are recorded in OUT/runs.jsonl, with the settings of
+their task, and are not repeated.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def children_s() -> float:
 
 def _settings(name: str) -> dict[str, Any]:
     """What a run of a task depends on."""
-    return {key: value for key, value in vars(TASKS[name]).items() if key != "figures"}
+    return {key: value for key, value in vars(TASKS[name]).items() if key not in ("figures", "samples")}
 
 
 def records(record: Path) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ class Task:
     """the first is compared"""
     rows: int
     """training rows, drawn once from all"""
+    samples: int | None = None
+    """training samples, where a row may be several: windows of a long context"""
     validation_rows: int | None = None
     """validation rows, drawn once from all; None: all of them"""
     length: int = 128
@@ -24,7 +26,7 @@ class Task:
     @property
     def steps(self) -> int:
         """Optimizer steps of a run."""
-        return -(-self.rows // BATCH) * self.epochs
+        return -(-(self.samples or self.rows) // BATCH) * self.epochs
 
 
 TASKS = {
@@ -33,5 +35,8 @@ TASKS = {
     "stsb": Task(figures=("pearson", "spearman"), rows=4096, validation_rows=500, length=32),
     "mrpc": Task(figures=("f1", "accuracy"), rows=3668, epochs=2, learning_rate=1e-4),
     "rte": Task(figures=("accuracy",), rows=2490, epochs=3, learning_rate=1e-4),
+    "squad-shifts": Task(
+        figures=("f1_of_tokens", "exact_match"), rows=1024, samples=1050, validation_rows=500, length=384, epochs=2
+    ),
     "wnut17": Task(figures=("entity_f1",), rows=1696),
 }

@@ -1,4 +1,4 @@
-"""One fine-tuning run by the Trainer of transformers, as its example scripts run_glue.py and run_ner.py make it.
+"""One fine-tuning run by the Trainer of transformers, as its example scripts run_glue.py, run_ner.py and run_qa.py do.
 
     python -m tests.benchmarks.finetune_trainer MODEL DATA OUT TASK SEED
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import (
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -28,6 +29,7 @@ from transformers import (
 from pretrain.finetune.metrics import MetricContext, compute_metric
 from pretrain.finetune.sets.registry import published_set
 from tests.benchmarks.finetune_tasks import BATCH, TASKS
+from tests.benchmarks.finetune_windows import Windows
 
 _IGNORED = -100
 """label of a position without one"""
@@ -47,15 +49,20 @@ def main() -> None:
     set_seed(int(seed))
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     labels = list(published.labels)
-    tags = published.objective == "tagging"
-    kind = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-    model = kind.from_pretrained(model_path, num_labels=len(labels) or 1)
-    encode = _tagged if tags else _classified
-    rows = {
-        split: encode(tokenizer, _lines(data / f"{split}.jsonl"), labels, task.length)
-        for split in ("train", "validation")
-    }
-    collator: Callable[..., Any] = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
+    lines = {split: _lines(data / f"{split}.jsonl") for split in ("train", "validation")}
+    kind = published.objective
+    rows: dict[str, Any]
+    windows: dict[str, Windows] = {}
+    if kind == "spans":
+        windows = {split: Windows.of(tokenizer, rows, task.length) for split, rows in lines.items()}
+        rows = {split: those.inputs for split, those in windows.items()}
+        model = AutoModelForQuestionAnswering.from_pretrained(model_path)
+    else:
+        encode = _tagged if kind == "tagging" else _classified
+        rows = {split: encode(tokenizer, of_split, labels, task.length) for split, of_split in lines.items()}
+        makes = AutoModelForTokenClassification if kind == "tagging" else AutoModelForSequenceClassification
+        model = makes.from_pretrained(model_path, num_labels=len(labels) or 1)
+    collator: Callable[..., Any] = DataCollatorForTokenClassification if kind == "tagging" else DataCollatorWithPadding
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -78,7 +85,11 @@ def main() -> None:
     trainer.train()
     trainer.save_model()
     predicted = trainer.predict(rows["validation"])
-    answers, references = _answers(predicted.predictions, predicted.label_ids, labels, tags)
+    if kind == "spans":
+        answers = windows["validation"].answers(lines["validation"], *predicted.predictions[:2])
+        references = [line["answers"]["text"] for line in lines["validation"]]
+    else:
+        answers, references = _answers(predicted.predictions, predicted.label_ids, labels, kind == "tagging")
     context = MetricContext(labels=labels)
     figures = {one: compute_metric(one, answers, references, context) for one in task.figures}
     (out / "figures.json").write_text(json.dumps(figures), encoding="utf-8")

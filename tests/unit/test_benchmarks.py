@@ -12,10 +12,12 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.benchmarks import kinds
 from tests.benchmarks.finetune_tasks import Task
+from tests.benchmarks.finetune_windows import Windows
 from tests.helpers.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +73,7 @@ ELSEWHERE = {
 PARTS = {
     *("data_build", "data_datatrove", "data_encoding", "data_memory", "data_readers", "data_reading", "data_rounds"),
     "finetune_tasks",
+    "finetune_windows",
 }
 
 
@@ -180,6 +183,26 @@ def test_fine_tuned_runs_are_compared_with_recorded_ones(tmp_path: Path) -> None
     steps = json.loads(printed.splitlines()[-1])
     assert steps["steps"] == 1
     assert steps["largest difference"] < 1e-4
+
+
+def test_windows_of_the_trainer_say_the_answers_that_they_are_labelled_with() -> None:
+    from transformers import BertTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(400))]
+    tokenizer = BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+    long = " ".join(words[5:])
+    rows = [
+        {"question": "w3 w4", "context": long, "answers": {"text": [text], "start": [long.index(text)]}}
+        for text in ("w7 w8 w9", "w150", "w398 w399")
+    ]
+    windows = Windows.of(tokenizer, rows, 200)
+    answered = [(number, row["start_positions"]) for number, row in zip(windows.numbers, windows.inputs, strict=True)]
+    assert [number for number, _ in answered] == [0] * 5 + [1] * 5 + [2] * 5, "195 of 400 words, 67 further each"
+    assert [number for number, start in answered if start] == [0, 1, 1, 1, 2]
+    logits = np.zeros((2, len(windows.inputs), 200))
+    for at, row in enumerate(windows.inputs):
+        logits[0, at, row["start_positions"]] = logits[1, at, row["end_positions"]] = 1
+    assert windows.answers(rows, *logits) == [row["answers"]["text"][0] for row in rows]
 
 
 @pytest.mark.slow
