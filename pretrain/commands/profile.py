@@ -14,7 +14,8 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.observe.step_trace import EXCHANGE, OPTIMIZER, WAITING, StepSplit, ordered, read_split
+from pretrain.observe.step_memory import MemoryPeak, peak_of
+from pretrain.observe.step_trace import EXCHANGE, OPTIMIZER, WAITING, StepSplit, load_trace, ordered, split_of
 from pretrain.plan.device import find_device
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices
@@ -22,7 +23,7 @@ from pretrain.plan.planner import make_plan
 from pretrain.run_dir.paths import RunDir
 
 _NAME = re.compile(r"step-(\d+)-rank-(\d+)\.json\.gz")
-_MOST_COLUMNS = 8
+_MOST_COLUMNS, _MOST_PLACES, _LEAST_SHOWN = 8, 16, 2**13
 _EXCHANGES = {"tensor": "tensor", "context": "context", "data": "replicas", "stage": "update"}
 """group of an exchange -> part of a plan"""
 
@@ -45,7 +46,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="Print JSON, seconds of each rank.")
     options = parser.parse(argv)
     found = _traces(options.run, options.step)
-    splits = [read_split(path) for _, path in found]
+    splits, peaks = list[StepSplit](), list[tuple[int, MemoryPeak]]()
+    for step, path in found:
+        trace = load_trace(path)
+        splits.append(split_of(trace))
+        peaks += [(step, peak)] if (peak := peak_of(trace)) is not None else []
     steps = sorted({step for step, _ in found})
     ranks = _means(splits)
     planned = None if options.hardware is None else _planned(options.run, options.hardware, splits[0].world)
@@ -54,10 +59,12 @@ def main(argv: list[str]) -> int:
             "steps": steps,
             "ranks": {rank: {"seconds": split.seconds, "hidden_s": split.hidden_s} for rank, split in ranks.items()},
             "planned": planned,
+            "memory": [{"step": step, **vars(peak)} for step, peak in peaks],
         }
         print_lines([json.dumps(record, indent=1)])
     else:
         print_lines([*_table(options.run, steps, ranks, splits), *_beside(ranks, planned, options.hardware)])
+        print_lines(line for step, peak in peaks[:_MOST_COLUMNS] for line in _held(step, peak))
     return 0
 
 
@@ -110,6 +117,21 @@ def _table(
         yield f"{'exchanges hidden behind':<24}" + "".join(_cell(split.hidden_s, split.total) for split in shown)
     if len(ranks) > len(shown):
         yield f"{len(ranks) - len(shown)} more ranks: --json has all"
+
+
+def _held(step: int, peak: MemoryPeak) -> Iterator[str]:
+    """What holds memory at the peak of one step of one rank."""
+    rows = [row for row in peak.by_place.items() if row[1] >= _LEAST_SHOWN]
+    shown = [] if peak.before is None else [("held from before the step", peak.before)]
+    shown += rows[:_MOST_PLACES]
+    if rest := sum(peak.by_place.values()) - sum(held for _, held in rows[:_MOST_PLACES]):
+        shown.append((f"{len(peak.by_place) - len(rows[:_MOST_PLACES])} more (--json has all)", rest))
+    yield ""
+    yield f"MiB at the peak of step {step} on rank {peak.rank}, in {peak.phase}"
+    for place, held in shown:
+        yield f"{place:<56}{held / 2**20:>12,.2f}"
+    total = "peak" if peak.on_gpu else "in all, besides what was held before the step"
+    yield f"{total:<56}{sum(held for _, held in shown) / 2**20:>12,.2f}"
 
 
 def _ranks(count: int) -> str:

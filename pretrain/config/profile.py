@@ -16,7 +16,9 @@ class Profile(Section):
     )
     ranks: tuple[_Rank, ...] = Field((0,), min_length=1, description="ranks that write a trace")
     memory: bool = Field(
-        False, description="also write a snapshot of the GPU memory's history of these steps; CUDA only"
+        False,
+        description="also record allocations, for the table of what holds memory at a step's peak; on a GPU with a "
+        "snapshot of its memory's history",
     )
     nsight: bool = Field(
         False,

@@ -229,6 +229,22 @@ class RunConfig(RunSections):
         return self
 
     @model_validator(mode="after")
+    def _layers_can_be_measured(self) -> "RunConfig":
+        model = self.model
+        others = {
+            "model.recurrent": model.recurrent,
+            "model.characters": model.characters,
+            "model.source_encoder": model.source_encoder,
+        }
+        key = next((key for key, value in others.items() if value is not None), None)
+        if self.track.activations_every_steps and key is not None:
+            raise ValueError(
+                f"track.activations_every_steps is of layers that each read the positions of their rows, and {key} has "
+                "others: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _teacher_suits_the_run(self) -> "RunConfig":
         if self.distillation.teacher is None:
             return self

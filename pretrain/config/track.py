@@ -46,11 +46,16 @@ class Track(Section):
         False, description="Weights & Biases: write to run.dir/wandb, which `wandb sync` uploads, without a server"
     )
     every_steps: int = Field(1, gt=0, description="steps between terminal lines and between points of trackers")
-
     norms_every_steps: int = Field(
         0,
         ge=0,
         description="steps between norms of gradients and weights by layer, in metrics.jsonl and trackers; 0: none",
+    )
+
+    activations_every_steps: int = Field(
+        0,
+        ge=0,
+        description="steps between sizes of layers' outputs, in metrics.jsonl and trackers; 0: none",
     )
 
     @property

@@ -1,5 +1,6 @@
 """What a model is called with: one micro-batch, as this rank reads it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +63,9 @@ class MicroBatch:
     """what layers read of the rows before these; None: they read nothing of them"""
     real_BS: Tensor | None = None
     """bool: positions that are no padding, of a model with experts"""
+    counted: Mapping[str, Tensor] | None = None
+    """bool [B, S] or [B, L] of each stack, by its name: positions that are no padding, of a run that measures layers'
+    outputs"""
     routes: MicroBatchRoutes | None = None
     """what layers of experts count, and add to the loss; None: nothing"""
     places: KeyPlaces | None = None

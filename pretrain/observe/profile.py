@@ -1,5 +1,5 @@
-"""Profiles of steps (`profile.steps`, `profile.ranks`): a trace of torch's profiler for Chrome and Perfetto, a snapshot
-of the GPU's memory, or ranges for Nsight.
+"""Profiles of steps (`profile.steps`, `profile.ranks`): a trace of torch's profiler for Chrome and Perfetto, with
+allocations and a snapshot of the GPU's memory, or ranges for Nsight.
 
     profiler = StepProfiler(config.profile, run_dir, rank, engine.named_ranges)
     with profiler.step(20): ...     # nothing happens in a step or on a rank that the config does not name
@@ -27,9 +27,8 @@ def check_profile(settings: Profile, ranks: int, steps: int, on_gpu: bool) -> No
         raise ConfigError(f"profile.steps={max(settings.steps)} is beyond the run's {steps:,} steps")
     if settings.steps and max(settings.ranks) >= ranks:
         raise ConfigError(f"profile.ranks={max(settings.ranks)} is no rank of {ranks:,}: ranks are numbered from 0")
-    for key in ("memory", "nsight"):
-        if getattr(settings, key) and not on_gpu:
-            raise ConfigError(f"profile.{key}=true needs CUDA, which is not available here: leave it out")
+    if settings.nsight and not on_gpu:
+        raise ConfigError("profile.nsight=true needs CUDA, which is not available here: leave it out")
 
 
 class StepProfiler:
@@ -56,19 +55,22 @@ class StepProfiler:
 
     @contextmanager
     def _trace(self, step: int) -> Iterator[None]:
-        on_gpu = torch.cuda.is_available()
-        if self._settings.memory:
+        on_gpu, memory = torch.cuda.is_available(), self._settings.memory
+        if memory and on_gpu:
             torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        with profile(activities=activities, record_shapes=True) as trace:
-            yield
-        with watchdog.allow_slow_io():
-            path = self._files.trace(step, self._rank)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            trace.export_chrome_trace(str(path))
-            if self._settings.memory:
-                torch.cuda.memory._dump_snapshot(str(self._files.memory_snapshot(step, self._rank)))
-                torch.cuda.memory._record_memory_history(enabled=None)
+        trace = profile(activities=activities, record_shapes=True, profile_memory=memory)
+        try:
+            with trace:
+                yield
+        finally:  # also of a step that runs out of memory
+            with watchdog.allow_slow_io():
+                path = self._files.trace(step, self._rank)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                trace.export_chrome_trace(str(path))
+                if memory and on_gpu:
+                    torch.cuda.memory._dump_snapshot(str(self._files.memory_snapshot(step, self._rank)))
+                    torch.cuda.memory._record_memory_history(enabled=None)
 
     @contextmanager
     def _nsight(self) -> Iterator[None]:

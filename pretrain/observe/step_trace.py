@@ -1,6 +1,6 @@
 """Where a step goes, read from a trace of torch's profiler. Without torch.
 
-    split = read_split(Path("runs/book/profile/step-00000020-rank-00000.json.gz"))
+    split = split_of(load_trace(Path("runs/book/profile/step-00000020-rank-00000.json.gz")))
     split.seconds       # {"matrix products": 0.12, "exchange: tensor": 0.03, ...}, which add up to split.total
 
 Of a step on a GPU each instant belongs to the kernel that runs then: to an exchange only where nothing else runs, and
@@ -49,15 +49,25 @@ class StepSplit:
         return sum(self.seconds.values())
 
 
-def read_split(path: Path) -> StepSplit:
+def load_trace(path: Path) -> dict[str, Any]:
     """Raises ConfigError for a file that is no trace of a profiled step."""
     try:
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            trace = json.load(file)
-        events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-        step = next(event for event in events if event.get("cat") == "user_annotation" and _STEP.match(event["name"]))
+            trace: dict[str, Any] = json.load(file)
+        _step_of(trace["traceEvents"])
     except (OSError, ValueError, KeyError, TypeError, EOFError, StopIteration) as error:
         raise ConfigError(f"{path} is no trace of a profiled step ({type(error).__name__})") from None
+    return trace
+
+
+def _step_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next(event for event in events if event.get("cat") == "user_annotation" and _STEP.match(event["name"]))
+
+
+def split_of(trace: Mapping[str, Any]) -> StepSplit:
+    """What the time of a loaded trace went to."""
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    step = _step_of(events)
     info = trace.get("distributedInfo", {})
     begin, end = step["ts"], step["ts"] + step["dur"]
     on_gpu = any(event.get("cat") == "kernel" for event in events)

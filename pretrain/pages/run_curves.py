@@ -42,6 +42,13 @@ QUANTITIES = (
     Quantity("grad_norm", "gradient norm before clipping", log=True),
     Quantity("tokens_per_second", "tokens per second"),
 )
+LAYER_QUANTITIES = (
+    Quantity("layer_grad_norm/", "gradient norm by layer", log=True),
+    Quantity("layer_weight_norm/", "weight norm by layer"),
+    Quantity("layer_output_rms/", "root mean square of outputs by layer"),
+    Quantity("layer_output_max/", "largest output by layer", log=True),
+)
+"""what has a curve for each layer: keys begin with these, and the name of a layer follows"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,10 @@ class RunCurves:
     label: str
     points: Mapping[str, NDArray[np.float64]]
     """quantity -> [2, points]: x and value; NaN: not a finite number. Absent without a point"""
+
+    def layers(self, quantity: Quantity) -> list[str]:
+        """Names of the layers that have points of one of LAYER_QUANTITIES, in the model's order."""
+        return [key.removeprefix(quantity.key) for key in self.points if key.startswith(quantity.key)]
 
     def averaged(self, key: str, most: int) -> NDArray[np.float64]:
         """The points of a quantity. If they are more than `most`, means of neighbours, of so many each that at most
@@ -108,11 +119,10 @@ def not_finite(curve: RunCurves) -> str | None:
 
 def _points(run: Path, along: Along) -> dict[str, NDArray[np.float64]]:
     steps, key = read_metrics(run), ALONG[along]
-    by_quantity = {
-        quantity.key: [(line[key], line[quantity.key]) for line in steps if key in line and quantity.key in line]
-        for quantity in QUANTITIES
-        if quantity.key != "heldout"
-    }
+    keys = [quantity.key for quantity in QUANTITIES if quantity.key != "heldout"]
+    prefixes = tuple(quantity.key for quantity in LAYER_QUANTITIES)
+    keys += dict.fromkeys(name for line in steps for name in line if name.startswith(prefixes))
+    by_quantity = {name: [(line[key], line[name]) for line in steps if key in line and name in line] for name in keys}
     by_quantity["heldout"] = [(event[key], event["loss"]) for event in heldout_events(run)]
     return {name: np.array(points, dtype=float).T for name, points in by_quantity.items() if points}  # None: NaN
 

@@ -1,13 +1,14 @@
 """The curves of runs as a PNG or as one HTML page that needs nothing from outside."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -16,7 +17,7 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.pages.charts import BLUE, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
 from pretrain.pages.page import page
-from pretrain.pages.run_curves import QUANTITIES, Along, Quantity, RunCurves, not_finite
+from pretrain.pages.run_curves import LAYER_QUANTITIES, QUANTITIES, Along, Quantity, RunCurves, not_finite
 
 _COLOURS = (BLUE, ORANGE, "#059669", "#7c3aed", "#db2777", "#0891b2", "#ca8a04")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))
@@ -25,6 +26,10 @@ _PANEL = (5.0, 3.0)
 """inches"""
 _MOST_BESIDE = 12
 """names that a free panel has room for"""
+_GREY, _MOST_NAMED = "#6b7280", 5
+"""of modules in no layer; names of layers in a panel's own legend"""
+
+Draw = Callable[[Axes], None]
 
 
 def write_picture(path: Path, curves: Sequence[RunCurves], along: Along) -> None:
@@ -34,17 +39,18 @@ def write_picture(path: Path, curves: Sequence[RunCurves], along: Along) -> None
 
 
 def _png(curves: Sequence[RunCurves], along: Along) -> bytes:
-    shown = _shown(curves)
-    columns = min(2, len(shown))
-    rows = -(-len(shown) // columns)
+    shown, by_layer = _shown(curves, along), _shown_by_layer(curves, along)
+    panels = len(shown) + len(by_layer)
+    columns = min(2, panels)
+    rows = -(-panels // columns)
     with rc_context(STYLE):
-        free = len(shown) < rows * columns and len(curves) <= _MOST_BESIDE
+        free = panels < rows * columns and len(curves) <= _MOST_BESIDE
         below = 0 if free else 0.25 * len(curves)
         figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows + below), layout="constrained")
         axes = list(np.ravel(figure.subplots(rows, columns)))
-        for one, quantity in zip(axes, shown, strict=False):
-            _draw(one, quantity, curves, along)
-        for empty in axes[len(shown) :]:
+        for one, draw in zip(axes, (*shown, *by_layer), strict=False):
+            draw(one)
+        for empty in axes[panels:]:
             empty.set_axis_off()
         named = _legend(axes[: len(shown)])
         if free:
@@ -58,10 +64,10 @@ def _png(curves: Sequence[RunCurves], along: Along) -> bytes:
 
 def _page(curves: Sequence[RunCurves], along: Along) -> bytes:
     panels = []
-    for quantity in _shown(curves):
+    for draw in (*_shown(curves, along), *_shown_by_layer(curves, along)):
         with rc_context(STYLE):
             figure = Figure(figsize=_PANEL, layout="constrained")
-            _draw(figure.subplots(), quantity, curves, along)
+            draw(figure.subplots())
             panels.append(Markup(svg(figure)))
     rows = [
         {
@@ -77,8 +83,22 @@ def _page(curves: Sequence[RunCurves], along: Along) -> bytes:
     return text.encode("utf-8", errors="backslashreplace")
 
 
-def _shown(curves: Sequence[RunCurves]) -> list[Quantity]:
-    return [quantity for quantity in QUANTITIES if any(quantity.key in curve.points for curve in curves)]
+def _shown(curves: Sequence[RunCurves], along: Along) -> list[Draw]:
+    return [
+        partial(_draw, quantity=quantity, curves=curves, along=along)
+        for quantity in QUANTITIES
+        if any(quantity.key in curve.points for curve in curves)
+    ]
+
+
+def _shown_by_layer(curves: Sequence[RunCurves], along: Along) -> list[Draw]:
+    """A panel for each run and each quantity that it has by layer."""
+    return [
+        partial(_draw_layers, quantity=quantity, curve=curve, along=along, alone=len(curves) == 1)
+        for curve in curves
+        for quantity in LAYER_QUANTITIES
+        if curve.layers(quantity)
+    ]
 
 
 def _last(curve: RunCurves, key: str) -> float | None:
@@ -96,7 +116,33 @@ def _draw(axes: Axes, quantity: Quantity, curves: Sequence[RunCurves], along: Al
             linestyle=_DASHES[number // len(_COLOURS) % len(_DASHES)],
             marker="o" if len(x) == 1 or quantity.key == "heldout" else None, markersize=3.5,
         )  # fmt: skip
-    axes.set_title(quantity.title)
+    _name_axes(axes, quantity, along)
+    if quantity.key == "tokens_per_second":
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: compact(number)))
+
+
+def _draw_layers(axes: Axes, quantity: Quantity, curve: RunCurves, along: Along, alone: bool) -> None:
+    """A curve for each layer, from dark to bright in their order; modules in no layer are grey."""
+    names = curve.layers(quantity)
+    layers = [name for name in names if name.rpartition(".")[2].isdigit()]
+    for name in names:
+        x, values = curve.averaged(quantity.key + name, _MOST_POINTS)
+        depth = layers.index(name) / max(1, len(layers) - 1) if name in layers else None
+        axes.plot(
+            x, values, color=_GREY if depth is None else colormaps["viridis"](0.9 * depth), linewidth=1.1,
+            linestyle=":" if depth is None else "-", marker="o" if len(x) == 1 else None, markersize=3.5,
+        )  # fmt: skip
+    chosen = (
+        {names.index(layers[at]) for at in np.linspace(0, len(layers) - 1, _MOST_NAMED).astype(int)} if layers else ()
+    )
+    handles = [axes.lines[number] for number in sorted(chosen)]
+    axes.legend(handles, [names[number] for number in sorted(chosen)], fontsize=6, loc="best")
+    _name_axes(axes, quantity, along, "" if alone else f", {curve.label}")
+
+
+def _name_axes(axes: Axes, quantity: Quantity, along: Along, of_run: str = "") -> None:
+    axes.set_title(quantity.title + of_run)
     axes.set_xlabel("tokens trained on" if along == "tokens" else "optimizer steps")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -104,9 +150,6 @@ def _draw(axes: Axes, quantity: Quantity, curves: Sequence[RunCurves], along: Al
     axes.ticklabel_format(axis="y", useOffset=False)
     if quantity.log:
         axes.set_yscale("log")
-    elif quantity.key == "tokens_per_second":
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: compact(number)))
 
 
 def _legend(every: Sequence[Axes]) -> tuple[list[Any], list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.observe.step_trace import read_split
+from pretrain.observe.step_trace import load_trace, split_of
 from pretrain.observe.track import TRACKERS
 from pretrain.run_dir.paths import RunDir
 from pretrain.run_dir.records import read_events, read_metrics
@@ -43,7 +43,7 @@ def test_every_number_is_the_same_with_all_of_it_on(plain: Path, config: Path) -
     run = config.parent / "run"
     kinds = (
         "track={kind: [hanging, failing, mlflow, tensorboard, wandb], mlflow: true, offline: true, "
-        "norms_every_steps: 4}"
+        "norms_every_steps: 4, activations_every_steps: 4}"
     )
     process = command.Command("train", config, *SHORT, kinds, *PROFILED, first=add_bad_trackers)
     assert process.wait(240) == 0, process.printed
@@ -54,6 +54,7 @@ def test_every_number_is_the_same_with_all_of_it_on(plain: Path, config: Path) -
     assert len(list((run / "profile").iterdir())) == 2
     measured = [line["step"] for line in read_metrics(run) if "layer_grad_norm/decoder.layers.1" in line]
     assert measured == [4, 8]
+    assert measured == [line["step"] for line in read_metrics(run) if "layer_output_max/decoder.layers.1" in line]
     assert [point.step for point in curves(run).Scalars("layer_weight_norm/decoder.layers.0")] == measured
     losses = [line["loss"] for line in read_metrics(run)]
     assert [point.value for point in curves(run).Scalars("loss")] == pytest.approx(losses)
@@ -87,7 +88,7 @@ def test_a_profile_of_any_layout_has_its_phases_modules_and_exchanges(config: Pa
         assert any(name.endswith("self_attention.core_attention") for name in ranges), ranges
         group = {"tensor": "tensor", "pipeline": "embedding"}.get(layout, "data")
         assert f"exchange/{group}" in ranges
-        split = read_split(RunDir(runs[0]).trace(2, rank))
+        split = split_of(load_trace(RunDir(runs[0]).trace(2, rank)))
         (step,) = [one for one in trace["traceEvents"] if one["name"] == "step 2" and "tid" in one]
         assert split.total == pytest.approx(step["dur"] / 1e6)
         assert split.seconds["matrix products"] > 0

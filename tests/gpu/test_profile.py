@@ -8,7 +8,8 @@ import torch
 
 from pretrain.config.profile import Profile
 from pretrain.observe.profile import StepProfiler
-from pretrain.observe.step_trace import ATTENTION, OPTIMIZER, PRODUCTS, read_split
+from pretrain.observe.step_memory import peak_of
+from pretrain.observe.step_trace import ATTENTION, OPTIMIZER, PRODUCTS, load_trace, split_of
 from pretrain.run_dir.paths import RunDir
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, rows, tiny_config
@@ -39,7 +40,13 @@ def test_a_profiled_step_computes_what_another_does(tmp_path: Path) -> None:
     (curves,) = run_ranks(1, _curves, tmp_path, [{}, traced, {"steps": (PROFILED,), "nsight": True}], timeout_s=300)
     assert curves[1] == curves[0]
     assert curves[2] == curves[0]
-    split = read_split(RunDir(tmp_path).trace(PROFILED, 0))
+    trace = load_trace(RunDir(tmp_path).trace(PROFILED, 0))
+    peak, split = peak_of(trace), split_of(trace)
+    assert peak is not None
+    assert peak.on_gpu
+    assert peak.before is not None
+    assert peak.before > 0, "weights"
+    assert any("linear_fc1" in place for place in peak.by_place)
     assert split.on_gpu
     assert all(split.seconds[name] > 0 for name in (PRODUCTS, ATTENTION, OPTIMIZER)), split.seconds
     assert RunDir(tmp_path).memory_snapshot(PROFILED, 0).stat().st_size > 0

@@ -25,6 +25,7 @@ from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.layer_norms import LayerNorms
+from pretrain.engine.megatron.layer_outputs import LayerOutputs
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.ranges import named_ranges
@@ -101,7 +102,15 @@ class MegatronEngine:
                     one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
         self._state = State(self.parameters, self.groups, self.sharding, built.router_biases)
-        self._cutter = Cutter(self.groups, self.device, config.model, config.generator is not None)
+        looks = train and config.track.activations_every_steps > 0
+        self._outputs = LayerOutputs(config, self.groups, self.bare, self.device) if looks else None
+        self._cutter = Cutter(
+            self.groups,
+            self.device,
+            config.model,
+            finds_labelled=config.generator is not None,
+            counts_positions=looks,
+        )
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)
         self._norms: LayerNorms | None = None
@@ -182,10 +191,12 @@ class MegatronEngine:
         self._scoring_memory = None
         measures = self._norms is not None and step % self.config.track.norms_every_steps == 0
         compute = partial(self._compute_gradient, step=step, keeps=self.keeps_gradients or measures)
-        if self._replay is not None and self._replay.is_due(step):
-            computed = self._replay.check(step, batch, compute)
-        else:
-            computed = compute(batch, self.data_rank)
+        looks = self._outputs is not None and step % self.config.track.activations_every_steps == 0
+        with self._outputs.measured() if self._outputs is not None and looks else nullcontext():
+            if self._replay is not None and self._replay.is_due(step):
+                computed = self._replay.check(step, batch, compute)
+            else:
+                computed = compute(batch, self.data_rank)
         if self._memory is not None:
             self._memory.advance()
         counts, factors, routed = computed.counts, computed.factors, computed.routed
@@ -199,9 +210,10 @@ class MegatronEngine:
         pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
         terms = dict(zip(names, pairs, strict=False))
         by_source = dict(zip(sources, pairs[len(names) :], strict=True))
-        figures: dict[str, float] = {}
+        figures = self._outputs.read() if self._outputs is not None and looks else {}
         if self.router is not None:
-            figures, of_router = self.router.read(of_routes, counts[len(self.objective.weights) :])
+            of_routing, of_router = self.router.read(of_routes, counts[len(self.objective.weights) :])
+            figures |= of_routing
             loss_sum += sum(factors[name] * value for name, (value, _) in of_router.items())
             terms |= of_router
         grad_norm = norm / scale

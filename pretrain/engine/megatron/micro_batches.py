@@ -23,11 +23,22 @@ _LETTERS: dict[Axis, str] = {"rows": "B", "inputs": "S", "labels": "L"}  # of a 
 class Cutter:
     """Cuts rows for one rank. With context ranks, each holds a contiguous slice of the positions."""
 
-    def __init__(self, groups: Groups, device: torch.device, model: Model, finds_labelled: bool = False) -> None:
-        """`finds_labelled`: whether micro-batches say which places have a loss."""
+    def __init__(
+        self,
+        groups: Groups,
+        device: torch.device,
+        model: Model,
+        *,
+        finds_labelled: bool = False,
+        counts_positions: bool = False,
+    ) -> None:
+        """`finds_labelled`: whether micro-batches say which places have a loss; `counts_positions`: which positions of
+        each stack are no padding."""
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
         self._reads_places = model.adds_distance_scores and model.has_encoder
         self._finds_labelled, self._has_experts = finds_labelled, model.experts is not None
+        self._stacks = [name for name, has in (("encoder", model.has_encoder), ("decoder", model.has_decoder)) if has]
+        self._counts_positions = counts_positions
         self._splits_at_padding = model.has_encoder and model.attention.splits_at_padding
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0, further: int = 0) -> list[MicroBatch]:
@@ -45,6 +56,7 @@ class Cutter:
             columns["positions_BS"] = to_device(positions_within(batch.documents)[:, inputs], self._device)
         if self._has_experts:
             columns["real_BS"] = to_device(real_positions(batch)[:, inputs], self._device)
+        counted = self._counted(batch, inputs, labels) if self._counts_positions else {}
         all_positions = self._places(batch, columns)
         of_further = self._further(batch, inputs, further) if further else {}
         micro_batches = []
@@ -64,6 +76,7 @@ class Cutter:
                     packed_with_padding=with_padding,
                     labelled=labelled,
                     mtp=MtpTokens(**{n: values[rows] for n, values in of_further.items()}) if further else None,
+                    counted={stack: values[rows] for stack, values in counted.items()} if counted else None,
                     first_row=first_row + start,
                 )
             )
@@ -105,6 +118,20 @@ class Cutter:
                 found[f"{name}_BK"] = columns[f"{name}_BS"] if whole else to_device(values, self._device)
         return found
 
+    def _counted(self, batch: Rows, inputs: slice, labels: slice) -> dict[str, Tensor]:
+        """Positions of each stack that are no padding, of this context rank's."""
+        found = {}
+        for stack in self._stacks:
+            if stack == "decoder":
+                counted = _up_to_last_loss(batch) if "encoder" in self._stacks else real_positions(batch)
+            elif batch.attention_mask is not None:
+                counted = batch.attention_mask.astype(bool)
+            else:
+                counted = np.ones(batch.tokens.shape, bool) if batch.documents is None else batch.documents >= 0
+            local = labels if stack == "decoder" and "encoder" in self._stacks else inputs
+            found[stack] = to_device(counted[:, local], self._device)
+        return found
+
     def segments(
         self, shown_BS: np.ndarray | None, documents_BS: np.ndarray | None = None
     ) -> tuple[PackedSegments | None, bool]:
@@ -140,6 +167,10 @@ def real_positions(batch: Rows) -> np.ndarray:
     loss."""
     if batch.documents is not None:
         return batch.documents >= 0
+    return _up_to_last_loss(batch)
+
+
+def _up_to_last_loss(batch: Rows) -> np.ndarray:
     found: np.ndarray = np.cumsum(batch.loss_mask[:, ::-1] > 0, axis=1)[:, ::-1] > 0
     return found
 

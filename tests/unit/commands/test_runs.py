@@ -144,6 +144,25 @@ def test_a_picture_and_a_page(two: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "b: 1 of 3 steps have no finite loss" in text
 
 
+def test_figures_of_layers_have_panels_of_their_own(two: Path, tmp_path: Path) -> None:
+    metrics = two / "a" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in lines[1::2]:
+        for layer in ("decoder.layers.0", "decoder.layers.1", "embedding.word_embeddings"):
+            line |= {f"layer_grad_norm/{layer}": 0.5, f"layer_output_max/{layer}": 3.0 * line["step"]}
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    a, b = read_curves([two], "steps")
+    assert a.points["layer_output_max/decoder.layers.1"].tolist() == [[2, 4], [6, 12]]
+    assert [name for name in b.points if name.startswith("layer_")] == []
+    page, png = tmp_path / "plot.html", tmp_path / "plot.png"
+    for out in (page, png):
+        assert main(["plot", str(two), "--out", str(out)]) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 5 + 2
+    assert "gradient norm by layer, a" in text
+    assert imread(png).shape[0] == 4 * 3.0 * 150, "seven panels, two in a row"
+
+
 def test_a_table_and_a_plot_load_no_torch(two: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pretrain.__main__ as m; "

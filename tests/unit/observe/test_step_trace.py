@@ -14,7 +14,7 @@ from pretrain.config.profile import Profile
 from pretrain.errors import ConfigError
 from pretrain.layout.group_names import group_name
 from pretrain.observe.profile import StepProfiler, check_profile
-from pretrain.observe.step_trace import ordered, read_split
+from pretrain.observe.step_trace import load_trace, ordered, split_of
 from pretrain.run_dir.paths import RunDir
 from tests.helpers.tiny import tiny_config
 
@@ -61,7 +61,7 @@ HOST = (
 
 
 def test_each_moment_of_the_host_belongs_to_one_thing(tmp_path: Path) -> None:
-    split = read_split(write(tmp_path / "trace.json.gz", *HOST, rank=1))
+    split = split_of(load_trace(write(tmp_path / "trace.json.gz", *HOST, rank=1)))
     micros = {name: round(seconds * 1e6) for name, seconds in split.seconds.items()}
     assert micros == {
         "data": 50,
@@ -83,20 +83,19 @@ def test_each_moment_of_a_device_belongs_to_what_computes(tmp_path: Path) -> Non
         return event(name, first, last, "kernel", 7, correlation=correlation, **arguments)
 
     nccl = {"Process Group Description": "TENSOR_MODEL_PARALLEL_GROUP"}
-    split = read_split(
-        write(
-            tmp_path / "trace.json.gz",
-            span("step 3", 0, 1000),
-            span("step/optimizer", 300, 320),
-            event("cudaLaunchKernel", 305, 306, "cuda_runtime", correlation=5),
-            kernel("nvjet_tst_128x256", 100, 300, 1),
-            kernel("ncclDevKernel_AllReduce_Sum_bf16", 250, 400, 2, **nccl),
-            kernel("flash_fwd_kernel", 400, 500, 3),
-            kernel("vectorized_elementwise_kernel", 500, 550, 4),
-            kernel("vectorized_elementwise_kernel", 600, 700, 5),
-            kernel("nvjet_tst_128x256", 990, 1200, 6),  # runs on after the step
-        )
+    path = write(
+        tmp_path / "trace.json.gz",
+        span("step 3", 0, 1000),
+        span("step/optimizer", 300, 320),
+        event("cudaLaunchKernel", 305, 306, "cuda_runtime", correlation=5),
+        kernel("nvjet_tst_128x256", 100, 300, 1),
+        kernel("ncclDevKernel_AllReduce_Sum_bf16", 250, 400, 2, **nccl),
+        kernel("flash_fwd_kernel", 400, 500, 3),
+        kernel("vectorized_elementwise_kernel", 500, 550, 4),
+        kernel("vectorized_elementwise_kernel", 600, 700, 5),
+        kernel("nvjet_tst_128x256", 990, 1200, 6),  # runs on after the step
     )
+    split = split_of(load_trace(path))
     assert {name: round(seconds * 1e6) for name, seconds in split.seconds.items()} == {
         "waiting": 100 + 50 + 290, "matrix products": 200 + 10, "exchange: tensor": 100, "attention": 100, "other": 50,
         "optimizer": 100,
@@ -182,7 +181,7 @@ def test_only_named_steps_of_named_ranks_are_traced(tmp_path: Path) -> None:
                 a @ a
     assert marked == ["on", "off"]
     assert [path.name for path in (tmp_path / "profile").iterdir()] == ["step-00000002-rank-00001.json.gz"]
-    split = read_split(RunDir(tmp_path).trace(2, 1))
+    split = split_of(load_trace(RunDir(tmp_path).trace(2, 1)))
     assert split.seconds["matrix products"] > 0
 
 
@@ -191,7 +190,6 @@ def test_profiles_that_could_not_be_made_are_refused() -> None:
     for profile, said in {
         Profile(steps=(5,)): "profile.steps=5 is beyond the run's 4 steps",
         Profile(steps=(4,), ranks=(0, 2)): "profile.ranks=2 is no rank of 2",
-        Profile(steps=(4,), memory=True): "profile.memory=true needs CUDA",
         Profile(steps=(4,), nsight=True): "profile.nsight=true needs CUDA",
     }.items():
         with pytest.raises(ConfigError, match=said):

@@ -1,0 +1,93 @@
+"""Sizes of what each layer hands on, over a step's global batch: the same on every layout.
+
+outputs = LayerOutputs(config, groups, chunks, device)
+with outputs.measured(): ...        # a step's forward and backward passes
+outputs.read()                      # {"layer_output_rms/decoder.layers.0": 1.2, ...}
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.groups import Groups
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.layers import Layer
+from pretrain.models.network import Network
+
+RMS, LARGEST = "layer_output_rms/", "layer_output_max/"
+"""what keys of metrics.jsonl begin with; the name of a layer follows"""
+
+
+class LayerOutputs:
+    """Root mean square and largest absolute value of layers' outputs, at positions that are no padding. `chunks` are
+    this rank's of the trained model."""
+
+    def __init__(self, config: RunConfig, groups: Groups, chunks: Sequence[Network], device: torch.device) -> None:
+        model, parallel = config.model, config.parallel
+        encoder, decoder = model.stacks
+        again = range(model.mask_decoder_layers - 1) if model.has_mask_decoder else range(0)
+        self._layers = [
+            *(f"encoder.layers.{number}" for number in range(encoder)),
+            *(f"decoder.layers.{number}" for number in range(decoder)),
+            *(f"mask_decoder.layers.{number}" for number in again),
+        ]
+        self._numbers = {name: number for number, name in enumerate(self._layers)}
+        self._chunks, self._groups = chunks, groups
+        self._slices_sequence, self._recomputes = parallel.sequence, parallel.recompute == "full"
+        self._sums = torch.zeros(2, len(self._layers), dtype=torch.float64, device=device)  # of squares, of how many
+        self._largest = torch.zeros(len(self._layers), dtype=torch.float32, device=device)
+        self._batch: MicroBatch | None = None
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Inside, layers are looked at in every forward pass that is not one again for the backward pass."""
+        handles = []
+        for chunk in self._chunks:
+            handles.append(chunk.register_forward_pre_hook(self._begin))
+            handles += [layer.register_forward_hook(self._look) for layer in chunk.modules() if self._counts(layer)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def read(self) -> dict[str, float]:
+        """What was found since the last call. Collective."""
+        dist.all_reduce(self._sums)
+        dist.all_reduce(self._largest, dist.ReduceOp.MAX)
+        squares, counts = self._sums
+        found = zip(self._layers, (squares / counts.clamp(min=1)).sqrt().tolist(), self._largest.tolist(), strict=True)
+        rows = [(f"{RMS}{name}", f"{LARGEST}{name}", rms, largest) for name, rms, largest in found]
+        self._sums.zero_()
+        self._largest.zero_()
+        return {key: rms for key, _, rms, _ in rows} | {key: largest for _, key, _, largest in rows}
+
+    def _counts(self, module: nn.Module) -> bool:
+        """Whether it is a layer of a stack: those that predict further tokens have rows of their own."""
+        return isinstance(module, Layer) and module.global_name in self._numbers
+
+    def _begin(self, chunk: Any, arguments: tuple[Any, ...]) -> None:
+        self._batch = arguments[0]
+
+    def _look(self, layer: Layer, arguments: Any, output_PBH: Tensor) -> None:
+        again = self._recomputes and torch.is_grad_enabled()
+        copied = not self._slices_sequence and self._groups.tensor_rank > 0
+        if not again and not copied:
+            self._add(layer, output_PBH.detach())
+
+    def _add(self, layer: Layer, output_PBH: Tensor) -> None:
+        assert self._batch is not None
+        assert self._batch.counted is not None, "the cutter says which positions are no padding"
+        positions = len(output_PBH)
+        first = self._groups.tensor_rank * positions if self._slices_sequence else 0
+        counted_PB = self._batch.counted[layer.part][:, first : first + positions].T
+        values_PBH = output_PBH.float().masked_fill(~counted_PB[..., None], 0)
+        number = self._numbers[layer.global_name]
+        self._sums[0, number] += values_PBH.square().sum(dtype=torch.float64)
+        self._sums[1, number] += counted_PB.sum() * values_PBH.shape[-1]
+        self._largest[number] = torch.maximum(self._largest[number], values_PBH.abs().amax())
