@@ -29,7 +29,7 @@ class MemoryPeak:
     rank: int
     on_gpu: bool
     phase: str
-    """of the step, at that moment"""
+    """the step's phase at that moment"""
     before: int | None
     """bytes that were there when the step began and are still, less those since freed; None on a CPU, where torch does
     not count what was allocated before the profiled step"""

@@ -27,7 +27,7 @@ _PANEL = (5.0, 3.0)
 _MOST_BESIDE = 12
 """names that a free panel has room for"""
 _GREY, _MOST_NAMED = "#6b7280", 5
-"""of modules in no layer; names of layers in a panel's own legend"""
+"""colour of modules in no layer; number of layers that a panel names"""
 
 Draw = Callable[[Axes], None]
 
