@@ -35,6 +35,8 @@ _CAPABILITIES = {"volta": (7, 0), "ampere": (8, 0), "ada": (8, 9), "hopper": (9,
 _GROUPED_MM_MAJORS = (9, 10)
 """major compute capabilities that torch has a kernel for F.grouped_mm for; on others the host reads how many rows each
 expert has and multiplies one after the other (`_grouped_mm_fallback` in GroupedBlas.cpp)"""
+_FEW_RANKS = 16
+"""data ranks for which DeepSpeed's stage 3 may cut gradients, as it does on a GPU"""
 _TYPE_NAMES = {
     torch.float32: "Float",
     torch.float64: "Double",
@@ -58,7 +60,7 @@ def install(config: RunConfig, hardware: Device, recorder: Recorder) -> None:
     _replace_cuda(hardware, recorder)
     _replace_ranks(recorder)
     if config.parallel.shards_by_deepspeed:
-        _replace_deepspeed()
+        _replace_deepspeed(recorder)
 
 
 def kernels(config: RunConfig, recorder: Recorder, device: torch.device) -> Kernels:
@@ -416,10 +418,11 @@ def _replace_compiler() -> None:
     _set(provided_kernels, check_compiler=_nothing())
 
 
-def _replace_deepspeed() -> None:
+def _replace_deepspeed(recorder: Recorder) -> None:
     os.environ.update(DS_ACCELERATOR="cuda", LOCAL_SIZE="1", DS_LOG_LEVEL="warning")
     with redirect_stdout(StringIO()):  # it prints which of its own kernels could not be compiled
         from deepspeed.accelerator import get_accelerator
+        from deepspeed.runtime.comm import coalesced_collectives
         from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3, utils
         from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
         from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
@@ -446,6 +449,34 @@ def _replace_deepspeed() -> None:
     for module in (utils, stage3, partition_parameters, partitioned_param_coordinator):
         if hasattr(module, "assert_ints_same_as_other_ranks"):
             _set(module, assert_ints_same_as_other_ranks=_nothing())
+
+    scatter = coalesced_collectives._torch_reduce_scatter_fn
+    scatter_slices = coalesced_collectives.reduce_scatter_coalesced
+
+    @torch.no_grad()
+    def scatter_joined(tensors: list[Tensor], group: Any = None) -> list[Tensor]:
+        """DeepSpeed cuts each gradient into a slice for each data rank, and joins them by rank. Of a hundred gradients
+        and hundreds of ranks that takes minutes, so they are joined as they are, in as many bytes."""
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        sizes = [-(-tensor.numel() // ranks) for tensor in tensors]
+        padding = sum(sizes) * ranks - sum(tensor.numel() for tensor in tensors)
+        if ranks <= _FEW_RANKS or (len(tensors) == 1 and not padding):
+            own_slices: list[Tensor] = scatter_slices(tensors, group)
+            return own_slices
+        parts = [tensor.view(-1) for tensor in tensors]
+        parts += [parts[0].new_empty(padding)] if padding else []
+        short = sum(ranks - tensor.numel() // size for tensor, size in zip(tensors, sizes, strict=True))
+        recorder.operators += len(tensors) * ranks + short - (padding > 0)  # slices, and what fills short ones up
+        joined = torch.cat(parts).div_(ranks)
+        own = joined.chunk(ranks)[rank]
+        scatter(joined, own, group=group)
+        ends = np.cumsum([0, *sizes])
+        return [
+            own.narrow(0, int(start), min(size, max(0, tensor.numel() - rank * size)))
+            for start, size, tensor in zip(ends, sizes, tensors, strict=False)
+        ]
+
+    _set(stage3, reduce_scatter_coalesced=scatter_joined)
     # These read whether gradients overflowed.
     for optimizer in (DeepSpeedZeroOptimizer_Stage3, DeepSpeedZeroOptimizer):
         _set(optimizer, has_overflow=without_overflow(optimizer.has_overflow))
