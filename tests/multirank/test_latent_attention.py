@@ -13,7 +13,8 @@ from pretrain.attention.core import AttentionInputs
 from pretrain.errors import ConfigError, RunError
 from pretrain.models import latent_attention, products
 from pretrain.models.latent_attention import LatentSelfAttention
-from tests.helpers.families import family_config
+from tests.helpers.breadth import slow
+from tests.helpers.families import family_config, train_family
 from tests.helpers.hf import randomise, with_weights_of
 from tests.helpers.hf_folders import changed, tensors, write
 from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
@@ -73,6 +74,30 @@ def test_attention_is_that_of_transformers_in_fp64(family: str) -> None:
     for name, (ours, theirs) in found.items():
         assert ours.dtype == np.float64
         assert np.abs(ours - theirs).max() <= 2e-6 * np.abs(theirs).max(), name
+
+
+def _recomputed(family: str, recomputes: list[str]) -> list[tuple[list[Any], int]]:
+    """Losses and gradient norms of two steps with each recomputation, and how often attention was computed."""
+    found = []
+    for recompute in recomputes:
+        engine = build_engine(family_config(family, parallel={"tensor": 2, "sequence": True, "recompute": recompute}))
+        computed = []
+        for chunk in engine.chunks:
+            for layer in chunk.modules():
+                if isinstance(layer, LatentSelfAttention):
+                    layer.core_attention.register_forward_hook(lambda *_, made=computed: made.append(1))
+        found.append((train_family(engine, range(1, 3)), len(computed)))
+    return found
+
+
+@pytest.mark.parametrize("family", ["latent", slow("deepseek_v3")])
+def test_what_is_recomputed_has_the_same_bits(family: str) -> None:
+    """Of two tensor ranks, which share the key of all heads and, with experts, their routes."""
+    kinds = ["none", "selective", "full"]
+    plain, *others = run_ranks(2, _recomputed, family, kinds)[0]
+    for kind, (curve, computed) in zip(kinds[1:], others, strict=True):
+        assert curve == plain[0], kind
+        assert computed == 2 * plain[1] > 0, kind
 
 
 def _part_of_the_key_s_gradient(patch: pytest.MonkeyPatch) -> None:
