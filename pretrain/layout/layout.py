@@ -244,6 +244,21 @@ def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
             raise ConfigError(f"parallel.expert={parallel.expert}: {instead}")
 
 
+def expert_ranks(config: RunConfig, layout: Layout) -> list[int]:
+    """Numbers of expert ranks, from 1 on, that may train `config` on a layout under ZeRO 0 to 2, ascending."""
+    if config.model.experts is None:
+        return [1]
+    found = [1]
+    for ranks in _divisors(layout.replicas)[1:]:
+        parallel = config.parallel.model_copy(update={"expert": ranks, "zero": 1})
+        try:
+            _check_expert_ranks(config.model_copy(update={"parallel": parallel}), layout.replicas, trains=True)
+        except ConfigError:
+            continue
+        found.append(ranks)
+    return found
+
+
 def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
     """Refuse what does not work where tensor ranks share channels and blocks in place of heads."""
     _check_divides("parallel.tensor", parallel.tensor, "model.ffn_blocks", model.ffn_blocks)

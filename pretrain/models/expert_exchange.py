@@ -18,16 +18,15 @@ from torch import Tensor
 class ExpertExchange:
     """Where the rows of one pass of a layer go. Collective, as are its methods and their gradients."""
 
-    def __init__(self, counts_E: Tensor, group: dist.ProcessGroup) -> None:
-        """`counts_E`: int64, how many rows each expert has of this rank's tokens."""
+    def __init__(self, counts_E: Tensor, rows: int, group: dist.ProcessGroup) -> None:
+        """`counts_E`: int64, how many of the `rows` of this rank's tokens each expert has."""
         self._group = group
         counts_RL = counts_E.view(group.size(), -1)
         received_RL = torch.empty_like(counts_RL)
         dist.all_to_all_single(received_RL, counts_RL.contiguous(), group=group)
         self.counts_L = received_RL.sum(0)
         """int64, rows of each expert of this rank"""
-        # An all-to-all needs its sizes on the host, which waits for the device here.
-        self._sent, self._received = torch.stack([counts_RL.sum(1), received_RL.sum(1)]).tolist()
+        self._sent, self._received = self._host_sizes(counts_RL.sum(1), received_RL.sum(1), rows)
         ranks, experts = received_RL.shape
         expert_RL = torch.arange(experts, device=counts_E.device).repeat(ranks)
         expert_M = expert_RL.repeat_interleave(received_RL.flatten(), output_size=sum(self._received))
@@ -44,6 +43,12 @@ class ExpertExchange:
         """[M, H] -> [N, H], the inverse of `to_owners`."""
         rows_NH: Tensor = _RowExchange.apply(rows_MH, self, False)  # type: ignore[no-untyped-call]
         return rows_NH
+
+    def _host_sizes(self, sent_R: Tensor, received_R: Tensor, rows: int) -> tuple[list[int], list[int]]:
+        """An all-to-all needs its sizes on the host, which waits for the device here."""
+        sent, received = torch.stack([sent_R, received_R]).tolist()
+        assert sum(sent) == rows
+        return sent, received
 
     def run(self, rows: Tensor, to_owners: bool) -> Tensor:
         """`to_owners` or `to_senders`, without a gradient."""

@@ -51,8 +51,7 @@ class ExpertLayer(nn.Module):
         x_TH = hidden_states.flatten(0, 1)
         x_TH, routes = self._on_all_tensor_ranks(x_TH, self.router(x_TH, padding_mask))
         order = Order(routes.experts_TK, self.settings.count)
-        rows_NH = _ToExperts.apply(x_TH, order)  # type: ignore[no-untyped-call]
-        rows_NH = self._products(rows_NH, order.counts_E)
+        rows_NH = self._products(_ToExperts.apply(x_TH, order), order.counts_E)  # type: ignore[no-untyped-call]
         out_TH: Tensor = _FromExperts.apply(rows_NH, routes.weights_TK, order)  # type: ignore[no-untyped-call]
         out_TH = self._summed_over_tensor_ranks(out_TH)
         out: Tensor = out_TH.view_as(hidden_states)
@@ -67,9 +66,10 @@ class ExpertLayer(nn.Module):
             assert self.config.expert_ranks == 1, "place_experts gives the group"
             out = self.experts(rows_NH, counts_E)
             return out
-        exchange = ExpertExchange(counts_E, self.expert_group)
-        out = self.experts(exchange.to_owners(rows_NH), exchange.counts_L)
-        return exchange.to_senders(out)
+        exchange = ExpertExchange(counts_E, len(rows_NH), self.expert_group)
+        arrived_MH = exchange.to_owners(rows_NH)
+        del rows_NH  # whose memory nothing needs from here on
+        return exchange.to_senders(self.experts(arrived_MH, exchange.counts_L))
 
     def _on_all_tensor_ranks(self, x_TH: Tensor, routes: Routes) -> tuple[Tensor, Routes]:
         """Tokens and routes that every tensor rank computes its features for. What each finds to be their gradient is

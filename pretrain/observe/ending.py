@@ -160,7 +160,7 @@ def finished(
     facts = [f"finished: {step:,} steps, {tokens:,} tokens"]
     facts += [] if heldout is None else [f"held-out loss {heldout:.4f}"]
     facts += [] if peak is None else [f"at most {describe(peak)}"]
-    if peak is not None and peak.device is not None and layout.expert == 1:  # which no plan knows
+    if peak is not None and peak.device is not None:
         planned = planned_bytes(config, layout)
         facts.append(f"planned {size(planned)}, {planned / peak.device:.2f} of what the GPU held")
     lines = [", ".join(facts), f"checkpoint: {RunDir(config.run.dir).checkpoint(step)}"]

@@ -31,7 +31,7 @@ def check_memory(
     check_bound(config, layout, available_bytes, host=host, trains=trains)
     train = config.finetune.train  # later stages, and layers behind a source encoder, keep less where they are frozen
     exact = train == "all" or (layout.pipeline == 1 and train != "source_encoder")
-    if trains and not host and exact and layout.expert == 1:  # which the plan does not know
+    if trains and not host and exact:
         _check_held(config, layout, available_bytes)
 
 
@@ -76,7 +76,7 @@ def _nearest(config: RunConfig, builder: WorkloadBuilder, current: LayoutChoice,
 def _changes(current: LayoutChoice, target: LayoutChoice) -> list[str]:
     """Settings that turn one layout into the other."""
     settings = []
-    for name in ("tensor", "context", "sequence", "pipeline", "virtual", "zero"):
+    for name in ("tensor", "context", "expert", "sequence", "pipeline", "virtual", "zero"):
         if getattr(current.layout, name) != (value := getattr(target.layout, name)):
             settings.append(f"parallel.{name}={str(value).lower()}")
     if current.layout.shards_by_deepspeed != target.layout.shards_by_deepspeed:

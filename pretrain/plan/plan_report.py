@@ -154,6 +154,11 @@ def lines(plan: Plan, explain: bool) -> list[str]:
     ]
     if config.model.experts is not None:
         out.append("no step of a mixture of experts was fitted: the interval is of dense models")
+    if (ranks := plan.result.options[0].choice.layout.expert) > 1:
+        out.append(
+            f"tokens are taken to be spread evenly over the {ranks} ranks that share experts: at worst one of them "
+            f"holds the rows of all, {ranks} times as many"
+        )
     out += _tightness(plan)
     out.append(
         f"machines fail {plan.goodput.failures_per_day:.2g} times a day: checkpoint.every_steps="

@@ -6,7 +6,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.advice import advice
 from pretrain.plan.device import Device, find_device
-from pretrain.plan.estimate.builder import LayoutChoice, check_planned
+from pretrain.plan.estimate.builder import LayoutChoice
 from pretrain.plan.estimate.constants import StackFactor, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, Prices
@@ -38,7 +38,6 @@ def make_plan(
     models that are too large."""
     check_layers(config.model)
     check_without_mtp(config.model)
-    check_planned(config.parallel.expert)
     if gpus > _MOST_GPUS:
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
     config = with_vocabulary(config)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import Layout, plan_layout
+from pretrain.layout.layout import Layout, expert_ranks, plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import StackFactor, constants_on
@@ -110,7 +110,7 @@ def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: i
     """Option for the choice at `index` of the estimates. `has_headroom`: whether memory limits nothing."""
     parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
     sizes = held.of_fullest(index)
-    links = sum(parts[name] for name in ("tensor", "context", "pipeline", "replicas"))
+    links = sum(parts[name] for name in ("tensor", "context", "expert", "pipeline", "replicas"))
     losses = {"compute": 0.1 * sum(parts.values()), "bubble": parts["bubble"], "links": links}
     if not has_headroom:  # with more memory, less would be recomputed, or micro-batches would be larger
         losses["memory"] = parts["recompute"]
@@ -118,14 +118,17 @@ def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: i
 
 
 def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[LayoutChoice]:
-    """Every layout that `plan_layout` allows, with each ZeRO stage, kind of recomputation and micro-batch size that it
-    can have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as fast and holds less."""
+    """Every layout that `plan_layout` allows, with each number of expert ranks, ZeRO stage, kind of recomputation and
+    micro-batch size that it can have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as
+    fast and holds less."""
     common = gcd(*batch_sizes(config.batch))
     for layout in _layouts_of(config, gpus, per_node, common):
         group = _group(layout.data, layout.pipeline, layout.virtual)
-        shared = [replace(layout, zero=1)]
+        split = [replace(layout, expert=ranks) for ranks in expert_ranks(config, layout)]
+        shared = [replace(one, zero=1) for one in split]
         if layout.replicas > 1:
-            shared += [replace(layout, zero=stage, zero_engine="deepspeed") for stage in (2, 3)]
+            shared += [replace(one, zero=2, zero_engine="deepspeed") for one in split]
+            shared += [replace(layout, zero=3, zero_engine="deepspeed")]  # which splits experts itself
         share = config.batch.sequences // group
         micros = [size for size in range(1, min(_MOST_MICRO, share) + 1) if share % size == 0]
         for one, recompute, micro in product(shared, RECOMPUTE, micros):
@@ -141,8 +144,9 @@ def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> lis
 
 
 def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> Iterator[Layout]:
-    """Every legal layout, without ZeRO. `common`: the greatest common divisor of the batch's sizes. `plan_layout`
-    decides; layouts that are obviously illegal are skipped first, as checking them would take most of the time."""
+    """Every legal layout, without ZeRO and expert ranks. `common`: the greatest common divisor of the batch's sizes.
+    `plan_layout` decides; layouts that are obviously illegal are skipped first, as checking them would take most of the
+    time."""
     layers, unequal = sum(config.model.stacks), config.model.is_encoder_decoder
     for tensor in _divisors(gpus, min(_MOST_TENSOR, per_node)):
         for context in _divisors(gpus // tensor, _MOST_CONTEXT):
@@ -172,6 +176,7 @@ def _legal(
     config: RunConfig, gpus: int, *, tensor: int, context: int, pipeline: int, virtual: int, sequence: bool
 ) -> Iterator[Layout]:
     sizes = {"tensor": tensor, "context": context, "pipeline": pipeline, "virtual": virtual, "sequence": sequence}
+    sizes |= {"expert": 1}
     parallel = config.parallel.model_copy(update=sizes)
     try:
         yield plan_layout(config.model_copy(update={"parallel": parallel}), gpus, trains=False)

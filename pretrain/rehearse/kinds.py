@@ -42,7 +42,7 @@ def _all_kinds(config: RunConfig, layout: Layout) -> list[int]:
     axes = (
         _heads(config.model, layout.tensor, 1),
         _heads(config.model, layout.context, layout.tensor),
-        _replicas(config.parallel, layout.data),
+        _replicas(config.parallel, layout),
         _stages(config.model, layout),
     )
     return sorted(layout.rank(*coordinates) for coordinates in product(*axes))
@@ -59,9 +59,14 @@ def _heads(model: Model, ranks: int, splits: int) -> set[int]:
     return _ends(ranks) | set(first_of_kind.values())
 
 
-def _replicas(parallel: Parallel, data: int) -> set[int]:
-    """With hpz, weights are also gathered among neighbours: the second rank is one of the first's."""
-    return _ends(data) | ({1} if parallel.hpz > 1 else set())
+def _replicas(parallel: Parallel, layout: Layout) -> set[int]:
+    """With hpz, weights are also gathered among neighbours: the second rank is one of the first's. Of ranks that share
+    experts, there are a second one with the first's other experts, and the next one with the same."""
+    kinds = _ends(layout.data) | ({1} if parallel.hpz > 1 else set())
+    if layout.expert > layout.context:
+        next_holder = layout.expert // layout.context
+        kinds |= {1, next_holder % layout.data}
+    return kinds
 
 
 def _stages(model: Model, layout: Layout) -> set[int]:

@@ -25,6 +25,7 @@ from pretrain.attention.cases import Attend, AttentionCase
 from pretrain.config.run_config import RunConfig
 from pretrain.models import grouped
 from pretrain.models import kernels as provided_kernels
+from pretrain.models.expert_exchange import ExpertExchange
 from pretrain.models.kernels import PROVIDERS, Kernels
 from pretrain.plan.device import Device
 from pretrain.rehearse.recorder import DEVICE, Recorder
@@ -219,14 +220,22 @@ def _replace_values_of_tensors(wait: Wait) -> None:
         return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
 
     def host_counts(counts_E: Tensor, rows: int) -> list[int]:
-        """Routes have no values: rows are shared among experts as evenly as they can be. Each rank has all experts, so
-        that other routes would change none of its sizes."""
+        """Routes have no values: rows are shared among experts as evenly as they can be. Where a rank has all experts,
+        other routes would change none of its sizes."""
         if counts_E.is_cuda:
             wait("tolist")
-        experts = len(counts_E)
-        return [rows // experts + (expert < rows % experts) for expert in range(experts)]
+        return _even_shares(rows, len(counts_E))
+
+    def host_sizes(exchange: Any, sent_R: Tensor, received_R: Tensor, rows: int) -> tuple[list[int], list[int]]:
+        """Alike among the ranks that share experts, of which each has as many rows: what one sends to another, that one
+        receives."""
+        if sent_R.is_cuda:
+            wait("tolist")
+        sent = _even_shares(rows, len(sent_R))
+        return sent, [sent[exchange._group.rank()]] * len(sent)
 
     _set(grouped, host_counts=host_counts)
+    _set(ExpertExchange, _host_sizes=host_sizes)
     _set(
         FakeTensor,
         tolist=tolist,  # torch would read the elements one by one
@@ -235,6 +244,10 @@ def _replace_values_of_tensors(wait: Wait) -> None:
         pin_memory=lambda tensor, *args: tensor,
         record_stream=lambda tensor, stream: None,
     )
+
+
+def _even_shares(rows: int, shares: int) -> list[int]:
+    return [rows // shares + (share < rows % shares) for share in range(shares)]
 
 
 def _replace_modules() -> None:

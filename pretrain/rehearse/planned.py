@@ -28,7 +28,7 @@ class PlannedRank:
     flops: float
     """operations of matrix products and attention in a step, with what is recomputed"""
     sent_bytes: Mapping[str, float]
-    """bytes that the rank sends in a step, by group: tensor, context, data, embedding, stage, pipeline"""
+    """bytes that the rank sends in a step, by group: tensor, context, expert, data, embedding, stage, pipeline"""
 
     @property
     def peak_bytes(self) -> float:
@@ -72,7 +72,8 @@ def _sent(work: StepWorkload, kind: int, stage: int, layout: Layout) -> dict[str
     wire = traffic.wire_bytes(work)
     # The planner has a stage send to both sides; the first chunk has nobody before it, the last one nobody after it.
     ends = (stage == 0) + (stage == layout.pipeline - 1)
-    groups = {"tensor": wire.tensor, "context": wire.context, "data": wire.replicas, "embedding": wire.summed}
+    groups = {"tensor": wire.tensor, "context": wire.context, "expert": wire.expert}
+    groups |= {"data": wire.replicas, "embedding": wire.summed}
     if wire.blocks.any():  # the sums over a stage that other optimizers need are not planned
         groups["stage"] = wire.blocks
     sent = {group: float(sizes[0, kind]) for group, sizes in groups.items()}

@@ -260,9 +260,10 @@ def _pieces(parts: Mapping[str, GlobalPart]) -> Iterator[Tensor]:
 def _gradient_buffers(sharding: Any) -> Iterator[Tensor]:
     """The buffers in which megatron-core accumulates gradients. (DeepSpeed makes its own in each step.)"""
     for chunk in (*sharding.chunks, *sharding.generator_chunks):
-        buffers = getattr(chunk, "buffers", None)
-        for buffer in buffers if isinstance(buffers, list) else ():
-            yield buffer.grad_data
+        for name in ("buffers", "expert_parallel_buffers"):
+            buffers = getattr(chunk, name, None)
+            for buffer in buffers if isinstance(buffers, list) else ():
+                yield buffer.grad_data
 
 
 def _named(engine: Any) -> Iterator[tuple[str, Tensor]]:

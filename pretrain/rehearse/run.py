@@ -89,10 +89,6 @@ def rehearse(
     layout = plan_layout(config, gpus, trains=what == "train")
     work = replace(plan_work(what, sequences, config, layout), loads=loads, checkpoint=checkpoint)
     check_without_mtp(config.model)
-    if layout.expert > 1:  # sizes of exchanges depend on routes, which no rehearsal has
-        raise ConfigError(
-            "a rehearsal has no routes, and so not the exchanges of ranks that share experts: set parallel.expert=1"
-        )
     if checkpoint is not None and work.trains:
         work = replace(work, starts=_starts_from(checkpoint, config))
         if not work.starts:

@@ -88,8 +88,6 @@ class WorkloadBuilder:
         if self._frozen:  # every data rank holds it in full
             full = {id(choice.layout): replace(choice.layout, zero=0) for choice in choices}
             choices = [replace(choice, layout=full[id(choice.layout)], recompute="none") for choice in choices]
-        for choice in choices:
-            check_planned(choice.layout.expert)
         model, count = self.config.model, len(choices)
         width, on_cpu = 4.0 if self.config.precision == "fp32" else 2.0, self.device.generation == "cpu"
         device = self._device(count)
@@ -147,6 +145,8 @@ class WorkloadBuilder:
             replicated_parameters=padded("replicated"),
             sharded_trained=padded("sharded_trained"),
             replicated_trained=padded("replicated_trained"),
+            expert_parameters=padded("experts"),
+            expert_trained=padded("experts_trained"),
             **{name: padded(name) for name in StateByDepth.NAMES},
             embeds=padded("embeds"),
             trains_embedding=padded("trains_embedding"),
@@ -262,15 +262,7 @@ class WorkloadBuilder:
         )
 
 
-def check_planned(expert_ranks: int) -> None:
-    """Raises ConfigError for a number of expert ranks that is not planned."""
-    if expert_ranks > 1:
-        raise ConfigError(
-            "layouts whose ranks share experts are not planned or rehearsed: set parallel.expert=1 to plan without"
-        )
-
-
 def _layout_sizes(layouts: Sequence[Layout]) -> LayoutSizes:
-    axes = ("tensor", "sequence", "context", "pipeline", "virtual", "data", "zero")
+    axes = ("tensor", "sequence", "context", "pipeline", "virtual", "data", "expert", "zero")
     sizes = {name: [float(getattr(layout, name)) for layout in layouts] for name in axes}
     return LayoutSizes.repeat(len(layouts), **sizes, deepspeed=[layout.shards_by_deepspeed for layout in layouts])

@@ -214,7 +214,8 @@ def comparison(work: StepWorkload, c: Constants) -> Array:
 def update(work: StepWorkload, c: Constants) -> Array:
     """Seconds of the optimizer, [n, s]: gradients, moments and weights are read and written once. The ranks of a stage
     share Muon's matrices."""
-    updated = work.trained / np.where(work.layout.zero > 0, work.layout.replicas, 1.0)[:, None]
+    shares = work.layout.zero[:, None] > 0
+    updated = np.where(shares, work.divided / work.layout.replicas[:, None], work.trained)
     speed = work.device.block_peak_flops * c.per_generation("matmul", work.device.generation)
     blocks = work.stages.block_flops / (work.layout.of_stage * speed)[:, None]
     return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None] + blocks

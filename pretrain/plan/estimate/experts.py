@@ -1,8 +1,9 @@
 """What layers of experts compute, keep, move and send besides what other layers do, on one rank.
 
-Each position goes to `top_k` experts: a rank has that many rows for each, whichever experts they go to, as it has all
-experts. Kept bytes are counted tensor by tensor, and moved ones kernel by kernel, of what `models/experts.py`,
-`grouped.py` and `routing.py` do."""
+Each position goes to `top_k` experts, and a rank has that many rows for each, whichever experts they go to. Where ranks
+share experts, as many rows are taken to arrive as are sent: tokens are spread evenly over these ranks. Kept bytes are
+counted tensor by tensor, and moved ones kernel by kernel, of what `models/experts.py`, `grouped.py` and `routing.py`
+do."""
 
 from dataclasses import dataclass
 
@@ -32,9 +33,10 @@ def expert_products(work: StepWorkload, stack: LayerStack) -> list[ExpertProduct
     if not stack.has_experts:
         return []
     model, ffn, rows = work.model, stack.expert_ffn / work.layout.tensor, _rows(work, stack)
+    matrices = stack.experts / work.layout.expert
     return [
-        ExpertProduct("fc1", rows, (1 + model.gated) * ffn, model.hidden, stack.experts),
-        ExpertProduct("fc2", rows, model.hidden, ffn, stack.experts),
+        ExpertProduct("fc1", rows, (1 + model.gated) * ffn, model.hidden, matrices),
+        ExpertProduct("fc2", rows, model.hidden, ffn, matrices),
     ]
 
 
@@ -48,7 +50,7 @@ def kept_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     """Bytes that a layer keeps of a micro-batch besides the features of its experts, [n]: inputs and outputs of these
     as rows, where rows lie, and what routes were made of."""
     width, top_k, positions = work.step.activation_bytes, stack.top_k, _positions(work, stack)
-    of_row = 2 * work.model.hidden * width + 2 * _INDEX_BYTES
+    of_row = 2 * work.model.hidden * width + (2 + 2 * _exchanges(work)) * _INDEX_BYTES
     # Under sequence parallelism weights are gathered; a sum that they are divided by is kept beside what it divides.
     shares = work.layout.sequence > 0
     divided = stack.divides_weights
@@ -68,21 +70,24 @@ def kept_routes(work: StepWorkload, stack: LayerStack) -> Array:
 
 def gradient_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     """Most bytes that the backward pass of a layer takes beside what it keeps, less what it has freed by then, [n]:
-    while gradients of outputs are made, in fp32; while that of the second matrices is, with that of their inputs; or
-    while that of the first matrices is, when all features are free."""
+    while outputs travel from the ranks of experts, in a layer that is recomputed; while gradients of outputs are made,
+    in fp32; while these travel there; while that of the second matrices is made, with that of their inputs; or while
+    that of the first matrices is, when all features are free."""
     model, width, tensor = work.model, work.step.activation_bytes, work.layout.tensor
     positions, rows = _positions(work, stack), _rows(work, stack)
     of_hidden = rows * model.hidden * width
     features = rows * stack.expert_ffn / tensor * width
-    matrix = stack.experts * stack.expert_ffn * model.hidden / tensor * width
+    matrix = stack.experts / work.layout.expert * stack.expert_ffn * model.hidden / tensor * width
     inner = 1 + model.gated
     # Without a kernel for all experts, results are made one by one and then joined.
     joined = 2 - work.kernels.grouped_products
     at_outputs = of_hidden + positions * model.hidden * (12 + width)
+    # Outputs and these sorted, beside those that return; and gradients sent and received, when outputs are free.
+    on_the_way = _exchanges(work) * 2 * of_hidden
     at_second = joined * features + matrix
     freed = work.kernels.ffn_tensors * features
     at_first = inner * features + joined * of_hidden + inner * matrix - of_hidden - freed
-    most = np.maximum.reduce([at_outputs, at_second, at_first])
+    most = np.maximum.reduce([at_outputs, on_the_way, at_second, at_first])
     found: Array = (stack.experts > 0) * most
     return found
 
@@ -97,7 +102,11 @@ def moved_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     of_rows, of_rows_back = 5 * width + 16, 9 * width + 40
     # Of each position: what the router reads is made fp32, and sums begin with zeros and are rounded.
     of_position, of_position_back = 2 * width + 16, 4 * width + 28
-    matrices = stack.experts * (2 + model.gated) * stack.expert_ffn * model.hidden / work.layout.tensor
+    # Rows that arrive are sorted by expert, and results by the rank that they return to.
+    sorting = 4 * width * _exchanges(work)
+    of_rows, of_rows_back = of_rows + sorting, of_rows_back + sorting
+    ranks = work.layout.tensor * work.layout.expert
+    matrices = stack.experts * (2 + model.gated) * stack.expert_ffn * model.hidden / ranks
     added_up = matrices * (8 + width)
     has = stack.experts > 0
     forward = model.hidden * (rows * of_rows + positions * of_position)
@@ -118,6 +127,18 @@ def route_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     of_weights = _positions(work, stack) * stack.top_k * 4
     shares = work.layout.sequence > 0
     return np.where(shares, 3 * of_weights, 0.0), np.where(shares, of_weights, 2 * of_weights)
+
+
+def exchanged_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Bytes of a micro-batch's rows that a rank has for all ranks that share a layer's experts, itself included,
+    forward and backward, [n]: there and back again, and before that how many each expert gets."""
+    of_rows = 2 * _rows(work, stack) * work.model.hidden * work.step.activation_bytes
+    return _exchanges(work) * (of_rows + _INDEX_BYTES * stack.experts), _exchanges(work) * of_rows
+
+
+def _exchanges(work: StepWorkload) -> Array:
+    """1 where ranks share experts."""
+    return np.where(work.layout.expert > 1, 1.0, 0.0)
 
 
 def _positions(work: StepWorkload, stack: LayerStack) -> Array:

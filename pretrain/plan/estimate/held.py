@@ -107,7 +107,8 @@ class _ModelBytes:
 
 def _model_bytes(work: StepWorkload) -> _ModelBytes:
     layout, step, parameters = work.layout, work.step, work.parameters
-    replicas, shards_weights = layout.replicas[:, None], (layout.zero == 3)[:, None]
+    replicas, zero = layout.replicas[:, None], layout.zero[:, None]
+    shards_weights = zero == 3
     resident = np.where(shards_weights, parameters / replicas, parameters)
     saved, recomputed, with_gradients = _saved_by_layers(work)
     saved_loss, loss, left = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
@@ -147,8 +148,9 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     builds = (parameters > 0) & (step.build_bytes[:, None] > 0)
     return _ModelBytes(
         weights=step.weight_bytes[:, None] * parameters,
-        gradients=step.gradient_bytes[:, None] * work.trained,
-        optimizer=step.main_bytes[:, None] * work.trained + step.moment_bytes[:, None] * work.moments,
+        gradients=step.gradient_bytes[:, None] * np.where(zero >= 2, work.divided, work.trained),
+        optimizer=step.main_bytes[:, None] * np.where(zero >= 1, work.divided, work.trained)
+        + step.moment_bytes[:, None] * work.moments,
         activations=saved + first + _kept_states(work),
         working=working,
         buffers=gathered + messages + step.bucket_bytes[:, None] + copies,

@@ -24,6 +24,8 @@ class StepSeconds:
     """embedding, logits and loss, as far as the slowest stage has them"""
     tensor: Array
     context: Array
+    expert: Array
+    """rows of tokens that travel to the ranks of their experts and back"""
     pipeline: Array
     bubble: Array
     replicas: Array
@@ -59,7 +61,7 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
     and of weights that several stages hold. A fit that counts them is no nearer to models and stacks that it has not
     seen (docs/plan.md)."""
     at, stages = traffic.links(work, c), work.stages
-    forward, backward, recomputed, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
+    forward, backward, recomputed, tensor, context, expert = (np.zeros_like(stages.count) for _ in range(6))
     for stack in work.stacks:
         passes = compute.layers(work, c, stack)
         forward += passes.forward
@@ -68,13 +70,14 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
         tensor += traffic.tensor_seconds(work, c, at, traffic.layer_bytes(work, stack, gathers_again=False))
         exchanged = traffic.context(work, c, at, stack)
         context += exchanged[:, None] * traffic.context_passes(work, stack)
+        expert += traffic.expert_seconds(work, c, stack)
     factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
     ends = compute.embedding(work, c) + compute.head(work, c) + compute.comparison(work, c)
     forward, backward, recomputed, ends = (factor * part for part in (forward, backward, recomputed, ends))
     sent = np.broadcast_to(traffic.pipeline(work, c, at)[:, None], stages.count.shape)
 
     per_step, per_micro = traffic.exchange(work, at)
-    once = forward + backward + recomputed + ends + tensor + context + sent
+    once = forward + backward + recomputed + ends + tensor + context + expert + sent
     # Weights of ZeRO-3 are gathered while layers compute: what takes longer counts, and a little of the other.
     sharp = c.overlap_sharpness
     gathered = (once**sharp + per_micro**sharp) ** (1 / sharp) - once
@@ -100,6 +103,7 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
         "head": micro_batches * of_slowest(ends),
         "tensor": micro_batches * of_slowest(tensor),
         "context": micro_batches * of_slowest(context),
+        "expert": micro_batches * of_slowest(expert),
         "pipeline": micro_batches * of_slowest(sent),
         "bubble": c.bubble_share * passing / work.layout.virtual,
         "replicas": unhidden + micro_batches * of_slowest(gathered),

@@ -37,6 +37,12 @@ class StageGroups:
     """trained ones of `sharded`"""
     replicated_trained: Array
     """trained ones of `replicated`"""
+    experts: Array
+    """parameters among `sharded` that expert ranks split, too"""
+    experts_trained: Array
+    """trained ones of `experts`"""
+    expert_moments: Array
+    """values among `sharded_moments` that the optimizer keeps of `experts`"""
     sharded_moments: Array
     """values that the optimizer keeps of `sharded`"""
     replicated_moments: Array
@@ -60,7 +66,10 @@ class StageGroups:
 class StateByDepth:
     """What the optimizer keeps and computes of a model's parameters, by depth."""
 
-    NAMES = ("sharded_moments", "replicated_moments", "sharded_blocks", "replicated_blocks", "block_flops")
+    NAMES = (
+        *("sharded_moments", "replicated_moments", "expert_moments"),
+        *("sharded_blocks", "replicated_blocks", "block_flops"),
+    )
     """fields of `StageGroups`"""
 
     def __init__(self, optimizer: Optimizer, depths: int) -> None:
@@ -76,7 +85,9 @@ class StateByDepth:
         """Adds a trained parameter at each of `depths`."""
         kind = "sharded" if any(spec.axes) else "replicated"
         at = list(depths)
-        self.values[f"{kind}_moments"][at] += spec.size * self._optimizer.moments_of(spec.blocks is not None)
+        moments = spec.size * self._optimizer.moments_of(spec.blocks is not None)
+        self.values[f"{kind}_moments"][at] += moments
+        self.values["expert_moments"][at] += moments * ("expert" in spec.axes)
         if isinstance(self._optimizer, MuonOptimizer) and spec.blocks is not None:
             self.values[f"{kind}_blocks"][at] += spec.size
             blocks = spec.blocks.rows_of(prod(spec.shape[:-1]), self._optimizer.per_head).values()
@@ -92,6 +103,7 @@ class ParametersByDepth:
         self.model = config.model
         depths = sum(self.model.stacks) + 2
         self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
+        self.experts, self.experts_trained = np.zeros((2, depths))
         self.state = StateByDepth(config.optimizer, depths)
         self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
         """shared parameters by name: the parameter, and the depths of its uses after the first"""
@@ -115,7 +127,10 @@ class ParametersByDepth:
                 self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
             elif spec.name not in left_out:
                 (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
+                of_experts = spec.size * ("expert" in spec.axes)
+                self.experts[spec.depth] += of_experts
                 if spec.trained:
+                    self.experts_trained[spec.depth] += of_experts
                     self.state.add(spec, [spec.depth])
                     (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
 
@@ -131,9 +146,12 @@ class ParametersByDepth:
         backward = (layer_depths >= self.first_trained) | sends_back
         inputs = np.maximum(self._inputs, sends_back)
         of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
-        sharded, replicated, sharded_trained, replicated_trained = (
+        sharded, replicated, sharded_trained, replicated_trained, experts, experts_trained = (
             np.bincount(of_depth, values, pipeline).astype(float)
-            for values in (self.sharded, self.replicated, self.sharded_trained, self.replicated_trained)
+            for values in (
+                *(self.sharded, self.replicated, self.sharded_trained, self.replicated_trained),
+                *(self.experts, self.experts_trained),
+            )
         )
         summed = np.zeros(pipeline)
         state = self.state.copy()
@@ -166,6 +184,8 @@ class ParametersByDepth:
             "replicated": replicated,
             "sharded_trained": sharded_trained,
             "replicated_trained": replicated_trained,
+            "experts": experts,
+            "experts_trained": experts_trained,
             "embeds": np.eye(pipeline)[0],
             "trains_embedding": np.eye(pipeline)[0] * (self.first_trained == 0),
             "predicts": np.eye(pipeline)[-1],

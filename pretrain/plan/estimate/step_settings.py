@@ -25,6 +25,12 @@ class StageShapes(Entries):
     """trained ones of `sharded_parameters`"""
     replicated_trained: Array
     """trained ones of `replicated_parameters`"""
+    expert_parameters: Array
+    """parameters of experts, which are among the sharded ones and which expert ranks split, too"""
+    expert_trained: Array
+    """trained ones of `expert_parameters`"""
+    expert_moments: Array
+    """values among `sharded_moments` that the optimizer keeps of `expert_parameters`"""
     sharded_moments: Array
     """values that the optimizer keeps of `sharded_parameters`"""
     replicated_moments: Array
@@ -61,6 +67,8 @@ class LayoutSizes(Entries):
     pipeline: Array
     virtual: Array
     data: Array
+    expert: Array
+    """context and data ranks that share the experts of a layer"""
     zero: Array
     """ZeRO stage"""
     deepspeed: Array
@@ -77,8 +85,13 @@ class LayoutSizes(Entries):
 
     @property
     def replicas(self) -> Array:
-        """Ranks that hold the same weights."""
+        """Ranks that hold the same weights, but for those of experts."""
         return self.context * self.data
+
+    @property
+    def expert_replicas(self) -> Array:
+        """Ranks that hold the same experts."""
+        return self.replicas / self.expert
 
     @property
     def sequence_slices(self) -> Array:

@@ -21,6 +21,7 @@ class Links:
     tensor: Array
     context: Array
     replicas: Array
+    expert_replicas: Array
     pipeline: Array
 
 
@@ -44,6 +45,8 @@ class WireBytes:
     """hidden states and their gradients, between neighboring stages"""
     replicas: Array
     """gradients and weights, between ranks with the same weights"""
+    expert: Array
+    """rows of tokens and their gradients, between ranks that share experts"""
     summed: Array
     """gradients of weights that several stages hold"""
     blocks: Array
@@ -64,6 +67,7 @@ def links(work: StepWorkload, c: Constants) -> Links:
         tensor=ring(np.ones_like(layout.tensor), layout.tensor),
         context=ring(layout.tensor, layout.context),
         replicas=ring(layout.tensor, layout.replicas),
+        expert_replicas=ring(layout.tensor * layout.expert, layout.expert_replicas),
         pipeline=np.where(layout.world <= device.per_node, inside, network),
     )
 
@@ -253,24 +257,75 @@ def pipeline(work: StepWorkload, c: Constants, at: Links) -> Array:
     return c.pipeline_exposed * (pipeline_bytes(work) / at.pipeline + messages * c.message_s)
 
 
+def expert_bytes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes of the layers of each stage for a micro-batch, [n, s], between ranks that share experts."""
+    share = (work.layout.expert - 1) / work.layout.expert
+    forward, backward = (share * size for size in experts.exchanged_bytes(work, stack))
+    repeats = (work.step.recompute == 2)[:, None]
+    found: Array = (stack.layers + repeats * stack.backward_layers) * forward[:, None]
+    return found + stack.backward_layers * backward[:, None]
+
+
+def expert_seconds(work: StepWorkload, c: Constants, stack: LayerStack) -> Array:
+    """Seconds of `expert_bytes`, [n, s], which nothing hides. Each rank sends an equal part to each other one: those of
+    its node are reached by one link, and those of other nodes by another at the same time."""
+    layout, device = work.layout, work.device
+    near = np.clip(device.per_node / layout.tensor, 1, layout.expert)  # expert ranks of a node, itself included
+    others = np.maximum(layout.expert - 1, 1)
+    inside = (near - 1) / others / (device.link_bytes_per_s * c.link_share)
+    outside = (layout.expert - near) / others / (device.network_bytes_per_s * c.network_share)
+    seconds = expert_bytes(work, stack) * np.maximum(inside, outside)[:, None]
+    repeats = (work.step.recompute == 2)[:, None]
+    messages = (3 * stack.layers + (2 + 3 * repeats) * stack.backward_layers) * (stack.experts > 0)[:, None]
+    found: Array = seconds + c.message_s * (layout.expert > 1)[:, None] * messages
+    return found
+
+
 def replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
     """Bytes between ranks that hold the same weights, [n, s] each: per step, for gradients and updated weights; and per
     micro-batch, for gradients if they are sharded (ZeRO-2), and for weights too (ZeRO-3)."""
-    replicas, zero = work.layout.replicas, work.layout.zero[:, None]
-    share = ((replicas - 1) / replicas)[:, None]
+    (step, micro), (of_experts, of_experts_micro) = _dense_bytes(work), _expert_replica_bytes(work)
+    return step + of_experts, micro + of_experts_micro
+
+
+def _dense_bytes(work: StepWorkload) -> tuple[Array, Array]:
+    """`replica_bytes` of all weights but those of experts that ranks share."""
+    shares = (work.layout.expert > 1)[:, None]
+    trained = work.trained - np.where(shares, work.expert_trained, 0.0)
+    step, micro = _gradient_bytes(work)
+    zero, weights = work.layout.zero[:, None], work.step.activation_bytes[:, None]
+    gathered = np.where(zero == 3, work.step.weight_gathers[:, None] * weights, 0.0)
+    for_logits = (zero == 3) * weights * work.tied_parameters
+    ring = _ring_share(work.layout.replicas)
+    return ring * step * trained, ring * (micro * trained + gathered * work.parameters + for_logits)
+
+
+def _expert_replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
+    """`replica_bytes` of experts that ranks share, which fewer ranks hold."""
+    step, micro = _gradient_bytes(work)
+    held = _ring_share(work.layout.expert_replicas) * (work.layout.expert > 1)[:, None] * work.expert_trained
+    return step * held, micro * held
+
+
+def _gradient_bytes(work: StepWorkload) -> tuple[Array, Array]:
+    """Bytes of each trained parameter, [n, 1], of which ranks send a share per step and per micro-batch."""
+    zero = work.layout.zero[:, None]
     gradients, weights = work.step.exchanged_gradient_bytes[:, None], work.step.activation_bytes[:, None]
     summed = gradients * np.where(work.step.sums_everywhere > 0, 2.0, 1.0)[:, None]
-    gathered = np.where(zero == 3, work.step.weight_gathers[:, None] * weights, 0.0)
     step = np.select([zero == 3, zero == 2, zero == 1], [0.0, weights, summed + weights], 2 * gradients)
-    micro = np.select([zero == 3, zero == 2], [gradients, summed], 0.0)
-    for_logits = (zero == 3) * weights * work.tied_parameters
-    return share * step * work.trained, share * (micro * work.trained + gathered * work.parameters + for_logits)
+    return step, np.select([zero == 3, zero == 2], [gradients, summed], 0.0)
+
+
+def _ring_share(ranks: Array) -> Array:
+    """Share of a tensor that each rank of a ring sends, [n, 1]."""
+    return ((ranks - 1) / ranks)[:, None]
 
 
 def exchange(work: StepWorkload, at: Links) -> tuple[Array, Array]:
     """Seconds of `replica_bytes`."""
-    step, micro = replica_bytes(work)
-    return step / at.replicas[:, None], micro / at.replicas[:, None]
+    (step, micro), (of_experts, of_experts_micro) = _dense_bytes(work), _expert_replica_bytes(work)
+    dense, sparse = at.replicas[:, None], at.expert_replicas[:, None]
+    return step / dense + of_experts / sparse, micro / dense + of_experts_micro / sparse
 
 
 def summed_bytes(work: StepWorkload) -> Array:
@@ -307,9 +362,10 @@ def wire_bytes(work: StepWorkload) -> WireBytes:
 def _model_bytes(work: StepWorkload) -> WireBytes:
     stages, micro_batches = work.stages, work.micro_batches[:, None]
     repeats = (work.step.recompute == 2)[:, None]  # of the forward pass of layers
-    tensor, context_sent = (np.zeros_like(stages.count) for _ in range(2))
+    tensor, context_sent, to_experts = (np.zeros_like(stages.count) for _ in range(3))
     for stack in work.stacks:
         tensor += layer_bytes(work, stack)
+        to_experts += expert_bytes(work, stack)
         context_sent += context_bytes(work, stack)[:, None] * context_passes(work, stack)
     of_decoder, last = decoder_bytes(work), work.stacks[-1].backward_layers > 0  # recomputed with their layer
     tensor += stages.predicts * (of_decoder.forward[:, None] * (1 + repeats) + last * of_decoder.backward[:, None])
@@ -325,6 +381,7 @@ def _model_bytes(work: StepWorkload) -> WireBytes:
         context=micro_batches * context_sent,
         pipeline=micro_batches * pipeline_bytes(work)[:, None] * (stages.count > 0),
         replicas=per_step + micro_batches * per_micro,
+        expert=micro_batches * to_experts,
         summed=summed_bytes(work),
         blocks=block_bytes(work),
     )

@@ -50,18 +50,38 @@ class StepWorkload(Entries):
 
     @property
     def parameters(self) -> Array:
-        """Parameters that one tensor rank of a stage holds, [n, s]."""
-        return self.stages.sharded_parameters / self.layout.tensor[:, None] + self.stages.replicated_parameters
+        """Parameters that one rank of a stage holds, [n, s], without sharding over its replicas."""
+        stages = self.stages
+        return self._held(stages.sharded_parameters, stages.replicated_parameters, stages.expert_parameters)
 
     @property
     def trained(self) -> Array:
         """Trained parameters among `parameters`: those with gradients and optimizer states."""
+        stages = self.stages
+        return self._held(stages.sharded_trained, stages.replicated_trained, stages.expert_trained)
+
+    @property
+    def expert_trained(self) -> Array:
+        """Parameters of experts among `trained`, which expert ranks share."""
+        return self.stages.expert_trained / (self.layout.tensor * self.layout.expert)[:, None]
+
+    @property
+    def divided(self) -> Array:
+        """Trained parameters of which each of a rank's replicas has an equal share under ZeRO, [n, s]. A rank that
+        holds some of the experts shares them with fewer ranks: its share is that of all experts with all replicas."""
         return self.stages.sharded_trained / self.layout.tensor[:, None] + self.stages.replicated_trained
 
     @property
     def moments(self) -> Array:
-        """Values that the optimizer keeps of `trained`, [n, s], without sharding over data ranks."""
-        return self.stages.sharded_moments / self.layout.tensor[:, None] + self.stages.replicated_moments
+        """Values that the optimizer keeps, [n, s]: under ZeRO of `divided`, otherwise of `trained`."""
+        stages, every = self.stages, self.layout.zero[:, None] > 0
+        of_experts = np.where(every, 0.0, stages.expert_moments)
+        return self._held(stages.sharded_moments, stages.replicated_moments, of_experts)
+
+    def _held(self, sharded: Array, replicated: Array, of_experts: Array) -> Array:
+        """Values that a rank holds, [n, s], of those that tensor ranks split, of which expert ranks split some."""
+        elsewhere = of_experts * (1 - 1 / self.layout.expert)[:, None]
+        return (sharded - elsewhere) / self.layout.tensor[:, None] + replicated
 
     @property
     def in_flight(self) -> Array:

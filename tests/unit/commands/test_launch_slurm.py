@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.slurm.site import Site
 from pretrain.commands import launch_slurm
-from pretrain.commands.launch_rehearsal import rehearse_before_launch
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.datasets import build_dataset, make_documents
-from tests.helpers.families import family_config
 
 
 @pytest.fixture
@@ -182,13 +179,6 @@ def test_a_run_whose_ranks_do_not_fit_is_not_queued(given: list[str]) -> None:
         launch(*given, *GPUS, "--cluster", "site.yaml")
     assert not Path("calls").exists()
     assert not Path("runs").exists()
-
-
-def test_ranks_that_share_experts_are_queued_without_a_rehearsal() -> None:
-    experts = {"count": 4, "top_k": 2}
-    config = family_config("llama", model={"experts": experts}, parallel={"expert": 2})
-    (line,) = rehearse_before_launch(config, Site(gpu_memory_gib=79), 1)
-    assert line.startswith("not rehearsed: parallel.expert=2")
 
 
 def test_a_rehearsal_is_skipped_on_request_and_for_cpus_and_scripts_that_are_shown(

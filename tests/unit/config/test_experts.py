@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pretrain.checkpoint.state import SCORING_PARALLEL
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import plan_layout
+from pretrain.layout.layout import Layout, expert_ranks, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_active_parameters, num_parameters
@@ -17,7 +17,6 @@ from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.plan.device import find_device
 from pretrain.plan.memory import largest_state
 from pretrain.plan.memory_bound import count_parameters, least_bytes
-from pretrain.plan.memory_check import planned_bytes
 from pretrain.rehearse.run import rehearse
 from pretrain.verify.jobs import layouts_that_fit
 from pretrain.verify.shrink import shrink, with_layers
@@ -154,15 +153,20 @@ def test_what_ranks_cannot_share_is_refused(sections: dict[str, Any], ranks: int
         plan_layout(_config(**sections, parallel=parallel), ranks)
 
 
-def test_scoring_and_plans_are_of_layouts_that_share_no_experts() -> None:
+def test_scoring_is_of_layouts_that_share_no_experts() -> None:
     config = _config(parallel={"expert": 2})
     with pytest.raises(ConfigError, match=re.escape("for scoring and generation each data rank holds all experts")):
         plan_layout(config, 2, trains=False)
-    with pytest.raises(ConfigError, match=re.escape("set parallel.expert=1 to plan without")):
-        planned_bytes(config, plan_layout(config, 2))
-    with pytest.raises(ConfigError, match=re.escape("set parallel.expert=1")):
-        rehearse(config, 2, ranks=[0], device=find_device("h100"), per_node=8)
+    with pytest.raises(ConfigError, match=re.escape("each data rank holds all experts: set parallel.expert=1")):
+        rehearse(config, 2, ranks=[0], device=find_device("h100"), per_node=8, what="score")
     assert SCORING_PARALLEL["expert"] == 1
+
+
+def test_ranks_may_share_as_many_experts_as_divide_among_them() -> None:
+    config = _config({**SPARSE, "count": 12})
+    assert expert_ranks(config, Layout(world=16, tensor=2, pipeline=2)) == [1, 2, 4]
+    assert expert_ranks(_config({**SPARSE, "count": 12}, optimizer={"name": "lamb"}), Layout(world=4)) == [1]
+    assert expert_ranks(_config(None), Layout(world=4)) == [1]
 
 
 def test_ranks_that_share_experts_hold_a_part_of_them() -> None:

@@ -13,10 +13,13 @@ from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
-from pretrain.plan.estimate.constants import constants
+from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.flops import stage_flops
+from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
+from pretrain.plan.estimate.traffic import wire_bytes
 from pretrain.plan.estimate.workload import StepWorkload
+from pretrain.plan.search import every_choice
 
 SHAPE = ("model.vocabulary=2000", "model.sequence_length=1024", "model.qk_norm=false", "precision=bf16")
 
@@ -64,6 +67,112 @@ def test_other_experts_cost_their_weights_alone_which_larger_micro_batches_share
 
     assert slower(1) > 1.5
     assert 1 < slower(32) < 1.15
+
+
+SHARED = "{count: 8, top_k: 2, ffn: 128, dense_layers: 1}"
+EXPERTS = 3 * 8 * 3 * 128 * 128
+"""parameters of all experts of the three layers"""
+
+
+def _share(expert: int, *overrides: str, gpus: int = 8) -> StepWorkload:
+    return _workload(SHARED, f"parallel.expert={expert}", *overrides, gpus=gpus)
+
+
+@pytest.mark.parametrize("zero", ["megatron parallel.zero=0", "megatron", "deepspeed parallel.zero=2"])
+def test_ranks_that_share_experts_hold_a_part_of_them_and_as_many_moments(zero: str) -> None:
+    settings = f"parallel.zero_engine={zero}".split()
+    alone, shared = (held_bytes(_share(expert, *settings), constants(), overhead=False) for expert in (1, 4))
+    fewer = EXPERTS * 3 / 4
+    assert (alone.weights - shared.weights).sum() == pytest.approx(2 * fewer)
+    shards = len(settings) == 1 or settings[1].endswith("2")
+    assert (alone.gradients - shared.gradients).sum() == pytest.approx(0 if "deepspeed" in zero else 4 * fewer)
+    assert (alone.optimizer - shared.optimizer).sum() == pytest.approx(0 if shards else 12 * fewer)
+
+
+@pytest.mark.parametrize(("recompute", "times"), [("none", 4), ("full", 6)])
+def test_rows_of_tokens_travel_there_and_back(recompute: str, times: int) -> None:
+    """Of each token 2 x 128 values of 2 bytes in each of three layers and eight micro-batches of 1,024 tokens, of which
+    each rank keeps a quarter; before that, int64 counts of eight experts."""
+    work = _share(4, f"parallel.recompute={recompute}")
+    of_rows, of_counts = 1024 * 2 * 128 * 2, 8 * 8
+    expected = 8 * 3 * 0.75 * (times * of_rows + (times // 2 - 1) * of_counts)
+    assert wire_bytes(work).expert.sum() == pytest.approx(expected)
+    assert wire_bytes(_share(1)).expert.sum() == 0
+
+
+def test_gradients_of_experts_are_exchanged_by_those_that_hold_the_same() -> None:
+    """Gradients in fp32 and weights: of an expert's between two of eight ranks."""
+    alone, shared = (wire_bytes(_share(expert)).replicas.sum() for expert in (1, 4))
+    assert alone - shared == pytest.approx(6 * EXPERTS * (7 / 8 - 1 / 2 / 4))
+
+
+def test_rows_that_leave_a_node_take_longer() -> None:
+    """With four devices to a node, each of eight ranks sends four of its seven parts to another."""
+    device, settings = find_device("h100"), [f"model.experts={SHARED}", *SHAPE, "batch.sequences=64"]
+    run = load(
+        RunConfig, "debug/experts", ["run.dir=x", "data.path=x", *settings, "parallel.expert=8", "model.hidden=1024"]
+    )
+    choice = LayoutChoice(plan_layout(run, 8), run.batch.micro_sequences, run.parallel.recompute)
+    inside, outside = (
+        step_seconds(WorkloadBuilder(run, device, per_node).build([choice]), constants()).expert[0]
+        for per_node in (8, 4)
+    )
+    c = constants()
+    links = device.link_bytes_per_s * c.link_share, device.network_bytes_per_s * c.network_share
+    messages = run.batch.sequences / 8 / run.batch.micro_sequences * 3 * 5 * c.message_s
+    assert (outside - messages) / (inside - messages) == pytest.approx(4 / 7 * links[0] / links[1])
+
+
+def test_layouts_that_share_experts_are_judged_but_under_a_stage_that_splits_them_itself() -> None:
+    run = load(RunConfig, "debug/experts", ["run.dir=x", "data.path=x", *SHAPE, "batch.sequences=64"])
+    choices = {choice.layout for choice in every_choice(run, 8, 8)}
+    assert {(one.expert, one.zero) for one in choices if one.tensor == one.pipeline == one.context == 1} == {
+        *((expert, zero) for expert in (1, 2, 4, 8) for zero in (1, 2)),
+        (1, 3),
+    }
+
+
+_EVEN = ("parallel.tensor=2", "parallel.pipeline=8", "parallel.virtual=4", "parallel.sequence=true", "batch.ramp=null")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "published", "settings", "share", "without_dispatch"),
+    [
+        ("qwen3-moe/30b-a3b", 16, 203, ("parallel.expert=16", "batch.sequences=1024"), 0.58, 0.88),
+        (
+            *("qwen3-moe/235b-a22b", 256, 253),
+            (*_EVEN, "model.layers=96", "parallel.expert=16", "batch.sequences=8192"),
+            *(0.36, 0.68),
+        ),
+        (
+            *("deepseek-v3/671b", 1024, 338),
+            (*_EVEN, "model.layers=64", "parallel.expert=32", "batch.sequences=8192"),
+            *(0.32, 0.57),
+        ),
+    ],
+)
+def test_published_steps_are_faster_than_planned_ones_by_as_much_as_the_page_says(
+    name: str, gpus: int, published: float, settings: tuple[str, ...], share: float, without_dispatch: float
+) -> None:
+    """TFLOP/s of a GPU, of steps in fp8 whose dispatch is hidden: docs/plan.md."""
+    alone = ("parallel.tensor=1", "parallel.pipeline=1", "parallel.sequence=false")
+    common = ("parallel.zero=1", "parallel.zero_engine=megatron", "parallel.recompute=none", "batch.micro_sequences=1")
+    run = load(RunConfig, name, ["run.dir=x", "data.path=x", *alone, *common, *settings])
+    choice = LayoutChoice(plan_layout(run, gpus), run.batch.micro_sequences, run.parallel.recompute)
+    seconds = step_seconds(
+        WorkloadBuilder(run, find_device("h100"), 8).build([choice]), constants(), find_stack("unknown").factor
+    )
+    flops = training_flops_per_token(run.model) * run.batch.sequences * 4096 / gpus / 1e12
+    assert flops / seconds.total[0] / published == pytest.approx(share, abs=0.01)
+    assert flops / (seconds.total - seconds.expert)[0] / published == pytest.approx(without_dispatch, abs=0.01)
+
+
+def test_the_report_says_how_tokens_are_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "olmoe/1b-7b", "--gpus", "64", "--hardware", "h100", "--as-is", "parallel.expert=8"]
+    assert main([*arguments, "parallel.pipeline=1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "tp1ep8pp1dp64+zero1" in said
+    assert "spread evenly over the 8 ranks that share experts" in said
 
 
 def test_more_experts_of_a_token_take_longer() -> None:

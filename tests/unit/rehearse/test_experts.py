@@ -10,6 +10,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.plan.device import Device, find_device
 from pretrain.rehearse.rank import STATE
 from pretrain.rehearse.run import Rehearsal, rehearse
+from tests.helpers.breadth import slow
 
 BF16 = ("precision=bf16", "model.vocabulary=2000", "model.sequence_length=1024", "batch.sequences=16")
 MANY = "model.experts={count: 64, top_k: 4, ffn: 512, dense_layers: 1}"
@@ -44,20 +45,40 @@ def _waits(found: Rehearsal) -> Counter[str]:
     [
         (MANY, "model.sequence_length=128", "parallel.recompute=full"),
         ("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.recompute=full"),
+        (MANY, "parallel.expert=4"),
+        slow(((MANY, "parallel.expert=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.recompute=full"),)),
+        slow((("parallel.expert=2", "parallel.zero=2", "parallel.zero_engine=deepspeed"),)),
     ],
-    ids=["many experts", "sequence parallelism and recomputation"],
+    ids=["many experts", "sequence parallelism and recomputation", "shared", "shared by slices", "shared, DeepSpeed"],
 )
 def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) -> None:
     """Twice as much would live where the gradient of all experts' matrices is, if its placeholder were beside it."""
     found = _rehearsed(*overrides)
     (rank,), (planned,) = found.ranks, found.planned
     assert planned.parameters == rank.parameters
-    state = sum(rank.state_bytes[category] for category in STATE)
-    beside_state = sum(size for part, size in planned.held.items() if part not in STATE)
+    kept = [category for category in STATE if category in rank.state_bytes]  # DeepSpeed makes gradients in each step
+    state = sum(rank.state_bytes[category] for category in kept)
+    beside_state = sum(size for part, size in planned.held.items() if part not in kept)
     assert beside_state == pytest.approx(rank.peak_bytes - state, rel=0.1)
     assert planned.flops == pytest.approx(sum(rank.flops.values()), rel=0.001)
     sent = {group: size for group, size in planned.sent_bytes.items() if size}
     assert sent == pytest.approx({group: rank.sent_bytes[group] for group in sent}, rel=0.01)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_experts_agree_on_their_exchanges() -> None:
+    """Also where rows do not divide evenly, so that ranks receive other numbers of them."""
+    odd, batch = "model.experts={count: 6, top_k: 1, ffn: 512}", ("batch.sequences=12", "batch.micro_sequences=1")
+    found = rehearse(
+        load(RunConfig, "debug/experts", ["run.dir=unused", *BF16, odd, *batch, "parallel.expert=3"]),
+        6,
+        ranks=("all-kinds",),
+        device=H100,
+        per_node=8,
+    )
+    assert found.problems == []
+    assert {rank.rank for rank in found.ranks} == {0, 1, 3, 5}
+    assert found.agreement.groups >= 3
 
 
 def test_layers_that_are_not_recomputed_keep_their_routes_until_the_next_step() -> None:

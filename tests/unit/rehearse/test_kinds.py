@@ -57,6 +57,12 @@ def test_stages_before_those_with_experts_are_of_another_kind() -> None:
     assert {stage for *_, stage in found} == {0, 1, 2, 4, 5, 6, 7}
 
 
+def test_of_ranks_that_share_experts_some_meet_and_some_hold_the_same() -> None:
+    layout, found = coordinates("debug/experts", 16, "batch.sequences=64", "parallel.expert=4", "parallel.tensor=1")
+    assert layout.data == 16
+    assert {data for _, _, data, _ in found} == {0, 1, 4, 15}
+
+
 def test_both_sides_of_an_encoder_and_its_decoder_are_kinds() -> None:
     model = ("model.encoder_layers=8", "model.layers=8", "parallel.pipeline=8", "parallel.tensor=1")
     _, found = coordinates("debug/t5", 8, *model, "batch.sequences=8")

@@ -4,6 +4,7 @@ planner expects. `test_device_faults.py` plants faults that only a GPU would sho
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
 from pretrain.rehearse import patches
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.rank import STATE, RankRehearsal, rehearse_rank
 from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
@@ -226,6 +228,24 @@ def test_deepspeed_makes_its_step(stage: int) -> None:
     if stage < 3:  # the shapes of weights that it keeps on the meta device take no memory
         beside_state = sum(size for category, size in rank.state_bytes.items() if category not in STATE)
         assert beside_state < 0.01 * rank.state_bytes["weights"]
+
+
+def _figures(few_ranks: int) -> tuple[Any, ...]:
+    """What is counted of a rank of 24, of which six share the state; they cut gradients if they are so few."""
+    patches._FEW_RANKS = few_ranks
+    sharded = ("parallel.zero=3", "parallel.zero_engine=deepspeed", "batch.sequences=48", "batch.micro_sequences=1")
+    run = config("debug/gpt", *sharded)
+    found = rehearse_rank(run, plan_layout(run, 24), 23, H100)
+    assert found.problem is None
+    return found.peak_bytes, found.reserved_bytes, found.operators, found.exchanges, found.waits, found.left_bytes
+
+
+@pytest.mark.slow
+def test_gradients_that_are_joined_without_being_cut_change_no_figure() -> None:
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        cut, joined = pool.map(_figures, (6, 5))
+    assert cut == joined
 
 
 def _moved() -> tuple[list[bool], list[bool], list[int]]:
