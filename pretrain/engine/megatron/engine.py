@@ -495,7 +495,7 @@ class MegatronEngine:
         """See `base.Ranks`."""
         return self.groups.sum_over_data(values)
 
-    def _cut(self, batch: Batch, micro: int, first_row: int) -> list[MicroBatch]:
+    def _cut(self, batch: Rows, micro: int, first_row: int) -> list[MicroBatch]:
         """Micro-batches without padding that no row needs: rows of like lengths together, each micro-batch cut to its
         longest row; or in a pipeline, whose stages exchange tensors of one shape, all to the longest row of this data
         rank."""
