@@ -42,6 +42,9 @@ def unpack(file: Path, directory: Path) -> None:
         if kind not in _KNOWN:
             raise ConfigError(f"it is a {kind}; known are {', '.join(_KNOWN)}")
         config = AutoConfig.from_pretrained(file.parent.resolve(), **source)
+        width = reader.fields.get(f"{kind}.attention.key_length")  # which transformers doesn't read of every kind
+        if width is not None:
+            config.head_dim = int(width.contents())
         AutoTokenizer.from_pretrained(file.parent.resolve(), **source).save_pretrained(directory)
         tensors = read_tensors(reader, kind, (config.num_attention_heads, config.num_key_value_heads))
     except ConfigError as error:

@@ -1,5 +1,6 @@
 """GGUF files as folders of Hugging Face's: names, the order of rows, gains, tokenizer, and what is refused."""
 
+import json
 from pathlib import Path
 
 import gguf
@@ -91,6 +92,14 @@ def test_a_gemma_s_gains_are_kept_less_one(tmp_path: Path) -> None:
     found = ours["model.layers.0.pre_feedforward_layernorm.weight"]
     assert np.array_equal(found, theirs["blk.0.ffn_norm.weight"] - 1)
     assert np.array_equal(ours["model.layers.0.self_attn.q_proj.weight"], theirs["blk.0.attn_q.weight"])
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_the_width_of_heads_is_that_of_the_file(tmp_path: Path, kind: str) -> None:
+    """Its heads are 8 wide, where 16 features in 4 heads would be 4."""
+    _write(tmp_path / "model.gguf", kind)
+    unpack(tmp_path / "model.gguf", tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["head_dim"] == WIDTH
 
 
 def test_a_chat_template_is_read_of_it(tmp_path: Path) -> None:
