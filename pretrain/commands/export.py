@@ -1,6 +1,7 @@
 """`pretrain export CHECKPOINT_OR_RUN --to hf|peft|gguf DIR [--base NAME] [--encoder]
 [--dtype fp32|bf16|fp16|q8_0] [--shard-size SIZE] [--model discriminator|generator]`"""
 
+import sys
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_directory
@@ -119,4 +120,8 @@ def main(argv: list[str]) -> int:
             )
         )
     print(f"{directory}: {found}")
+    from pretrain.checkpoint.hf.export import leaves_out_mtp
+
+    if leaves_out_mtp(checkpoint, config, to_folder=kind == "hf" and not options.encoder):
+        print("warning: not exported: the modules of model.mtp, which this format has no place for", file=sys.stderr)
     return 0

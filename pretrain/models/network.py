@@ -145,6 +145,8 @@ class Network(LanguageModule):
         hidden = self._predicting(stream, inputs, batch)
         if not head:  # the states of characters are made behind the layers
             return stream
+        # Before any logits, of which each call of the head keeps the gradients until its backward pass, which is first.
+        further = self._further_states(hidden, stream, inputs, batch) if judge_mtp else ()
         found: Any = self._predict(hidden, batch, judge)
         if judge_states is not None:
             found = found, judge_states(hidden)
@@ -152,7 +154,7 @@ class Network(LanguageModule):
             project = None if self.model.teacher_hidden is None else self.teacher_projection
             found = found, judge_layers(watched.states(project))
         if judge_mtp:
-            found = found, self._predict_further(hidden, stream, inputs, batch, judge_mtp)
+            found = found, tuple(self._predict(one, batch, of) for one, of in zip(further, judge_mtp, strict=True))
         return found
 
     def last_states(self, batch: MicroBatch, layers: Sequence[int] = ()) -> Any:
@@ -236,14 +238,13 @@ class Network(LanguageModule):
             hidden = hidden[-labels:]
         return hidden
 
-    def _predict_further(
-        self, hidden: Tensor, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judges: Sequence[Judge]
-    ) -> tuple[Any, ...]:
-        """What each judge says of the logits of its depth."""
+    def _further_states(
+        self, hidden: Tensor, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch
+    ) -> tuple[Tensor, ...]:
+        """What the head reads at each further depth."""
         assert batch.mtp is not None, "rows say which tokens follow"
-        embeddings = inputs.stream.part(stream_PBH, "mtp")
-        states = self.mtp(hidden, embeddings, batch.mtp, inputs)
-        return tuple(self._predict(one, batch, judge) for one, judge in zip(states, judges, strict=True))
+        states: tuple[Tensor, ...] = self.mtp(hidden, inputs.stream.part(stream_PBH, "mtp"), batch.mtp, inputs)
+        return states
 
     def _multiplied(self, x_LBH: Tensor) -> Tensor:
         """What the output projection reads, times the factor of logits."""

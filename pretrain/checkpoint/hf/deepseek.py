@@ -6,14 +6,23 @@ from typing import Any
 
 from transformers import DeepseekV2ForCausalLM, DeepseekV3ForCausalLM
 
-from pretrain.checkpoint.hf.links import Link
+from pretrain.checkpoint.hf.links import Link, same
 from pretrain.checkpoint.hf.llama_kin import family, links, plain_fields
 from pretrain.checkpoint.hf.llama_kin import refuse as refuse_kin
-from pretrain.checkpoint.hf.mixtures import OTHER_NAMES, deepseek_fields, links_in_memory, links_on_disk
+from pretrain.checkpoint.hf.mixtures import (
+    OTHER_NAMES,
+    deepseek_fields,
+    experts_on_disk,
+    layer_links,
+    links_in_memory,
+    links_on_disk,
+)
 from pretrain.checkpoint.hf.rope import positions
 from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions
 from pretrain.errors import ConfigError
+from pretrain.model_spec.mtp import PREFIX as MTP
+from pretrain.model_spec.mtp import mtp_depths, mtp_layer_name
 
 _SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 """keys of `model.latent_attention`, which are fields of their configs"""
@@ -49,7 +58,7 @@ def _v3_fields(model: Model) -> dict[str, Any]:
         )
     return _fields(model, "DeepSeek-V3") | {
         "rope_interleave": model.positions.interleaved,
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": len(mtp_depths(model)),
     }
 
 
@@ -117,6 +126,17 @@ _V2 = {
 _V3 = {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
 
+def _mtp_links(model: Model) -> Iterator[Link]:
+    """Links to the tensors of a folder that layers for further tokens have of their own, as they were released."""
+    for depth in mtp_depths(model):
+        number, mcore, layer = model.layers + depth, f"{MTP}layers.{depth}", mtp_layer_name(depth)
+        hf = f"model.layers.{number}"
+        for name in ("enorm", "hnorm", "eh_proj"):
+            yield same(f"{mcore}.{name}.weight", f"{hf}.{name}.weight")
+        yield from layer_links(number, layer, hf, model, experts_on_disk(*OTHER_NAMES, model))
+        yield same(f"{mcore}.final_layernorm.weight", f"{hf}.shared_head.norm.weight")
+
+
 def _links(of_experts: Callable[[Model], Iterator[Link]], model: Model) -> Iterator[Link]:
     return links(model) if model.experts is None else of_experts(model)
 
@@ -157,6 +177,7 @@ DEEPSEEK = (
         refuse=partial(_refuse, _V3),
         links=partial(_links, partial(links_on_disk, *OTHER_NAMES)),
         loaded_links=partial(_links, links_in_memory),
+        mtp_links=_mtp_links,
     ),
 )
 """What a model with latent attention goes to: the first row that takes it."""

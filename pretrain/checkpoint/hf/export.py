@@ -35,6 +35,7 @@ from pretrain.checkpoint.hf.gate import (
 )
 from pretrain.checkpoint.hf.heads import decoder_padding, headless, with_head, without_head
 from pretrain.checkpoint.hf.links import Link
+from pretrain.checkpoint.hf.mtp import all_links, is_of_mtp
 from pretrain.checkpoint.hf.mup import Fold, without_mup
 from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.repack import PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
@@ -63,26 +64,27 @@ def export(
     `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ, or an encoder's last
     hidden states; raises ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate
     does not pass."""
-    plain, folds = without_mup(config.model)
+    plain, folds = without_mup(config.model.model_copy(update={"mtp": None}))
     config = config.model_copy(update={"model": plain})
+    written = plain if encoder else _with_mtp(plain, checkpoint)
     tensors = MergedTensors(checkpoint, Manifest.read(checkpoint), config, folds)
     encoder = encoder or (config.model.task_head is None and hf_family_of(config.model).has_no_head)
     with directory_for_export(directory) as temporary:
-        family, described, end = write_model(checkpoint, config, temporary, tensors, encoder)
+        family, described, end = write_model(checkpoint, config, temporary, tensors, encoder, written=written)
         if encoder:
             batch, model = encoder_rows(config), headless(config.model)
             answers, compared = last_states(scorer(), model, batch), "hidden state"
         else:
             batch, model = rows_for(config, described, end), config.model
             answers, compared = our_answers(scorer(), model, batch), "logit"
-        hf_model = load_written(family, model, temporary)
+        hf_model = load_written(family, model, temporary, written)
         agreement = pass_gate("exported", answers, hf_model, batch, model, compared=compared)
         if hf_model.can_generate():
             hf_model.generation_config.save_pretrained(temporary)
         if stored != PLAIN:
             del hf_model
             repack(temporary, stored)
-            hf_model = load_written(family, model, temporary)
+            hf_model = load_written(family, model, temporary, written)
             agreement = check_stored(agreement, answers, hf_model, batch, model, dtype=stored.dtype)
         (temporary / "README.md").write_text(
             card.text(
@@ -118,10 +120,17 @@ def directory_for_export(directory: Path) -> Iterator[Path]:
 
 
 def write_model(
-    checkpoint: Path, config: RunConfig, directory: Path, tensors: "FullTensors", encoder: bool = False
+    checkpoint: Path,
+    config: RunConfig,
+    directory: Path,
+    tensors: "FullTensors",
+    encoder: bool = False,
+    *,
+    written: Model | None = None,
 ) -> tuple[HfFamily, PretrainedConfig, int]:
-    """Writes config, tokenizer, chat template and weights into `directory`. Returns the family with the run's head, or
-    of its `encoder` alone, its config, and the id that ends a text of the run's rows (-1: none)."""
+    """Writes config, tokenizer, chat template and weights into `directory`. `written`: the model of `config` with the
+    modules for further tokens that are written with it. Returns the family with the run's head, or of its `encoder`
+    alone, its config, and the id that ends a text of the run's rows (-1: none)."""
     family = hf_family_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     specials = config.objective.specials(tokenizer)
@@ -130,18 +139,36 @@ def write_model(
     elif config.model.task_head is not None:
         pad = decoder_padding(config.model, config.objective, tokenizer)
         family = with_head(family, config.objective, pad)
-    described = family.hf_config(config.model, specials)
+    written = written or config.model
+    described = family.hf_config(written, specials)
     _write_config(described, config.model.tie_word_embeddings, directory)
     write_tokenizer(tokenizer, config.objective, config.model, directory)
     if (template := chat.of_run(checkpoint)) is not None:
         (directory / chat.FILE).write_text(template, encoding="utf-8")
-    write_tensors(directory / WEIGHTS, family.links(config.model), tensors)
+    write_tensors(directory / WEIGHTS, all_links(family, written), tensors)
     return family, described, specials.end
 
 
-def load_written(family: HfFamily, model: Model, directory: Path) -> Any:
-    """transformers' model of a directory that was just written. Raises RunError if weights are missing or unknown."""
+def leaves_out_mtp(checkpoint: Path, config: RunConfig, to_folder: bool) -> bool:
+    """Whether a checkpoint has modules for further tokens that an export, to a folder or to another format, leaves
+    out."""
+    recorded = config_of(Record.read(checkpoint / RECORD)).model.mtp
+    return recorded is not None and not (to_folder and _with_mtp(config.model, checkpoint).mtp is not None)
+
+
+def _with_mtp(model: Model, checkpoint: Path) -> Model:
+    """The model with the modules for further tokens of a checkpoint, where folders of its family have a place for
+    them."""
+    recorded = config_of(Record.read(checkpoint / RECORD)).model.mtp
+    has_place = recorded is not None and hf_family_of(model).mtp_links is not None
+    return model.model_copy(update={"mtp": recorded}) if has_place else model
+
+
+def load_written(family: HfFamily, model: Model, directory: Path, written: Model | None = None) -> Any:
+    """transformers' model of a directory that was just written, with the modules of `written` for further tokens, which
+    it has no place for. Raises RunError if weights are missing or unknown."""
     hf_model, missing, unknown = load(family, model, directory)
+    unknown = [name for name in unknown if written is None or not is_of_mtp(name, written)]
     missing = [name for name in missing if not name.startswith(family.untrained or "/")]
     if missing or unknown:
         raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")

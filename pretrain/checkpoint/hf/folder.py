@@ -2,17 +2,21 @@
 run, and nothing is believed that its tensors do not back."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from data_pipeline.recipes.objective import Objective
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.heads import objective_of, with_head, without_head
+from pretrain.checkpoint.hf.mtp import own_links
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -81,7 +85,7 @@ def check_tensors(folder: Folder, model: Model) -> None:
             f"{folder.path / 'config.json'} has {layers:,} layers, and the folder has {len(folder.tensors)} tensors"
         )
     shape_of = {part.name: part.shape for part in parameter_specs(model)} | router_bias_shapes(model)
-    for link in folder.family.links(model):
+    for link in chain(folder.family.links(model), own_links(folder.family, model)):
         shapes = link.out(*(torch.empty(shape_of[name], device="meta") for name in link.mcore_names))
         for name, value in zip(link.hf_names, shapes, strict=True):
             shape = next((folder.tensors[n] for n in _names(folder, model, name) if n in folder.tensors), None)
@@ -105,8 +109,8 @@ def _names(folder: Folder, model: Model, name: str) -> list[str]:
     return names + [n.removesuffix(new) + old for n in names for new, old in _FORMER.items() if n.endswith(new)]
 
 
-def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes by name. Raises ConfigError for files that cannot be read completely, or that would execute code."""
+def _files(path: Path) -> set[Path]:
+    """The files of weights. Raises ConfigError for none, or for those that would execute code."""
     files = {path / _WEIGHTS}
     if not (path / _WEIGHTS).is_file():
         if not (path / _INDEX).is_file():
@@ -123,8 +127,13 @@ def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
             if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
                 raise ConfigError(f"{path / _INDEX} names {name!r}, which is no safetensors file of this folder")
         files = {path / name for name in names.values()}
+    return files
+
+
+def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by name. Raises ConfigError for files that cannot be read completely, or that would execute code."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in sorted(files):
+    for file in sorted(_files(path)):
         try:
             with safe_open(file, "pt") as opened:
                 for name in opened.keys():  # noqa: SIM118
@@ -139,6 +148,18 @@ def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{file} cannot be read ({_line(error)}): copy it again") from None
     return shapes
+
+
+def values_of(folder: Folder, names: Sequence[str]) -> dict[str, Tensor]:
+    """Some of the folder's tensors. Raises ConfigError for files that cannot be read."""
+    found: dict[str, Tensor] = {}
+    for file in sorted(_files(folder.path)):
+        try:
+            with safe_open(file, "pt") as opened:
+                found |= {name: opened.get_tensor(name) for name in set(opened.keys()).intersection(names)}
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file} cannot be read ({_line(error)}): copy it again") from None
+    return found
 
 
 _COUNTERS = ("position_ids", "attn.bias", "attention.bias", "masked_bias")  # of older files: computed, no weights

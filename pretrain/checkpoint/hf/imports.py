@@ -11,8 +11,9 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.folder import Folder
+from pretrain.checkpoint.hf.folder import Folder, values_of
 from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for
+from pretrain.checkpoint.hf.mtp import copies, depths_of, is_of_mtp, own_links
 from pretrain.checkpoint.hf.registry import load
 from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
 from pretrain.checkpoint.saver import Saver
@@ -20,7 +21,7 @@ from pretrain.checkpoint.state import Record
 from pretrain.config.load import dump, validate
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.base import Engine
+from pretrain.engine.base import Engine, GlobalPart
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import RunDir, complete_checkpoints
 
@@ -48,6 +49,8 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         model = folder.family.model_of(folder.hf_config)
     except KeyError as error:
         raise ConfigError(f"{directory}: the activation {error} is not known here") from None
+    if depths := depths_of(folder.family, model.get("layers", 0), folder.tensors):
+        model["mtp"] = {"num_layers": depths}
     if folder.objective is not None:
         objective = folder.objective.model_dump(mode="json", exclude_unset=True) | {"name": folder.objective.name}
     else:
@@ -109,6 +112,7 @@ def import_hf(
                 )
             for piece in part.pieces:
                 piece.value.copy_(value)
+    _fill_mtp(folder, config.model, state)
     if updates is not None:
         for name, value in updates.matrices(folder.family, config.model):
             for piece in state.pop(f"model/{name}").pieces:
@@ -139,6 +143,27 @@ def import_hf(
     return agreement
 
 
+def _fill_mtp(folder: Folder, model: Model, state: dict[str, GlobalPart]) -> None:
+    """Fills modules for further tokens from the folder, and takes them out of `state`. Raises ConfigError for values
+    that are no finite numbers, and for an embedding or output layer other than the model's."""
+    for link in own_links(folder.family, model):
+        values = values_of(folder, link.hf_names)
+        for name in link.hf_names:
+            if not values[name].isfinite().all():
+                raise ConfigError(f"{folder.path}: {name} has values that are no finite numbers")
+        found = link.back(*(values[name].float() for name in link.hf_names))
+        for name, value in zip(link.mcore_names, found, strict=True):
+            for piece in state.pop(f"model/{name}").pieces:
+                piece.value.copy_(value)
+    for name, original in copies(model):
+        values = values_of(folder, (name, original))
+        if len(values) == 2 and not torch.equal(values[name], values[original]):
+            raise ConfigError(
+                f"{folder.path}: {name} is another tensor than {original}, which such a layer shares here: the folder "
+                "cannot be imported with it"
+            )
+
+
 def _has_pooler(folder: Folder) -> bool:
     """Whether the folder has the dense layer that the family's classifiers begin with. A fine-tuned model starts with
     it, so it is imported, with the head of two segments that reads it here."""
@@ -157,7 +182,9 @@ def _warn_of_skipped(
     except ConfigError as error:
         raise ConfigError(f"{folder.path}: {error}") from None
     behind = f"model.layers.{config.model.layers}."
-    if names := [name for name in folder.tensors if name.startswith(behind)]:  # which transformers leaves out silently
+    if config.model.mtp is None and (
+        names := [name for name in folder.tensors if name.startswith(behind)]
+    ):  # which transformers leaves out silently
         skipped = [*skipped, f"{len(names)} tensors of {behind[:-1]}, which predicts further tokens"]
     if skipped:
         warn(f"not imported from {folder.path}: {', '.join(skipped)}")
@@ -169,6 +196,7 @@ def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> An
         hf_model, missing, unknown = load(folder.family, config.model, folder.path, folder.hf_config)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder.path} cannot be read ({' '.join(str(error).split())[:200]})") from None
+    unknown = [name for name in unknown if not is_of_mtp(name, config.model)]
     for names, why in ((missing, "has no tensor"), (unknown, "has a tensor that the model has no place for,")):
         if astray := [name for name in names if not name.startswith(folder.family.head_prefixes)]:
             raise ConfigError(f"{folder.path} {why} {astray[0]}: it is not the model that its config.json says")

@@ -215,6 +215,7 @@ def family(
     refuse: Callable[[dict[str, Any], int], None] = refuse,
     links: Callable[[Model], Iterator[Link]] = links,
     loaded_links: Callable[[Model], Iterator[Link]] | None = None,
+    mtp_links: Callable[[Model], Iterator[Link]] | None = None,
 ) -> HfFamily:
     """A row of the table. `hf_fields`: fields of its config besides the shared ones; `settings`: keys of our `model`
     section besides the shared ones; `patterns`, `required` and `free`: see `check_decoder`."""
@@ -240,6 +241,7 @@ def family(
         model_of=model_of,
         links=links,
         loaded_links=loaded_links,
+        mtp_links=mtp_links,
         takes=takes,
         refuse=refuse,
         heads=heads,

@@ -27,6 +27,8 @@ from pretrain.checkpoint.hf.llama_kin import refuse as refuse_kin
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
+ExpertLinks = Callable[[str, str], Iterator[Link]]
+"""makes the links of a layer of experts, `(mcore.mlp, hf)`"""
 _MIXTRAL = "block_sparse_moe", ("w1", "w3", "w2")
 OTHER_NAMES = "mlp", ("gate_proj", "up_proj", "down_proj")
 """how a layer of experts is called on disk, and the gate, value and output of an expert"""
@@ -34,6 +36,11 @@ OTHER_NAMES = "mlp", ("gate_proj", "up_proj", "down_proj")
 
 def links_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -> Iterator[Link]:
     """Links to the tensors of a folder, in which a layer of experts is a `module`, and each has `matrices`."""
+    return _links(model, experts_on_disk(module, matrices, model))
+
+
+def experts_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -> ExpertLinks:
+    """Links of a layer's router and experts there."""
     gate, value, output = matrices
 
     def of_layer(mcore: str, hf: str) -> Iterator[Link]:
@@ -45,7 +52,7 @@ def links_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -> 
         outputs = tuple(f"{expert}.{output}.weight" for expert in experts)
         yield Link((f"{mcore}.experts.linear_fc2.weight",), outputs, lambda x: x.unbind(0), _stacked)
 
-    return _links(model, of_layer)
+    return of_layer
 
 
 def links_in_memory(model: Model) -> Iterator[Link]:
@@ -60,16 +67,22 @@ def links_in_memory(model: Model) -> Iterator[Link]:
     return _links(model, of_layer)
 
 
-def _links(model: Model, experts_of_layer: Callable[[str, str], Iterator[Link]]) -> Iterator[Link]:
+def _links(model: Model, experts_of_layer: ExpertLinks) -> Iterator[Link]:
     yield from ends_links(model)
     for layer in range(model.layers):
-        mcore, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
-        yield from attention_links(mcore, hf, model)
-        if model.has_experts(layer):
-            yield from experts_of_layer(f"{mcore}.mlp", hf)
-            yield from _links_of_all_tokens(f"{mcore}.mlp", f"{hf}.mlp", model)
-        else:
-            yield from dense_links(f"{mcore}.mlp", hf)
+        yield from layer_links(layer, f"decoder.layers.{layer}", f"model.layers.{layer}", model, experts_of_layer)
+
+
+def layer_links(
+    number: int, mcore: str, hf: str, model: Model, experts_of_layer: ExpertLinks
+) -> Iterator[Link]:  # fmt: skip
+    """Links of layer `number`."""
+    yield from attention_links(mcore, hf, model)
+    if model.has_experts(number):
+        yield from experts_of_layer(f"{mcore}.mlp", hf)
+        yield from _links_of_all_tokens(f"{mcore}.mlp", f"{hf}.mlp", model)
+    else:
+        yield from dense_links(f"{mcore}.mlp", hf)
 
 
 def _links_of_all_tokens(mcore: str, hf: str, model: Model) -> Iterator[Link]:
