@@ -65,7 +65,7 @@ class HfFamily:
     """the same for tensors of the model that transformers loads, where those of a folder are others; None: they are the
     same"""
     mtp_links: Callable[[Model], Iterator[Link]] | None = None
-    """those to tensors of a folder that modules for further tokens (`model.mtp`) have of their own; None: folders have
+    """links to tensors of a folder that modules for further tokens (`model.mtp`) have of their own; None: folders have
     none"""
     takes: Callable[[Model], bool] = _any_model
     """whether our model is exported to this family"""
