@@ -80,7 +80,7 @@ class _Layouts:
 
     def of(self, step: int) -> str:
         """The one on which a step was made: after a crash, a later start has made it again."""
-        return next((layout for start, layout in reversed(self._starts) if start < step), self._starts[0][1])
+        return str(next((layout for start, layout in reversed(self._starts) if start < step), self._starts[0][1]))
 
 
 def _checkpoints(run: Path, step: int, recorded: set[int]) -> list[Path]:

@@ -150,6 +150,7 @@ def _bits(x: torch.Tensor) -> bytes:
     return x.detach().cpu().view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.timeout(1900)
 @pytest.mark.parametrize(("flips", "precision"), [(60, "fp32"), slow((1000, "fp32")), slow((1000, "bf16"))])
 def test_flips_that_change_a_gradient_are_found_before_the_update(flips: int, precision: str) -> None:
     ((changed, others, wrong),) = run_ranks(1, _flipped, flips, 5, precision, timeout_s=900)
@@ -165,6 +166,7 @@ def _replayed(steps: int, precision: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1900)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_thousands_of_replayed_steps_raise_no_alarm(precision: str) -> None:
     assert run_ranks(1, _replayed, 5000, precision, timeout_s=1800) == [5000]
@@ -190,15 +192,19 @@ def _facts(cases: Sequence[tuple[str, Where, list[int]]]) -> list[dict[str, Any]
     for layout, where, _ in cases:
         engine = build_engine(_config("gpt", layout, every=1))
         _steps(engine, 1)
-        before = whole_state(engine)
         batch = SyntheticStream(engine.config).batch(ROWS, ROWS, engine.data_rank, engine.data_world)
-        flip = planted(engine, where, random.Random(3), in_pass=0) if dist.get_rank() == 1 else nullcontext()
-        with flip, pytest.raises(MiscomputedError) as raised:
-            engine.train_step(batch, 1e-3, 2)
-        assert engine.updates == 1
-        after = whole_state(engine)
-        assert all(after[name].tobytes() == before[name].tobytes() for name in before if where != "weight")
-        found.append({**raised.value.facts, "said": str(raised.value)})
+        for seed in range(20):  # a flip may change nothing, such as one behind dropout
+            before, updates, draw = whole_state(engine), engine.updates, random.Random(seed)
+            flip = planted(engine, where, draw, in_pass=0) if dist.get_rank() == 1 else nullcontext()
+            try:
+                with flip:
+                    engine.train_step(batch, 1e-3, 2)
+            except MiscomputedError as error:
+                after = whole_state(engine)
+                assert engine.updates == updates
+                assert where == "weight" or all(after[name].tobytes() == before[name].tobytes() for name in before)
+                found.append({**error.facts, "said": str(error)})
+                break
         meet_again()
     return found
 
@@ -237,6 +243,7 @@ def test_replicas_that_hold_other_weights_are_found_before_a_step() -> None:
         assert (facts["kind"], facts["ranks"], facts["what"]) == ("replicas", [0, 1], facts["name"])
 
 
+@pytest.mark.timeout(1900)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", SHARDINGS)
 def test_no_number_of_any_model_changes(layout: str) -> None:

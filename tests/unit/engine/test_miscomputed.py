@@ -73,7 +73,7 @@ def test_the_rank_is_named_where_results_first_differ(
 
 def test_a_third_time_and_another_rank_say_which_result_was_wrong() -> None:
     layout = Layout(world=4)
-    wrong = {2: {"own": _GRADIENT, "chunk": 0, "wholes": (5, 7, 7)}, 1: {"of_next": 7}}
+    wrong: dict[int, dict[str, Any]] = {2: {"own": _GRADIENT, "chunk": 0, "wholes": (5, 7, 7)}, 1: {"of_next": 7}}
     assert str(explain(8, _findings(layout, wrong), layout)) == (
         "step 8: rank 2 (n1) computed two results from the same rows and weights "
         "(decoder.layers.0.mlp.linear_fc1.weight). The third time it computed the second again, and "
