@@ -19,6 +19,7 @@ from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVe
 from pretrain.attention.disentangled import DisentangledAttention
 from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
+from pretrain.attention.largest_scores import largest_scores
 from pretrain.attention.linformer import SequenceProjection
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules, SegmentLengths
@@ -62,6 +63,8 @@ class AttentionInputs:
     values are made"""
     has_memory: bool = False
     """the first keys and values are those of memory"""
+    real_BK: Tensor | None = None
+    """bool, over full sequences: positions that are no padding, where the largest scores are kept; None: all are"""
     cache: LayerCache | None = None
     """keys and values of the positions before these"""
     score_masks: ScoreMasks = field(default_factory=ScoreMasks)
@@ -125,6 +128,8 @@ class CoreAttention(MegatronModule):
                 causal=kind == "decoder",
                 segments=model.compares_segments,
             )
+        self.largest_H: Tensor | None = None
+        """fp32: the largest scores so far of this rank's heads in training; None: they are not kept"""
         self.dropout = Dropout(
             config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropout
         )
@@ -155,6 +160,9 @@ class CoreAttention(MegatronModule):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if k.shape[1] < q.shape[1]:  # grouped queries: neighbouring heads of queries share a head of keys
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        if self.largest_H is not None and torch.is_grad_enabled():  # of a recomputed layer, the second time only
+            found_H = largest_scores(self._case(q, k, inputs, None), q, k, inputs.real_BK)
+            torch.maximum(self.largest_H, found_H, out=self.largest_H)
         width = v.shape[-1]
         if width < q.shape[-1]:  # kernels take values of the width of queries
             v = F.pad(v, (0, q.shape[-1] - width))

@@ -162,6 +162,13 @@ class MuonOptimizer(OptimizerSettings):
     per_head: bool = Field(
         False, description="orthogonalize queries, keys and values of each attention head by themselves"
     )
+    qk_clip_threshold: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="largest attention score that heads may have: after a step in which one had a larger one, its "
+        "query and key weights are scaled down to it (Kimi K2: 100); null: no clipping",
+    )
     adamw_learning_rate: float | None = Field(
         None,
         ge=1e-12,

@@ -19,6 +19,7 @@ from pretrain.config.suits.memory import check_memory
 from pretrain.config.suits.mtp import check_mtp
 from pretrain.config.suits.mup import check_mup
 from pretrain.config.suits.objective import check_goes_with, check_suits
+from pretrain.config.suits.qk_clip import check_qk_clip
 from pretrain.config.suits.recurrent import check_recurrent
 from pretrain.config.suits.teacher import check_distillation
 from pretrain.config.task_head import TaskHeadShape
@@ -216,6 +217,11 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _optimizer_suits_mup(self) -> "RunConfig":
         check_mup(self)
+        return self
+
+    @model_validator(mode="after")
+    def _scores_follow_weights(self) -> "RunConfig":
+        check_qk_clip(self)
         return self
 
     @model_validator(mode="after")

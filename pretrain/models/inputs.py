@@ -66,6 +66,9 @@ class MicroBatch:
     counted: Mapping[str, Tensor] | None = None
     """bool [B, S] or [B, L] of each stack, by its name: positions that are no padding, of a run that measures layers'
     outputs"""
+    real_BK: Tensor | None = None
+    """bool, over full sequences: positions that are no padding, of a run that keeps the largest attention scores; None:
+    all are"""
     routes: MicroBatchRoutes | None = None
     """what layers of experts count, and add to the loss; None: nothing"""
     places: KeyPlaces | None = None

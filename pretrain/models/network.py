@@ -216,6 +216,7 @@ class Network(LanguageModule):
             packed=batch.packed,
             packed_with_padding=batch.packed_with_padding,
             places=batch.places,
+            real_BK=batch.real_BK,
         )
         if not self.model.is_encoder_decoder:
             by_stack = {"encoder": reads, "decoder": reads}

@@ -13,6 +13,8 @@ def operator_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
         return 2 * int(args[0].shape[0] * args[0].shape[1] * args[1].shape[1])
     if name in ("addmm", "addmm_"):
         return 2 * int(args[1].shape[0] * args[1].shape[1] * args[2].shape[1])
+    if name == "bmm":  # which the registry cannot read if another dtype is asked for
+        return 2 * int(args[0].numel() * args[1].shape[-1])
     if name == "_grouped_mm":  # each row meets one of several matrices, so their number does not count
         return 2 * int(args[0].shape[0] * args[0].shape[1] * args[1].shape[-1])
     if packet not in flop_registry:

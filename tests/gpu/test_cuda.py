@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.batch import Rows
+from pretrain.attention.largest_scores import largest_scores
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
 from pretrain.config.attention import Banded, Dense
@@ -26,7 +27,7 @@ from pretrain.random.dropout import Dropout
 from pretrain.verify.departure import EXACT
 from pretrain.verify.jobs import ONE_RANK, plan
 from pretrain.verify.run import JobResult, Verification
-from tests.helpers.attention import attend_by_pattern
+from tests.helpers.attention import attend_by_pattern, case_of, head_rules
 from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.ranks import run_ranks
@@ -81,6 +82,17 @@ def test_coarser_numbers_follow_fp32(precision: str) -> None:
 @pytest.mark.parametrize("family", ["gpt", "bert", "t5"])
 def test_bf16_sums_the_gradients_of_many_tokens_in_fp32(family: str) -> None:
     assert_alike(run_ranks(1, departures, family, "bf16")[0])
+
+
+def test_largest_scores_of_bf16_are_in_fp32() -> None:
+    """Products of numbers of 8 bits each are those of the CPU but for the order of sums."""
+    q, k = torch.randn(2, 2, 4, 300, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    real = torch.arange(300) < torch.tensor([300, 120])[:, None]
+    rules = head_rules(Banded(window=64), 4)
+    expected = largest_scores(case_of(rules, q, k), q, k, real)
+    on_gpu = [x.cuda() for x in (q, k, real)]
+    found = largest_scores(case_of(rules, *on_gpu[:2]), *on_gpu)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=0)
 
 
 def _waits() -> list[str]:

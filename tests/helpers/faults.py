@@ -15,6 +15,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.micro_batches import Cutter
+from pretrain.engine.optimizer.base import RowFactors
 from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.models.network import Network
@@ -89,10 +90,10 @@ def mask_lost(patch: pytest.MonkeyPatch) -> None:
 def zero_divides_again(patch: pytest.MonkeyPatch) -> None:
     update = MegatronSharding.update
 
-    def divided(self: MegatronSharding, learning_rate: float) -> None:
+    def divided(self: MegatronSharding, learning_rate: float, row_factors: RowFactors) -> None:
         if isinstance(self.optimizers[0], DistributedOptimizer):
             self.scale(1 / dist.get_world_size())
-        update(self, learning_rate)
+        update(self, learning_rate, row_factors)
 
     patch.setattr(MegatronSharding, "update", divided)
 

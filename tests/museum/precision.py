@@ -11,6 +11,7 @@ from torch import Tensor
 from pretrain.attention import rotary
 from pretrain.engine.megatron import engine
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.optimizer.base import RowFactors
 from pretrain.engine.zero import megatron
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.models import fp8, kernels
@@ -44,8 +45,8 @@ def divided_by_a_loss_scale_never_applied(patch: pytest.MonkeyPatch) -> None:
 def master_weights_in_bf16(patch: pytest.MonkeyPatch) -> None:
     update = MegatronSharding.update
 
-    def rounded(self: MegatronSharding, learning_rate: float) -> None:
-        update(self, learning_rate)
+    def rounded(self: MegatronSharding, learning_rate: float, row_factors: RowFactors) -> None:
+        update(self, learning_rate, row_factors)
         if self._parameters[0].value.dtype == torch.bfloat16:
             for owned in self.owned():
                 owned.main.copy_(owned.main.bfloat16())

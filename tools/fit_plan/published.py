@@ -205,6 +205,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             gradient_bytes=states[:, 1],
             main_bytes=states[:, 2],
             moment_bytes=0,
+            keeps_scores=0,
             fp8=text("precision") == "fp8",
             exchanged_gradient_bytes=np.where(number("zero") > 1, 2.0, 4.0),
             sums_everywhere=0,

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from data_pipeline.batch import Batch, Rows
 from data_pipeline.lengths import by_length
+from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, Scores, Stack, StepResult
@@ -28,6 +29,8 @@ from pretrain.engine.megatron.layer_norms import LayerNorms
 from pretrain.engine.megatron.layer_outputs import LayerOutputs
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.padding import PaddingTrimmer
+from pretrain.engine.megatron.qk_clip import FIGURES as SCORE_FIGURES
+from pretrain.engine.megatron.qk_clip import QkClip
 from pretrain.engine.megatron.ranges import named_ranges
 from pretrain.engine.megatron.replay import ComputedStep, StepReplay
 from pretrain.engine.megatron.router_terms import RouterTerms
@@ -104,12 +107,16 @@ class MegatronEngine:
         self._state = State(self.parameters, self.groups, self.sharding, built.router_biases)
         looks = train and config.track.activations_every_steps > 0
         self._outputs = LayerOutputs(config, self.groups, self.bare, self.device) if looks else None
+        self._qk_clip: QkClip | None = None
+        if train and isinstance(config.optimizer, MuonOptimizer) and config.optimizer.qk_clip_threshold is not None:
+            self._qk_clip = QkClip(config.model, config.optimizer.qk_clip_threshold, self.bare, self.device)
         self._cutter = Cutter(
             self.groups,
             self.device,
             config.model,
             finds_labelled=config.generator is not None,
             counts_positions=looks,
+            finds_real=self._qk_clip is not None,
         )
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)
@@ -199,20 +206,23 @@ class MegatronEngine:
                 computed = compute(batch, self.data_rank)
         if self._memory is not None:
             self._memory.advance()
-        counts, factors, routed = computed.counts, computed.factors, computed.routed
-        names, sources = computed.names, computed.sources
+        counts, factors, names, sources = computed.counts, computed.factors, computed.names, computed.sources
+        routed, scores = computed.routed, computed.scores
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
         with record_function("step/optimizer"):
-            found = [self.sharding.norm(), computed.sums.view(-1), *([] if routed is None else [routed.values])]
+            of_layers = [one.values for one in (scores, routed) if one is not None]
+            found = [self.sharding.norm(), computed.sums.view(-1), *of_layers]
             norm, loss_sum, judged, *values = torch.cat(found).tolist()
-        values, of_routes = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
+        values, more = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
         pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
         terms = dict(zip(names, pairs, strict=False))
         by_source = dict(zip(sources, pairs[len(names) :], strict=True))
         figures = self._outputs.read() if self._outputs is not None and looks else {}
+        if scores is not None:
+            figures, more = figures | scores.read(more[: len(SCORE_FIGURES)]), more[len(SCORE_FIGURES) :]
         if self.router is not None:
-            of_routing, of_router = self.router.read(of_routes, counts[len(self.objective.weights) :])
+            of_routing, of_router = self.router.read(more, counts[len(self.objective.weights) :])
             figures |= of_routing
             loss_sum += sum(factors[name] * value for name, (value, _) in of_router.items())
             terms |= of_router
@@ -225,7 +235,8 @@ class MegatronEngine:
                 factor = clipped_by / scale
                 if factor != 1:
                     self.sharding.scale(factor)
-                self.sharding.update(learning_rate)
+                clips = scores is not None and figures["clipped_heads"] > 0
+                self.sharding.update(learning_rate, scores.row_factors() if clips and scores is not None else {})
             self.updates += 1
             if self._norms is not None and measures:
                 figures |= self._norms.measure(self.sharding, clipped_by)
@@ -277,6 +288,8 @@ class MegatronEngine:
             micro_batches = self._memory.attached(micro_batches)
         if self.router is not None:
             micro_batches = self.router.attached(micro_batches, factors, self._backward_scale(), first_row)
+        if self._qk_clip is not None:
+            self._qk_clip.begin()
         forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
         results += self._runner.train(micro_batches, forward, loss, self._forwarded)
         names = list(self.objective.weights) if len(self._weights) > 1 else []
@@ -290,6 +303,7 @@ class MegatronEngine:
         return ComputedStep(
             sums=sums,
             routed=None if self.router is None else self.router.finish(),
+            scores=None if self._qk_clip is None else self._qk_clip.finish(),
             counts=counts,
             factors=factors,
             names=names,

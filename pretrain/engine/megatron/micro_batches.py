@@ -31,14 +31,15 @@ class Cutter:
         *,
         finds_labelled: bool = False,
         counts_positions: bool = False,
+        finds_real: bool = False,
     ) -> None:
         """`finds_labelled`: whether micro-batches say which places have a loss; `counts_positions`: which positions of
-        each stack are no padding."""
+        each stack are no padding; `finds_real`: which of all positions."""
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
         self._reads_places = model.adds_distance_scores and model.has_encoder
         self._finds_labelled, self._has_experts = finds_labelled, model.experts is not None
         self._stacks = [name for name, has in (("encoder", model.has_encoder), ("decoder", model.has_decoder)) if has]
-        self._counts_positions = counts_positions
+        self._counts_positions, self._finds_real = counts_positions, finds_real
         self._splits_at_padding = model.has_encoder and model.attention.splits_at_padding
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0, further: int = 0) -> list[MicroBatch]:
@@ -56,6 +57,8 @@ class Cutter:
             columns["positions_BS"] = to_device(positions_within(batch.documents)[:, inputs], self._device)
         if self._has_experts:
             columns["real_BS"] = to_device(real_positions(batch)[:, inputs], self._device)
+        if self._finds_real and batch.documents is None and not (real_BK := real_positions(batch)).all():
+            columns["real_BK"] = to_device(real_BK, self._device)
         counted = self._counted(batch, inputs, labels) if self._counts_positions else {}
         all_positions = self._places(batch, columns)
         of_further = self._further(batch, inputs, further) if further else {}

@@ -24,6 +24,7 @@ from data_pipeline.batch import Rows
 from pretrain.engine.digest import digest, follow
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.miscomputed import RankFinding, explain, explain_replicas
+from pretrain.engine.megatron.qk_clip import StepScores
 from pretrain.engine.megatron.router_terms import RoutedStep
 from pretrain.engine.zero.base import Sharding
 from pretrain.layout.layout import Layout
@@ -40,6 +41,7 @@ class ComputedStep:
     sums: Tensor
     """[terms, 2] float64: sums and counts of the terms of the loss"""
     routed: RoutedStep | None
+    scores: StepScores | None
     counts: Sequence[float]
     """counts of the terms over the global batch"""
     factors: Mapping[str, float]

@@ -6,8 +6,9 @@ such sums and stays with torch's fused kernel (`adam.py`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from pretrain.config.optimizer import Optimizer
 from pretrain.engine.optimizer.totals import ReplicaGroups, sum_of_squares
 from pretrain.models.placement import Parameter
+
+RowFactors = Mapping[str, Tensor]
+"""name of a parameter -> [rows] fp32: what to multiply each row of the full parameter by"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,11 @@ class Rule(ABC):
         yield from ()
 
     @torch.no_grad()
-    def update(self, owned: Iterable[Owned], gradients: Iterable[Tensor], learning_rate: float) -> None:
-        """Updates all ranges that this rank owns, given their gradients. Collective."""
+    def update(
+        self, owned: Iterable[Owned], gradients: Iterable[Tensor], learning_rate: float, row_factors: RowFactors
+    ) -> None:  # fmt: skip
+        """Updates all ranges that this rank owns, given their gradients, then multiplies rows of the new weights.
+        Collective."""
         self.updates += 1
         ranges = [
             UpdateRange(
@@ -102,6 +109,9 @@ class Rule(ABC):
             if self.update_of(parameter) > 0
         ]
         self.apply(ranges)
+        for span in ranges:
+            if span.parameter.name in row_factors:
+                span.main.mul_(_factors_of(span, row_factors[span.parameter.name]))
 
     def update_of(self, parameter: Parameter) -> int:
         """Number of this update among those of `parameter`, from 1; less while it is still frozen."""
@@ -129,3 +139,11 @@ class Rule(ABC):
     @abstractmethod
     def apply(self, ranges: Sequence[UpdateRange]) -> None:
         """Updates weights and moments of `ranges`: those that this rank owns and that are not frozen. Collective."""
+
+
+def _factors_of(span: UpdateRange, factors_R: Tensor) -> Tensor:
+    """The factor of each value of a range: that of its row of the full parameter."""
+    height, *rest = span.parameter.local_shape
+    first = span.parameter.offset[0]
+    of_values = factors_R[first : first + height].repeat_interleave(prod(rest))
+    return of_values[span.start : span.start + span.main.numel()].to(span.main.device)

@@ -18,7 +18,7 @@ from pretrain.config.optimizer import Optimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
-from pretrain.engine.optimizer.base import Owned, OwnedRange, Rule
+from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors, Rule
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
 
@@ -76,8 +76,9 @@ class Sharding(Protocol):
     def scale(self, factor: float) -> None:
         """Multiplies the gradient by `factor`."""
 
-    def update(self, learning_rate: float) -> None:
-        """Runs the optimizer's step with the gradient as it is, and refreshes the weights in use."""
+    def update(self, learning_rate: float, row_factors: RowFactors) -> None:
+        """Runs the optimizer's step with the gradient as it is, multiplies rows of the new weights, and refreshes the
+        weights in use."""
 
     def discard(self) -> None:
         """Drops the gradient, in place of `update`."""

@@ -24,7 +24,7 @@ from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
-from pretrain.engine.optimizer.base import Owned, OwnedRange
+from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.engine.zero.frozen import FrozenParameters
@@ -165,12 +165,13 @@ class DeepSpeedSharding(OptimizerState):
     def scale(self, factor: float) -> None:
         scale([self._gradient(flat) for flat in self.flats], factor)
 
-    def update(self, learning_rate: float) -> None:
+    def update(self, learning_rate: float, row_factors: RowFactors) -> None:
+        assert self._rule is not None or not row_factors, "only rules multiply rows"
         adam.set_rates(self._settings, self.optimizer.param_groups, learning_rate, self._updates)
         if self._keeps:  # DeepSpeed frees them once they are applied
             self._kept = [ParameterRange(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
         if self._rule is not None:
-            self._rule.update(self.owned(), map(self._gradient, self.flats), learning_rate)
+            self._rule.update(self.owned(), map(self._gradient, self.flats), learning_rate, row_factors)
         self.optimizer.step()
         if self.optimizer.overflow:
             raise RunError("DeepSpeed skipped an update because of an overflow, although the gradient is finite")

@@ -27,7 +27,7 @@ from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
-from pretrain.engine.optimizer.base import Owned, OwnedRange
+from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors
 from pretrain.engine.optimizer.rules import find_rule
 from pretrain.engine.zero.base import OptimizerState, ParameterRange, overlaps, root, scale, sum_of_squares
 from pretrain.engine.zero.frozen import FrozenParameters
@@ -152,13 +152,15 @@ class MegatronSharding(OptimizerState):
     def scale(self, factor: float) -> None:
         scale([main.grad for optimizer in self.optimizers for main in optimizer.get_parameters()], factor)
 
-    def update(self, learning_rate: float) -> None:
+    def update(self, learning_rate: float, row_factors: RowFactors) -> None:
         if self._rule is None:
+            assert not row_factors, "only rules multiply rows"
             for optimizer in self.optimizers:
                 adam.set_rates(self._settings, optimizer.param_groups, learning_rate, self._updates)
                 optimizer.step_with_ready_grads()
         else:
-            self._rule.update(self.owned(), (_gradient(main) for _, _, main, _ in self._mains()), learning_rate)
+            gradients = (_gradient(main) for _, _, main, _ in self._mains())
+            self._rule.update(self.owned(), gradients, learning_rate, row_factors)
             self._publish_trained()
         self._count_update()
 

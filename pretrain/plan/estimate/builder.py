@@ -184,6 +184,7 @@ class WorkloadBuilder:
             gradient_bytes=np.array([state.gradients for state in states])[rows],
             main_bytes=mains[rows],
             moment_bytes=moments[rows],
+            keeps_scores=self._keeps_scores(),
             fp8=config.precision == "fp8",
             # Gradients are exchanged in fp32, also by DeepSpeed (`engine/zero/deepspeed.py`), whose stages 1 and 2
             # all-reduce complete buckets. In a pipeline, whose order of modules varies, its stage 3 gathers weights
@@ -233,6 +234,10 @@ class WorkloadBuilder:
         """Whether gradients are exchanged during the backward pass, as `engine/zero/base.py` decides."""
         chosen = self.config.parallel.overlap
         return chosen if chosen is not None else self.device.generation != "cpu" and layout.pipeline == 1
+
+    def _keeps_scores(self) -> bool:
+        optimizer = self.config.optimizer
+        return isinstance(optimizer, MuonOptimizer) and optimizer.qk_clip_threshold is not None and not self._frozen
 
     def _block_peak(self) -> float:
         optimizer = self.config.optimizer

@@ -19,6 +19,7 @@ from pretrain.plan.estimate.products import (
     decoder_products,
     filter_products,
     head_product,
+    kept_scores,
     latent_products,
     layer_products,
     lora_products,
@@ -35,6 +36,9 @@ times, and the result"""
 _GATE_BYTES = 240
 """the same for what lies between the two linear layers beside them: three channels in fp32 are masked, padded, weighed
 three times and multiplied"""
+_SCORE_BYTES, _SCORE_KERNELS = 16, 8
+"""bytes that are moved for each score that is only looked at, in fp32: it is written, masked in place, and read again;
+and kernels of a layer"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     plain = moved / (work.device.memory_bytes_per_s * c.memory_share) + c.operations * c.launch_s
     forward = forward + core + plain
     repeated = np.select([step.recompute == 2, step.recompute == 1], [forward, core], 0.0)
+    forward = forward + _largest_scores(work, c, stack)
     return Passes(
         forward=stack.layers * forward[:, None],
         backward=backward + stack.backward_layers * (2 * plain)[:, None],
@@ -287,6 +292,16 @@ def _convolutions(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[
         seconds = _product(work, c, product, np.zeros_like(channels))
         forward, backward = forward + seconds.forward, backward + seconds.of_weight + (number > 0) * seconds.of_input
     return forward, backward
+
+
+def _largest_scores(work: StepWorkload, c: Constants, stack: LayerStack) -> Array:
+    """Seconds of scores that are written in fp32, masked, and read to find the largest, [n]."""
+    scores, device = kept_scores(work, stack), work.device
+    speed = device.peak_flops * c.batched_share * c.per_generation("matmul", device.generation)
+    moved = _SCORE_BYTES * scores / (device.memory_bytes_per_s * c.memory_share)
+    launches = work.step.keeps_scores * _SCORE_KERNELS * c.launch_s
+    found: Array = 2 * work.model.head_dim * scores / speed + moved + launches
+    return found
 
 
 def _attention(work: StepWorkload, c: Constants, queries: Array, length: Array, keys: Array) -> tuple[Array, Array]:

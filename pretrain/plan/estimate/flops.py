@@ -81,6 +81,7 @@ def _layers(work: StepWorkload, stack: LayerStack) -> Array:
     core = _attention(work, stack)
     of_core = with_input_gradient("core")
     total += (computed + selective * of_core) * core.forward[:, None] + of_core * core.backward[:, None]
+    total += stack.layers * (2 * work.model.head_dim * products.kept_scores(work, stack))[:, None]
     return total + stack.with_weight_gradient("distances") * core.of_distances[:, None]
 
 

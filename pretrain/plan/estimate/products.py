@@ -6,6 +6,8 @@ from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import LayerStack
 from pretrain.plan.estimate.workload import StepWorkload
 
+SCORES_OF_PART = 1 << 24
+"""attention scores that are computed at a time where they are only looked at; 64 MiB"""
 Product = tuple[Array, Array, Array]
 """Rows, columns and depth of a matrix product: x[rows, depth] @ w[depth, columns]"""
 
@@ -13,6 +15,15 @@ Product = tuple[Array, Array, Array]
 def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
     """Positions of a micro-batch that a rank computes in a layer of `stack`."""
     return work.step.micro_sequences * stack.length / work.layout.context
+
+
+def kept_scores(work: StepWorkload, stack: LayerStack) -> Array:
+    """Scores of a layer that are computed once more to find the largest, [n], as `attention/largest_scores.py` does it:
+    some queries at a time, with all keys up to theirs."""
+    heads = work.step.micro_sequences * work.model.heads / (work.layout.tensor * work.layout.context)
+    queries = np.clip(SCORES_OF_PART // (heads * stack.length), 1, stack.length)
+    scores: Array = work.step.keeps_scores * heads * stack.length * (stack.length + queries) / 2
+    return scores
 
 
 def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:

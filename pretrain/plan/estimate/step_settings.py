@@ -122,6 +122,8 @@ class StepSettings(Entries):
     with"""
     moment_bytes: Array
     """bytes that a rank holds for each value that the optimizer keeps of its stage"""
+    keeps_scores: Array
+    """1 if layers compute attention scores once more, to find the largest"""
     fp8: Array
     """1 if the matrix products of layers are in fp8"""
     exchanged_gradient_bytes: Array

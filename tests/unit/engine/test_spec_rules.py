@@ -127,7 +127,7 @@ def _factors(shape: tuple[int, ...], cuts: list[int]) -> dict[str, np.ndarray]:
     for step in range(2):
         gradient = torch.arange(1.0, declaration.size + 1) + 10 * step
         owned = [Owned(value, start, weights[start:end], {}) for start, end in spans]
-        rule.update(owned, [gradient[start:end] for start, end in spans], 0.1)
+        rule.update(owned, [gradient[start:end] for start, end in spans], 0.1, {})
     ((_, factors),) = rule.factors()
     return {kind: x.numpy() for kind, x in {**factors, "weights": weights.view(shape)}.items()}
 
