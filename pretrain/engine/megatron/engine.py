@@ -32,7 +32,7 @@ from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.qk_clip import FIGURES as SCORE_FIGURES
 from pretrain.engine.megatron.qk_clip import QkClip
 from pretrain.engine.megatron.ranges import named_ranges
-from pretrain.engine.megatron.replay import ComputedStep, StepReplay
+from pretrain.engine.megatron.replay import ComputedStep, StepReplay, check_repeats
 from pretrain.engine.megatron.router_terms import RouterTerms
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial, rows_state
@@ -40,7 +40,6 @@ from pretrain.engine.megatron.step_work import StepWork
 from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
-from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
 from pretrain.model_spec.mtp import mtp_depths
@@ -62,6 +61,8 @@ class MegatronEngine:
         self, config: RunConfig, layout: Layout, kernels: Kernels, train: bool, hosts_backend: str = "gloo"
     ) -> None:
         self.config, self.layout, self.device = config, layout, kernels.device
+        if train:
+            check_repeats(config, kernels.on_gpu)
         if config.run.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which torch refuses cuBLAS
             torch.use_deterministic_algorithms(True)
@@ -146,11 +147,6 @@ class MegatronEngine:
         self._scoring_memory: SegmentMemory | None = None
         self._replay: StepReplay | None = None
         if self.sharding is not None and config.health.replay_every:
-            if kernels.on_gpu and not config.run.deterministic:
-                raise ConfigError(
-                    "health.replay_every compares bits, and on a GPU the same step gives the same bits only with "
-                    "run.deterministic=true: set it, or health.replay_every=0"
-                )
             memory = self._memory
             self._replay = StepReplay(
                 every=config.health.replay_every,

@@ -21,12 +21,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.digest import digest, follow
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.miscomputed import RankFinding, explain, explain_replicas
 from pretrain.engine.megatron.qk_clip import StepScores
 from pretrain.engine.megatron.router_terms import RoutedStep
 from pretrain.engine.zero.base import Sharding
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.models.placement import Parameter
 from pretrain.process.rank_location import this_rank
@@ -73,6 +75,15 @@ class PassDigests:
         """One number for what this rank computed itself."""
         computed = sorted((name, found) for name, found in self.own.items() if name != _CARRIED)
         return int.from_bytes(blake2b(repr((self.outputs, computed)).encode(), digest_size=8).digest())
+
+
+def check_repeats(config: RunConfig, on_gpu: bool) -> None:
+    """Raises ConfigError where steps are to be replayed and a second computation may give other bits."""
+    if config.health.replay_every and on_gpu and not config.run.deterministic:
+        raise ConfigError(
+            "health.replay_every compares bits, and on a GPU the same step gives the same bits only with "
+            "run.deterministic=true: set it, or health.replay_every=0"
+        )
 
 
 class StepReplay:

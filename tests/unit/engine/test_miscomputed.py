@@ -7,8 +7,11 @@ import torch
 
 from pretrain.engine.digest import digest
 from pretrain.engine.megatron.miscomputed import RankFinding, explain, explain_replicas
+from pretrain.engine.megatron.replay import check_repeats
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.process.rank_location import RankLocation
+from tests.helpers.small_configs import config
 
 _GRADIENT = ("decoder.layers.0.mlp.linear_fc1.weight",)
 
@@ -87,6 +90,14 @@ def test_replicas_that_hold_other_weights_are_named() -> None:
     error = explain_replicas(8, places, [("a", [2]), ("b", [2]), ("c", [2]), ("d", [2])])
     assert error.facts == {"step": 8, "kind": "replicas", "ranks": [2], "hosts": ["n0"], "what": "a, b, c and 1 more"}
     assert str(error).endswith("run the same command again"), "there is no other host to go to"
+
+
+def test_a_step_that_may_give_other_bits_again_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"only with run.deterministic=true: set it, or health.replay_every=0"):
+        check_repeats(config(health={"replay_every": 10}), on_gpu=True)
+    check_repeats(config(health={"replay_every": 10}), on_gpu=False)
+    check_repeats(config(health={"replay_every": 10}, run={"deterministic": True}), on_gpu=True)
+    check_repeats(config(), on_gpu=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
