@@ -11,22 +11,15 @@ It takes about 15 minutes of a processor.
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, stdev
+
+from tests.benchmarks.swept import best_rate, held_out_loss, shown
 
 STEPS, SHARE = 400, 0.8
 SEEDS = (1, 2, 3)
 FIRST_RATE = {"adamw": 4e-3, "muon": 8e-3}
 MODEL = ["model.layers=3", "model.hidden=96", "model.heads=4", "model.head_dim=24", "model.init.std=0.02"]
 LENGTH = ["batch.sequences=8", "batch.micro_sequences=8", "schedule.name=cosine", "schedule.warmup_steps=40"]
-
-Run = tuple[str, float, int, int]
-"""optimizer, learning rate, steps, seed"""
 
 
 def main() -> None:
@@ -36,7 +29,9 @@ def main() -> None:
     arguments = parser.parse_args()
 
     def loss(optimizer: str, rate: float, steps: int, seed: int) -> float:
-        return _held_out_loss(arguments.data, arguments.folder, (optimizer, rate, steps, seed))
+        settings = [f"data.path={arguments.data}", f"optimizer.name={optimizer}", "evaluate.sequences=512"]
+        run = (optimizer, rate, steps, seed)
+        return held_out_loss(arguments.folder, run, "debug/ladder", [*settings, *MODEL, *LENGTH])
 
     rows = []
     for optimizer, steps in (("adamw", STEPS), ("muon", round(SHARE * STEPS))):
@@ -44,42 +39,7 @@ def main() -> None:
         losses = [loss(optimizer, rate, steps, seed) for seed in SEEDS]
         rows.append((optimizer, steps, rate, losses))
     for optimizer, steps, rate, losses in rows:
-        spread = f"{mean(losses):.4f} +- {stdev(losses):.4f}"
-        print(f"{optimizer:6} {steps} steps at {rate:g}: {spread} ({', '.join(f'{one:.4f}' for one in losses)})")
-
-
-def best_rate(first: float, loss: Callable[[float], float]) -> float:
-    """The rate of the least loss, among `first` times powers of 2, between two that are worse."""
-    losses = {rate: loss(rate) for rate in (first / 2, first, first * 2)}
-    while (best := min(losses, key=losses.__getitem__)) in (min(losses), max(losses)):
-        further = best / 2 if best == min(losses) else best * 2
-        losses[further] = loss(further)
-    return best
-
-
-def _held_out_loss(data: Path, folder: Path, run: Run) -> float:
-    """Returns the loss of a run from results.jsonl, or trains it and appends the loss there."""
-    optimizer, rate, steps, seed = run
-    results = folder / "results.jsonl"
-    known = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    for one in known:
-        if one["run"] == list(run):
-            return float(one["loss"])
-    name = f"{optimizer}-{rate:g}-{steps}-{seed}"
-    settings = [
-        f"run.dir={folder / name}", f"run.seed={seed}", f"data.path={data}", f"train.steps={steps}",
-        f"optimizer.name={optimizer}", f"optimizer.learning_rate={rate:g}", "evaluate.sequences=512",
-        f"schedule.decay_steps={steps}", *MODEL, *LENGTH,
-    ]  # fmt: skip
-    command = [sys.executable, "-m", "pretrain", "train", "debug/ladder", *settings]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ).stdout
-    (line,) = [line for line in output.splitlines() if line.startswith("finished:")]
-    loss = float(line.split("held-out loss ")[1].split(",")[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    with results.open("a") as lines:
-        lines.write(json.dumps({"run": run, "loss": loss}) + "\n")
-    print(f"{name}: {loss:.4f}", flush=True)
-    return loss
+        print(f"{optimizer:6} {steps} steps at {rate:g}: {shown(losses)}")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ ELSEWHERE = {
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",
+    "mixtures": "test_a_mixture_and_a_dense_model_are_compared",
     "optimizers": "test_muon_and_adamw_are_compared_at_their_best_rates",
     "width_rates": "test_rates_are_looked_for_around_the_best_of_the_width_before",
     "evaluation": "test_scoring_is_timed_where_its_rival_is_installed",
@@ -72,6 +73,7 @@ ELSEWHERE = {
 }
 PARTS = {
     *("data_build", "data_datatrove", "data_encoding", "data_memory", "data_readers", "data_reading", "data_rounds"),
+    "swept",
     "finetune_tasks",
     "finetune_windows",
 }
@@ -203,6 +205,26 @@ def test_windows_of_the_trainer_say_the_answers_that_they_are_labelled_with() ->
     for at, row in enumerate(windows.inputs):
         logits[0, at, row["start_positions"]] = logits[1, at, row["end_positions"]] = 1
     assert windows.answers(rows, *logits) == [row["answers"]["text"][0] for row in rows]
+
+
+def test_a_mixture_and_a_dense_model_are_compared(data: Path, tmp_path: Path) -> None:
+    """All runs are recorded but one of the mixture, which is made."""
+    swept = {0.002: 3.0, 0.004: 2.0, 0.008: 2.5}
+    runs = [([name, rate, 3, 1], loss) for name in ("dense", "mixture") for rate, loss in swept.items()]
+    runs += [(["dense", 0.004, 3, 2], 2.5), (["dense", 0.004, 3, 3], 1.5), (["mixture", 0.004, 3, 2], 1.0)]
+    lines = [json.dumps({"run": run, "loss": loss}) + "\n" for run, loss in runs]
+    (tmp_path / "results.jsonl").write_text("".join(lines))
+    small = (
+        "model.layers=1 model.hidden=16 model.heads=2 model.head_dim=8 model.family=llama model.norm_type=rms "
+        "model.bias=false model.activation=gated_silu batch.sequences=2 batch.micro_sequences=2 schedule.name=cosine "
+        "schedule.warmup_steps=1"
+    )
+    said = _said("mixtures", [str(data), str(tmp_path)], {"mixtures.STEPS": 3, "mixtures.SHARED": small.split()})
+    made = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])
+    assert made["run"] == ["mixture", 0.004, 3, 3]
+    dense, mixture = [line for line in said.splitlines() if " steps at " in line]
+    assert dense == "dense   3 steps at 0.004: 2.0000 +- 0.5000 (2.0000, 2.5000, 1.5000)"
+    assert mixture.endswith(f"(2.0000, 1.0000, {made['loss']:.4f})")
 
 
 @pytest.mark.slow
