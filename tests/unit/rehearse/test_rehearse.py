@@ -241,9 +241,10 @@ def _figures(few_ranks: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_gradients_that_are_joined_without_being_cut_change_no_figure() -> None:
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
         cut, joined = pool.map(_figures, (6, 5))
     assert cut == joined
 

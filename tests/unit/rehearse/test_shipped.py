@@ -31,6 +31,8 @@ CLUSTERS = {
 GPUS = 512
 SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased", "debug/latent"), ("precision=bf16",))
 """On GPUs, products of experts in fp32 are made one by one, and the host waits for the device to know their rows."""
+SETTINGS["deepseek-v3/671b"] = ("model.layers=12",)
+"""On one stage, 61 layers would take longer than a test may. Each is one of two kinds, which are there with twelve."""
 WAITS = ("tolist at pretrain/engine/megatron/engine.py", "tolist at pretrain/engine/optimizer/totals.py")
 """of the step's results, and of sums for all factors of Adafactor or norms of LAMB"""
 _PLANNED_HIGH = {"debug/canine": 0.18}
