@@ -24,7 +24,7 @@ from pretrain.run_dir.paths import RunDir
 
 _NAME = re.compile(r"step-(\d+)-rank-(\d+)\.json\.gz")
 _MOST_COLUMNS, _MOST_PLACES, _LEAST_SHOWN = 8, 16, 2**13
-_EXCHANGES = {"tensor": "tensor", "context": "context", "data": "replicas", "stage": "update"}
+_EXCHANGES = {"tensor": "tensor", "context": "context", "expert": "expert", "data": "replicas", "stage": "update"}
 """group of an exchange -> part of a plan"""
 
 
@@ -168,7 +168,7 @@ def _beside(ranks: Mapping[int, StepSplit], planned: Mapping[str, float] | None,
         parts[part] += seconds
     yield ""
     yield f"{'milliseconds':<24}{'measured':>12}{f'planned, {hardware}':>24}"
-    for part in ("compute", "tensor", "context", "pipeline", "replicas", "update", "rest"):
+    for part in _PARTS:
         yield f"{_PARTS[part]:<24}{measured[part] * 1e3:>12,.1f}{parts[part] * 1e3:>24,.1f}"
     yield f"{'step':<24}{sum(measured.values()) * 1e3:>12,.1f}{sum(planned.values()) * 1e3:>24,.1f}"
 
@@ -177,6 +177,7 @@ _PARTS = {
     "compute": "computing",
     "tensor": "tensor exchanges",
     "context": "context exchanges",
+    "expert": "expert exchanges",
     "pipeline": "pipeline and waiting",
     "replicas": "gradients, weights",
     "update": "optimizer",

@@ -136,7 +136,7 @@ def test_the_plan_stands_beside_it(run: Path, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     beside = {line[:24].strip(): line[24:].split() for line in out.partition("planned, h100")[2].splitlines()}
     assert [values[0] for values in beside.values() if len(values) == 2] == [
-        *("0.6", "0.0", "0.0", "0.1", "0.0", "0.2", "0.1", "1.0"),  # computing, tensor, ..., the step
+        *("0.6", "0.0", "0.0", "0.0", "0.1", "0.0", "0.2", "0.1", "1.0"),  # computing, tensor, ..., the step
     ]
     assert main(["profile", str(run), "--hardware", "h100", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
