@@ -16,9 +16,6 @@ _UNKNOWN_MEMORY_GIB = 4096.0
 def rehearse_before_launch(config: RunConfig, site: Site, nodes: int) -> Iterator[str]:
     """Rehearses the first, middle and last rank, and yields lines that say so. Raises RunError if one of them cannot be
     built, make its step or fit, or if they disagree on their exchanges."""
-    if config.model.mtp is not None:
-        yield "not rehearsed: modules of model.mtp are not known to rehearsals"
-        return
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
     from pretrain.plan.device import find_device
     from pretrain.plan.planner import with_vocabulary

@@ -37,7 +37,6 @@ def make_plan(
     `as_is`: judge the config's own layout only. Raises ConfigError for unknown names, numbers that no layout suits, and
     models that are too large."""
     check_layers(config.model)
-    check_without_mtp(config.model)
     if gpus > _MOST_GPUS:
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
     config = with_vocabulary(config)
@@ -89,14 +88,6 @@ def make_plan(
         advice=sentences,
         prices=prices,
     )
-
-
-def check_without_mtp(model: Model) -> None:
-    """Raises ConfigError for a model that predicts further tokens, whose modules are not planned."""
-    if model.mtp is not None:
-        raise ConfigError(
-            "modules that predict further tokens are not planned or rehearsed: set model.mtp=null to plan without"
-        )
 
 
 def check_layers(model: Model) -> None:

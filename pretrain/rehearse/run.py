@@ -14,7 +14,6 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
-from pretrain.plan.planner import check_without_mtp
 from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
@@ -88,7 +87,6 @@ def rehearse(
     work that a model cannot do, and a config that is not that of the checkpoint."""
     layout = plan_layout(config, gpus, trains=what == "train")
     work = replace(plan_work(what, sequences, config, layout), loads=loads, checkpoint=checkpoint)
-    check_without_mtp(config.model)
     if checkpoint is not None and work.trains:
         work = replace(work, starts=_starts_from(checkpoint, config))
         if not work.starts:

@@ -149,6 +149,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             upsampled=0,
             upsampled_inputs=0,
             ordered=0,
+            further=0,
             embedding_lookups=1,
             shared_layers=0,
             ties_output=0,

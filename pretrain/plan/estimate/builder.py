@@ -226,7 +226,7 @@ class WorkloadBuilder:
             of_source = of_one * model.source_model.padded_vocab_size / model.padded_vocab_size
         if not self._parameters.trains_embedding:
             return of_source
-        two_lookups = model.is_encoder_decoder and model.source_encoder is None
+        two_lookups = model.mtp is not None or (model.is_encoder_decoder and model.source_encoder is None)
         others = two_lookups or (layout.pipeline == 1 and model.ties_output)
         return max(of_source, of_one + width * others + (4 if width == 4 and two_lookups else 0))
 

@@ -18,6 +18,7 @@ from pretrain.plan.estimate.products import (
     decoder_gradients,
     decoder_products,
     filter_products,
+    further_product,
     head_product,
     kept_scores,
     latent_products,
@@ -171,7 +172,7 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
     """Seconds of the embedding lookup, which only moves memory, and of a convolution behind it, forward and backward,
     [n, s]."""
     step, layout, stages = work.step, work.layout, work.stages
-    positions = 8 * step.micro_sequences * work.stacks[0].length / layout.context
+    positions = 8 * step.micro_sequences * work.stacks[0].length * (1 + work.model.further) / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
     seconds = stages.embeds * (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
     for product in character_products(work)[0]:
@@ -198,7 +199,11 @@ def head(work: StepWorkload, c: Constants) -> Array:
         seconds = _product(work, c, product, in_half)
         found = found + seconds.forward[:, None] + seconds.of_gradients(*decoder_gradients(work))
     moved = c.loss_passes * positions * columns * 4
-    return stages.predicts * (found + (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None])
+    found = found + (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
+    joined = _product(work, c, further_product(work), in_half)
+    repeated = joined.forward * (work.step.recompute == 2)
+    of_further = found + (joined.forward + joined.of_input + joined.of_weight + repeated)[:, None]
+    return stages.predicts * (found + work.model.further[:, None] * of_further)
 
 
 def comparison(work: StepWorkload, c: Constants) -> Array:

@@ -27,7 +27,10 @@ def _model_flops(work: StepWorkload) -> Array:
     stages, trains_embedding = work.stages, work.stages.trains_embedding
     projection = trains_embedding * (1 + work.model.trains_embedding_projection[:, None])
     total += stages.embeds * (1 + projection) * _embedding(work)[:, None]
-    total += stages.predicts * (_head(work) + _comparison(work)[:, None])
+    further = work.model.further
+    total += stages.predicts * ((1 + further)[:, None] * _head(work) + _comparison(work)[:, None])
+    joined = further * (3 + (work.step.recompute == 2)) * _operations(products.further_product(work))
+    total += stages.predicts * joined[:, None]  # recomputed with its layer
     if work.model.convolution.any():  # recomputed with its layer
         of_input, of_weight = products.convolution_gradients(work)
         passes = 1 + of_input + of_weight + (work.step.recompute == 2)[:, None]

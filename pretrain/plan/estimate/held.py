@@ -111,6 +111,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     shards_weights = zero == 3
     resident = np.where(shards_weights, parameters / replicas, parameters)
     saved, recomputed, with_gradients = _saved_by_layers(work)
+    saved = saved + _further_bytes(work)
     saved_loss, loss, left = (work.stages.predicts * part[:, None] for part in loss_bytes(work))
     working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
@@ -157,6 +158,16 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
         split=saved + np.maximum(working, loss),
         built=np.where(builds, step.build_bytes[:, None] * work.trained + frozen, 0.0),
     )
+
+
+def _further_bytes(work: StepWorkload) -> Array:
+    """Bytes that further predictions save for all micro-batches in flight beside their layers and logits, [n, s]: the
+    embeddings that travel with the states of each chunk; and on the last stage, unless recomputed, these behind the
+    layers, and joined to states for each projection."""
+    model, stages = work.model, work.stages
+    travelling = (model.further * _hidden(work, model.label_length))[:, None]
+    kept = np.where(work.step.recompute < 2, 3.0, 0.0)[:, None] * stages.predicts / work.layout.virtual[:, None]
+    return travelling * ((stages.count > 0) + kept) * work.in_flight
 
 
 def _character_bytes(work: StepWorkload, masks: Array) -> tuple[Array, Array]:
@@ -453,10 +464,12 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array, Array]:
     norm = positions * model.hidden * head_bytes / work.layout.sequence_slices
     in_chunks = positions > kernels.logit_positions
     saved = kernels.saved_logit_bytes * positions * columns
+    left = norm + np.where(in_chunks, sums, saved)
+    others = model.further * left  # of further predictions, whose logits are made one after the other
     return (
-        norm + np.where(in_chunks, of_chunk + sums, saved),
-        norm + np.where(in_chunks, np.maximum(of_chunk, handed_over) + sums, at_once),
-        norm + np.where(in_chunks, sums, saved),
+        others + norm + np.where(in_chunks, of_chunk + sums, saved),
+        others + norm + np.where(in_chunks, np.maximum(of_chunk, handed_over) + sums, at_once),
+        others + left,
     )
 
 

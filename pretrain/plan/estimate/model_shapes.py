@@ -21,6 +21,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.flops import mean_keys, num_distances
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.logits import positions_at_once
+from pretrain.model_spec.mtp import mtp_depths
 from pretrain.model_spec.recurrent import multiply_adds
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import (
@@ -73,6 +74,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         ffn_blocks=model.ffn_blocks,
         **_long_convolutions(model),
         **_characters(model),
+        further=len(mtp_depths(model)),
         embedding_lookups=embedding_lookups if model.characters is None else 0,  # its table is on every tensor rank
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
@@ -168,7 +170,7 @@ def layer_stacks(
                 "computed_keys": np.mean([pattern.computed_keys(length, is_decoder) for pattern in patterns]).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
                 "travels": numbers.start == 0,
-                "ends_in_norm": part > 0 or model.experts is None,
+                "ends_in_norm": (part > 0 or model.experts is None) and model.mtp is None,
                 **_feed_forward(model, numbers.start),
                 **_cells(model, is_decoder),
             }
@@ -178,7 +180,37 @@ def layer_stacks(
                 on_stages = {name: _with_last_layers(values, again) for name, values in on_stages.items()}
             repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
             stacks.append(LayerStack(**on_stages, lora_ranks=np.tile(ranks, (count, 1)), **repeated))
+    if model.mtp is not None:
+        stacks.append(_further(model, predicts))
     return tuple(stacks)
+
+
+def _further(model: Model, predicts: Array) -> LayerStack:
+    """Layers of further predictions, behind the last one; the embeddings that they read travel with its states.
+    `predicts` [n, s]: 1 on the last stage."""
+    depths, length = mtp_depths(model), model.label_length
+    patterns = [model.attention.of_layer(model.layers + depth) for depth in depths]
+    sizes: dict[str, float] = dict.fromkeys(
+        ("memory", "content", "distances", "encoder_length", "block_score_bytes"), 0.0
+    )
+    sizes |= {
+        "length": length,
+        "keys": np.mean([mean_keys(model, pattern, length, True) for pattern in patterns]).item(),
+        "computed_keys": np.mean([pattern.computed_keys(length, True) for pattern in patterns]).item(),
+        "travels": len(depths),
+        "ends_in_norm": 1.0,
+        **_feed_forward(model, model.layers),
+        **_cells(model, True),
+    }
+    layers, count = len(depths) * predicts, len(predicts)
+    return LayerStack(
+        layers=layers,
+        backward_layers=layers,
+        input_gradients=of_every_product(layers),
+        weight_gradients=of_every_product(layers),
+        lora_ranks=np.zeros((count, len(PRODUCTS))),
+        **{name: np.full(count, float(value)) for name, value in sizes.items()},
+    )
 
 
 def _parts(model: Model) -> tuple[range, range]:

@@ -103,6 +103,12 @@ def character_products(work: StepWorkload) -> tuple[list[Product], list[Product]
     return [(micro * model.molecules, model.hidden, model.molecule_inputs)], [one for one in behind if one[0].any()]
 
 
+def further_product(work: StepWorkload) -> Product:
+    """Matrix product that joins the states of one further prediction to embeddings, for models that have some."""
+    positions = work.step.micro_sequences * work.model.label_length / work.layout.context
+    return positions / work.layout.sequence_slices, work.model.hidden, 2 * work.model.hidden
+
+
 def adapter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
     """Matrix products of a layer's adapters, for models that have them."""
     model, size = work.model, np.maximum(work.model.adapter_dim, 1)

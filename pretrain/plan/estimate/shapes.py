@@ -101,6 +101,9 @@ class ModelShapes(Entries):
     """features that each of them is made of"""
     ordered: Array
     """labelled positions of a sequence that a matrix of twice the hidden width joins to those before them; 0: none"""
+    further: Array
+    """further tokens that each position predicts: each with a projection of twice the hidden width, a layer of the last
+    stack, and logits"""
     embedding_lookups: Array
     """tables of the vocabulary that a token is looked up in, and whose rows are added"""
     shared_layers: Array

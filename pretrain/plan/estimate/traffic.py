@@ -121,11 +121,12 @@ def _routes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
 
 
 def _replicated_gradient_bytes(work: StepWorkload) -> Array:
-    """Bytes per step, [n, s], of the gradients of routers and of what makes latents, in fp32, each tensor rank's of its
-    own positions."""
-    ranks, total = work.layout.tensor, np.zeros_like(work.stages.count)
+    """Bytes per step, [n, s], of the gradients of routers, of what makes latents, and of what joins states of further
+    predictions to embeddings, in fp32, each tensor rank's of its own positions."""
+    ranks, model = work.layout.tensor, work.model
+    of_value = (work.layout.sequence > 0) * 8 * (ranks - 1) / ranks
+    total = work.stages.predicts * (of_value * model.further * 2 * model.hidden**2)[:, None]
     for stack in work.stacks:
-        of_value = (work.layout.sequence > 0) * 8 * (ranks - 1) / ranks
         of_router = of_value * stack.experts * work.model.hidden
         total = total + stack.with_weight_gradient("fc1") * of_router[:, None]
         of_latents = of_value * latent.replicated_values(work)
@@ -198,6 +199,7 @@ def head_bytes(work: StepWorkload) -> TensorBytes:
     tensor rank makes, are too few to count."""
     model, shared = work.model, work.layout.sequence > 0
     sent = np.where(model.answers > 0, 0.0, _gathered(work, model.label_length, model.embedding_dim))
+    sent = sent * (1 + model.further)
     positions = work.step.micro_sequences * model.label_length / work.layout.context
     repeated = np.where(shared & (positions <= work.kernels.logit_positions), sent, 0.0)
     backward = np.where(shared, sent, 2 * sent) + repeated

@@ -6,19 +6,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pretrain.config.finetune import Finetune
 from pretrain.config.load import load
 from pretrain.config.model import Model
 from pretrain.config.mtp import Mtp
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import ConfigError
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.mtp import expert_layer_names
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.plan.memory_bound import count_parameters
-from pretrain.plan.planner import check_without_mtp
 from tests.helpers.families import family_config
 from tests.helpers.small_configs import small_model
 
@@ -86,9 +83,3 @@ def test_what_it_is_not_trained_with_is_refused(family: str, sections: dict[str,
     model = {"mtp": MTP} | sections.get("model", {})
     with pytest.raises(ValidationError, match=re.escape(sentence)):
         family_config(family, **{**sections, "model": model})
-
-
-def test_plans_refuse_it() -> None:
-    check_without_mtp(family_config("llama").model)
-    with pytest.raises(ConfigError, match="not planned or rehearsed"):
-        check_without_mtp(family_config("llama", model={"mtp": MTP}).model.trained_by(Finetune()))

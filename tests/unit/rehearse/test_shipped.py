@@ -29,7 +29,7 @@ CLUSTERS = {
     "sparse-transformer": 8, "transformer-xl": 2, "xlm": 64, "xlm-r": 500,
 }  # fmt: skip
 GPUS = 512
-SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased", "debug/latent"), ("precision=bf16",))
+SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased", "debug/latent", "debug/mtp"), ("precision=bf16",))
 """On GPUs, products of experts in fp32 are made one by one, and the host waits for the device to know their rows."""
 SETTINGS["deepseek-v3/671b"] = ("model.layers=12",)
 """On one stage, 61 layers would take longer than a test may. Each is one of two kinds, which are there with twelve."""
@@ -46,7 +46,7 @@ def _names(folder: str) -> list[str]:
     return sorted(names)
 
 
-DEBUG = [name for name in _names("debug") if name != "debug/mtp"]  # which rehearsals refuse
+DEBUG = _names("debug")
 QUICK = [
     name for name in DEBUG if name.partition("/")[2] not in ("arithmetic", "demo", "ladder", "topics")
 ]  # GPTs, too
