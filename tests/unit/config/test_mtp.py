@@ -76,7 +76,11 @@ def test_operations_counted_by_hand() -> None:
         ("llama", {"objective": {"name": "span_corruption"}}, "objective.name=span_corruption"),
         ("llama", {"objective": {"label_smoothing": 0.1}}, "objective.label_smoothing: set it to 0"),
         ("llama", {"precision": "fp8"}, "precision=fp8: use bf16"),
-        ("llama", {"optimizer": {"qk_clip_threshold": 100.0}}, "optimizer.qk_clip_threshold: set it to null"),
+        (
+            "llama",
+            {"optimizer": {"name": "muon", "qk_clip_threshold": 100.0}},
+            "optimizer.qk_clip_threshold: set it to null",
+        ),
         ("llama", {"finetune": {"lora": {"rank": 2}}}, "finetune: leave it out"),
     ],
 )
