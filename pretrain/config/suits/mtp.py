@@ -20,11 +20,6 @@ def check_mtp(config: RunSections) -> None:
         ("finetune", config.finetune != Finetune(), "leave it out"),
         ("distillation.teacher", config.distillation.teacher is not None, "set it to null"),
         ("precision=fp8", config.precision == "fp8", "use bf16"),
-        (
-            "optimizer.qk_clip_threshold",
-            getattr(config.optimizer, "qk_clip_threshold", None) is not None,
-            "set it to null",
-        ),
     ):
         if is_so:
             raise ValueError(f"model.mtp is not trained with {key}: {instead}, or leave out model.mtp")

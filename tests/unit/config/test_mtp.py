@@ -79,7 +79,7 @@ def test_operations_counted_by_hand() -> None:
         (
             "llama",
             {"optimizer": {"name": "muon", "qk_clip_threshold": 100.0}},
-            "optimizer.qk_clip_threshold: set it to null",
+            "and model.mtp has others behind them",
         ),
         ("llama", {"finetune": {"lora": {"rank": 2}}}, "finetune: leave it out"),
     ],
