@@ -147,6 +147,7 @@ LAYOUTS = [
 EXPERT_LAYOUTS = [{"expert": 2, "zero": 1}, {"expert": 2, "pipeline": 2, "virtual": 2}, {"expert": 4, "zero": 0}]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("family", "layouts", "sections"),
     [
