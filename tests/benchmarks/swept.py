@@ -47,5 +47,7 @@ def held_out_loss(folder: Path, run: Run, config: str, settings: Sequence[str]) 
 
 
 def shown(losses: Sequence[float]) -> str:
-    """Mean, standard deviation and each loss."""
+    """Mean, standard deviation and each loss; of one, that loss."""
+    if len(losses) == 1:
+        return f"{losses[0]:.4f}"
     return f"{mean(losses):.4f} +- {stdev(losses):.4f} ({', '.join(f'{one:.4f}' for one in losses)})"
