@@ -60,4 +60,5 @@ def _product(q_BHQD: Tensor, k_BHKD: Tensor) -> Tensor:
     if not q_BHQD.is_cuda or q_BHQD.dtype == torch.float32:
         return q_BHQD.float() @ k_BHKD.float().mT
     products = torch.bmm(q_BHQD.flatten(0, 1), k_BHKD.flatten(0, 1).mT, out_dtype=torch.float32)
-    return products.unflatten(0, q_BHQD.shape[:2])
+    scores: Tensor = products.unflatten(0, q_BHQD.shape[:2])
+    return scores

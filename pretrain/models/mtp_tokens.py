@@ -6,6 +6,7 @@ Shapes: R rows, D depths, S positions.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class MtpTokens:
 def mtp_rows(rows: Rows, depths: int) -> MtpRows:
     """The further tokens of the rows of a text's next tokens."""
     counts_RS = rows.loss_mask > 0
-    tokens, given, labels, masks = [], [], [], []
+    tokens, given, labels, masks = (list[NDArray[Any]]() for _ in range(4))
     for depth in range(1, depths + 1):
         for by, ids, known in ((depth - 1, tokens, given), (depth, labels, masks)):
             there_RS = _ahead(counts_RS, by) & _of_one_document(rows, by)
@@ -50,7 +51,7 @@ def mtp_rows(rows: Rows, depths: int) -> MtpRows:
     return MtpRows(np.stack(tokens, axis=1), np.stack(given, axis=1), np.stack(labels, axis=1), loss_mask_RDS)
 
 
-def _ahead(values_RS: NDArray[np.generic], by: int) -> NDArray[np.generic]:
+def _ahead(values_RS: NDArray[Any], by: int) -> NDArray[Any]:
     """Each position has the value of the position `by` behind it; the last ones have zeros."""
     found_RS = np.zeros_like(values_RS)
     found_RS[:, : max(0, values_RS.shape[1] - by)] = values_RS[:, by:]
@@ -61,4 +62,6 @@ def _of_one_document(rows: Rows, by: int) -> NDArray[np.bool_]:
     """Whether each position and the one `by` behind it are of one document."""
     if rows.documents is None:
         return np.ones(rows.labels.shape, np.bool_)
-    return _ahead(rows.documents + 1, by) == rows.documents + 1  # 0 in padding, whose labels do not count
+    numbers_RS = rows.documents + 1  # 0 in padding, whose labels do not count
+    same_RS: NDArray[np.bool_] = _ahead(numbers_RS, by) == numbers_RS
+    return same_RS

@@ -50,7 +50,8 @@ class FurtherTokens(Tokens):
             return ((entropy_LB * mask_LB[where]).sum(),)
 
         judges = [partial(judge, *of_depth) for of_depth in zip(labels_DLB, masks_DLB, strict=True)]
-        return super().forward_train(partial(model, judge_mtp=judges), batch, factors)
+        judged: Any = partial(model, judge_mtp=judges)
+        return super().forward_train(judged, batch, factors)
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""

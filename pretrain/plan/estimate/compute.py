@@ -203,7 +203,8 @@ def head(work: StepWorkload, c: Constants) -> Array:
     joined = _product(work, c, further_product(work), in_half)
     repeated = joined.forward * (work.step.recompute == 2)
     of_further = found + (joined.forward + joined.of_input + joined.of_weight + repeated)[:, None]
-    return stages.predicts * (found + work.model.further[:, None] * of_further)
+    of_all: Array = stages.predicts * (found + work.model.further[:, None] * of_further)
+    return of_all
 
 
 def comparison(work: StepWorkload, c: Constants) -> Array:
