@@ -63,7 +63,7 @@ def test_a_key_is_found_by_another_systems_name_and_by_words_of_its_meaning(caps
         return [key["dotted"] for key in json.loads(printed(capsys, pattern, "--json"))]
 
     assert "optimizer.learning_rate" in names("lr")
-    assert names("num-layers") == ["model.layers"]
+    assert names("num-layers") == ["model.layers", "model.mtp.num_layers"]
     assert names("save interval") == ["checkpoint.every_steps"]
     assert "optimizer.beta2" in names("second moment")
 
