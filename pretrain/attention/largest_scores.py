@@ -21,7 +21,7 @@ def largest_scores(case: AttentionCase, q_BHSD: Tensor, k_BHSD: Tensor, real_BS:
     found = torch.full((q_BHSD.shape[1],), -torch.inf, device=q_BHSD.device)
     if case.packed is None:
         return torch.maximum(found, _largest(case, q_BHSD, k_BHSD, real_BS))
-    alone = replace(case, packed=None)
+    alone = replace(case, packed=None, key_mask_BK=None)
     for row, segments in enumerate(case.packed):
         for begin, end in segments:
             of_segment = slice(row, row + 1), slice(None), slice(begin, end)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pretrain.attention import core
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
@@ -49,6 +50,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt in fp16 that overflows": {"model": _DROPOUT, "precision": "fp16", "loss_scale": {"initial": 2.0**18}},
     "gpt in fp8": {"precision": "fp8"},
     "gpt under Muon": {"optimizer": {"name": "muon"}},
+    "gpt with QK-Clip, and outputs of layers": {
+        "model": _DROPOUT,
+        "optimizer": {"name": "muon", "qk_clip_threshold": 0.02},
+        "track": {"activations_every_steps": 1},
+    },
+    "further tokens of a mixture, and outputs of layers": {
+        **FAMILIES["biased_experts"],
+        "model": {**FAMILIES["biased_experts"]["model"], "mtp": {"num_layers": 2}},
+        "track": {"activations_every_steps": 2},
+    },
     "biased_experts": FAMILIES["biased_experts"],
     "memory": {"model": FAMILIES["transformer-xl"]["model"] | {"memory_length": 32}},
     "generator": {
@@ -224,6 +235,31 @@ def test_the_rank_is_named_that_computes_wrong() -> None:
 @pytest.mark.slow
 def test_the_rank_is_named_on_every_layout() -> None:
     _named(_NAMED[1:])
+
+
+def _of_wrong_score() -> dict[str, Any]:
+    """The facts of an error of a step whose largest attention scores are wrong in the first computation alone."""
+    optimizer = {"name": "muon", "qk_clip_threshold": 0.02}
+    engine = build_engine(tiny_config(optimizer=optimizer, health={"replay_every": 1}))
+    right, calls = core.largest_scores, list[None]()
+
+    def wrong_once(*arguments: Any) -> torch.Tensor:
+        calls.append(None)
+        return right(*arguments) * (2 if len(calls) == 1 else 1)
+
+    core.largest_scores = wrong_once
+    try:
+        with pytest.raises(MiscomputedError) as raised:
+            _steps(engine, 1)
+    finally:
+        core.largest_scores = right
+    assert engine.updates == 0
+    return dict(raised.value.facts)
+
+
+def test_a_score_that_qk_clip_reads_is_compared() -> None:
+    (facts,) = run_ranks(1, _of_wrong_score)
+    assert (facts["kind"], facts["ranks"], facts["what"]) == ("computation", [0], "the largest attention scores")
 
 
 def _of_other_weights() -> dict[str, Any]:

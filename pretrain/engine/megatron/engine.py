@@ -156,6 +156,7 @@ class MegatronEngine:
                 chunks=[*generator_chunks, *chunks],
                 parameters=self.parameters,
                 carried=None if memory is None else lambda: memory.following,
+                scores=None if self._qk_clip is None else self._qk_clip.own_scores,
                 any_rank=self.any,
                 device=self.device,
             )
@@ -286,6 +287,8 @@ class MegatronEngine:
             micro_batches = self.router.attached(micro_batches, factors, self._backward_scale(), first_row)
         if self._qk_clip is not None:
             self._qk_clip.begin()
+        if self._outputs is not None:
+            self._outputs.begin()
         forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
         results += self._runner.train(micro_batches, forward, loss, self._forwarded)
         names = list(self.objective.weights) if len(self._weights) > 1 else []

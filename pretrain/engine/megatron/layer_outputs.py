@@ -1,7 +1,9 @@
 """Sizes of what each layer hands on, over a step's global batch: the same on every layout.
 
 outputs = LayerOutputs(config, groups, chunks, device)
-with outputs.measured(): ...        # a step's forward and backward passes
+with outputs.measured():            # a step
+    outputs.begin()                 # before its passes, each time that they are computed
+    ...
 outputs.read()                      # {"layer_output_rms/decoder.layers.0": 1.2, ...}
 """
 
@@ -56,15 +58,18 @@ class LayerOutputs:
             for handle in handles:
                 handle.remove()
 
+    def begin(self) -> None:
+        """Forgets what was found before, also by an earlier computation of the same step."""
+        self._sums.zero_()
+        self._largest.zero_()
+
     def read(self) -> dict[str, float]:
-        """What was found since the last call. Collective."""
+        """What was found since `begin`, once. Collective."""
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest, dist.ReduceOp.MAX)
         squares, counts = self._sums
         found = zip(self._layers, (squares / counts.clamp(min=1)).sqrt().tolist(), self._largest.tolist(), strict=True)
         rows = [(f"{RMS}{name}", f"{LARGEST}{name}", rms, largest) for name, rms, largest in found]
-        self._sums.zero_()
-        self._largest.zero_()
         return {key: rms for key, _, rms, _ in rows} | {key: largest for _, key, _, largest in rows}
 
     def _counts(self, module: nn.Module) -> bool:

@@ -95,6 +95,12 @@ class QkClip:
             assert core.largest_H is not None
             core.largest_H.fill_(-torch.inf)
 
+    def own_scores(self) -> Iterator[Tensor]:
+        """[heads] fp32 of each layer of this rank: the largest scores that it has found since `begin`."""
+        for core in self._cores.values():
+            assert core.largest_H is not None
+            yield core.largest_H
+
     def finish(self) -> StepScores:
         """The largest scores of all ranks since `begin`. Collective."""
         largest_LH = torch.full((self._model.layers, self._model.heads), -torch.inf, device=self._device)

@@ -33,7 +33,7 @@ from pretrain.layout.layout import Layout
 from pretrain.models.placement import Parameter
 from pretrain.process.rank_location import this_rank
 
-_LOSS, _CARRIED = "the loss", "what the next step reads"
+_LOSS, _CARRIED, _SCORES = "the loss", "what the next step reads", "the largest attention scores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,18 +88,19 @@ def check_repeats(config: RunConfig, on_gpu: bool) -> None:
 
 class StepReplay:
     """Replays of the steps of one engine. `chunks`: the model chunks as the schedule calls them, in the order in
-    which they compute; `carried`: what the layers keep for the next step."""
+    which they compute; `carried`: what the layers keep for the next step; `scores`: the largest attention scores that
+    this rank has found, where the update reads them."""
 
     def __init__(
         self, *, every: int, layout: Layout, groups: Groups, sharding: Sharding, chunks: Sequence[nn.Module],
         parameters: Sequence[Parameter], carried: Callable[[], Iterable[Tensor]] | None,
-        any_rank: Callable[[bool], bool], device: torch.device,
+        scores: Callable[[], Iterable[Tensor]] | None, any_rank: Callable[[bool], bool], device: torch.device,
     ) -> None:  # fmt: skip
         self._every, self._layout, self._groups, self._sharding = every, layout, groups, sharding
         self._parameters = {parameter.value: parameter for parameter in parameters}
         self._numbers = {chunk: number for number, chunk in enumerate(chunks)}
         self._chunk_of = {value: number for number, chunk in enumerate(chunks) for value in chunk.parameters()}
-        self._carried, self._any_rank, self._device = carried, any_rank, device
+        self._carried, self._scores, self._any_rank, self._device = carried, scores, any_rank, device
         self._records = False
         self._outputs: list[tuple[int, Tensor]] = []
         self._gradients: dict[nn.Parameter, Tensor] = {}
@@ -165,9 +166,13 @@ class StepReplay:
             own[f"{_LOSS}{number or ''}"] = found
         if self._carried is not None:
             own[_CARRIED] = _of_all(self._carried())
+        if self._scores is not None and (scores := list(self._scores())):
+            own[_SCORES] = _of_all(scores)
         exchanged = self._by_name(self._sharding.reduced())
         values = [computed.sums.view(-1), *([] if computed.routed is None else [computed.routed.values])]
         exchanged[_LOSS] = _of_all(values)
+        if computed.scores is not None:
+            exchanged[_SCORES] = digest(computed.scores.largest_LH)
         numbers = iter(_to_host([*(found for _, found in self._outputs), *own.values(), *exchanged.values()]))
         outputs = tuple((chunk, next(numbers)) for chunk, _ in self._outputs)
         return computed, PassDigests(
