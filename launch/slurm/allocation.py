@@ -95,10 +95,12 @@ class Allocation:
             return f"the run resumes without {names}"
         if len(allocated := hosts(self.nodes)) > 1 and set(allocated) <= set(nodes):
             return "all nodes failed the tests, so none is excluded"
+        bad = list(dict.fromkeys([*self._excluded, *nodes]))  # those that spare nodes have replaced, too
+        names = ", ".join(bad)
         before = client.job_facts(self.job).get("ExcNodeList", "(null)")
         refused = client.requeue(self.job)
         if refused is None:  # nodes can be excluded only from a pending job; a requeued one ends within half a minute
-            excluded = [*(hosts(before) if before != "(null)" else ()), *nodes]
+            excluded = [*(hosts(before) if before != "(null)" else ()), *bad]
             refused = client.exclude(self.job, list(dict.fromkeys(excluded)))
             if refused is None:
                 time.sleep(_END_S)

@@ -125,8 +125,8 @@ def test_a_bad_node_is_replaced_by_a_spare_one_while_there_is_one(
     place = spared(tmp_path)
     assert place.exclude_nodes(["n0"]) == "the run resumes without n0"
     assert place.command(STEP)[:4] == ["srun", "--nodes=3", "--ntasks=6", "--nodelist=n1,n2,n3"]
-    assert place.exclude_nodes(["n1"]) == "job 17 is requeued without n1"
-    assert "scontrol requeue 17" in calls.read_text().splitlines()
+    assert place.exclude_nodes(["n1"]) == "job 17 is requeued without n0, n1"
+    assert calls.read_text().splitlines()[-2:] == ["scontrol requeue 17", "scontrol update JobId=17 ExcNodeList=n0,n1"]
 
 
 def test_without_spare_nodes_left_the_job_is_queued_again_or_shrinks(
