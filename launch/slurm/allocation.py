@@ -47,7 +47,8 @@ class Allocation:
             return list(command)
         few = min(len(up), self._used)
         if few < self._used and self._config is None:
-            raise RunError(f"{few} of {self._used} nodes are left, and no spare one: {self.requeue()}")
+            queued = self.exclude_nodes(()) if self._excluded else self.requeue()
+            raise RunError(f"{few} of {self._used} nodes are left, and no spare one: {queued}")
         if few < self._used and self._config is not None:
             few = most_nodes(load(RunConfig, self._config), few, self._ranks_per_node)
         size = [f"--nodes={few}", f"--ntasks={few * self._ranks_per_node}", f"--nodelist={','.join(up[:few])}"]
@@ -88,7 +89,8 @@ class Allocation:
         self.clear()
 
     def exclude_nodes(self, nodes: Sequence[str]) -> str:
-        """Requeues the job for other nodes, unless there are spare ones or the run may resume on fewer."""
+        """Requeues the job without these nodes and those excluded before, unless there are spare ones or the run may
+        resume on fewer."""
         names = ", ".join(nodes)
         if self._config is not None or (self._spares and len(set(self._up()) - set(nodes)) >= self._used):
             self._excluded += nodes

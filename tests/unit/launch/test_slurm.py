@@ -129,6 +129,19 @@ def test_a_bad_node_is_replaced_by_a_spare_one_while_there_is_one(
     assert calls.read_text().splitlines()[-2:] == ["scontrol requeue 17", "scontrol update JobId=17 ExcNodeList=n0,n1"]
 
 
+def test_a_bad_node_that_a_spare_one_replaced_is_left_out_when_others_are_lost(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm(**names_and("n0 mixed\\nn1 mixed\\nn2 mixed\\nn3 mixed\\n"))
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.0)
+    place = spared(tmp_path)
+    assert place.exclude_nodes(["n0"]) == "the run resumes without n0"
+    calls = slurm(**names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 mixed\\n"), scontrol="true")
+    with pytest.raises(RunError, match="2 of 3 nodes are left, and no spare one: job 17 is requeued without n0"):
+        place.command(STEP)
+    assert calls.read_text().splitlines()[-2:] == ["scontrol requeue 17", "scontrol update JobId=17 ExcNodeList=n0"]
+
+
 def test_without_spare_nodes_left_the_job_is_queued_again_or_shrinks(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
