@@ -91,8 +91,9 @@ class LayerOutputs:
         positions = len(output_PBH)
         first = self._groups.tensor_rank * positions if self._slices_sequence else 0
         counted_PB = self._batch.counted[layer.part][:, first : first + positions].T
-        values_PBH = output_PBH.float().masked_fill(~counted_PB[..., None], 0)
+        norms_PB = torch.linalg.vector_norm(output_PBH, dim=-1, dtype=torch.float32)  # without a copy of the output
+        largest_PB = torch.linalg.vector_norm(output_PBH, torch.inf, dim=-1).float()
         number = self._numbers[layer.global_name]
-        self._sums[0, number] += values_PBH.square().sum(dtype=torch.float64)
-        self._sums[1, number] += counted_PB.sum() * values_PBH.shape[-1]
-        self._largest[number] = torch.maximum(self._largest[number], values_PBH.abs().amax())
+        self._sums[0, number] += norms_PB.double().square().masked_fill(~counted_PB, 0).sum()
+        self._sums[1, number] += counted_PB.sum() * output_PBH.shape[-1]
+        self._largest[number] = torch.maximum(self._largest[number], largest_PB.masked_fill(~counted_PB, 0).amax())
