@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pretrain.attention.cases import AttentionCase
-from pretrain.plan.estimate.products import SCORES_OF_PART
+from pretrain.model_spec.logits import SCORES_OF_PART
 
 
 @torch.no_grad()

@@ -1,11 +1,13 @@
-"""The number of positions whose logits a rank holds at a time, and of those that it draws noise for: one rule for what
-computes them in chunks, and for the planner, which counts their bytes."""
+"""How many logits, attention scores that are only looked at, and values of noise a rank holds at a time: one rule for
+what computes them in parts, and for the planner, which counts them."""
 
 _BYTES = 2**29
 """size of a chunk of fp32 logits"""
 _LEAST = 512
 """positions; in smaller chunks, accumulating the gradient of the weight takes a large share of the time of the matrix
 products"""
+SCORES_OF_PART = 2**24
+"""attention scores that are computed at a time where they are only looked at; 64 MiB"""
 NOISE_ENTRIES = 2**22
 """values of noise that a rank draws at a time"""
 

@@ -57,7 +57,7 @@ def planted(engine: MegatronEngine, where: Where, draw: random.Random, in_pass: 
 
 
 def _in_gradient(engine: MegatronEngine, draw: random.Random, flips: list[Any]) -> Any:
-    """Of an output of the first or a later micro-batch, on its way back."""
+    """Flips a bit of the gradient of an output, of the first or a later micro-batch."""
     chunk = draw.choice(engine.bare)
     module = draw.choice([one for one in chunk.modules() if not list(one.children()) and list(one.parameters())])
     skipped = draw.randrange(2)

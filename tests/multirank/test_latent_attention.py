@@ -92,7 +92,7 @@ def _recomputed(family: str, recomputes: list[str]) -> list[tuple[list[Any], int
 
 @pytest.mark.parametrize("family", ["latent", slow("deepseek_v3")])
 def test_what_is_recomputed_has_the_same_bits(family: str) -> None:
-    """Of two tensor ranks, which share the key of all heads and, with experts, their routes."""
+    """Two tensor ranks share the key of all heads and, with experts, their routes."""
     kinds = ["none", "selective", "full"]
     plain, *others = run_ranks(2, _recomputed, family, kinds)[0]
     for kind, (curve, computed) in zip(kinds[1:], others, strict=True):

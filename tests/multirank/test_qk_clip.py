@@ -40,7 +40,7 @@ def _config(threshold: float | None, parallel: dict[str, Any] | None = None, lat
 
 
 def _runs(parallels: list[dict[str, Any]], latent: bool) -> list[Any]:
-    """Of each run: (largest score, clipped heads) of each step, and the state after them."""
+    """For each run, (largest score, clipped heads) of every step, and the state afterwards."""
     found = []
     for parallel in parallels:
         engine = build_engine(_config(THRESHOLD, parallel, latent))
@@ -74,7 +74,7 @@ def test_every_layout_scales_what_one_rank_scales(layouts: list[str], latent: bo
 
 
 def _steps(thresholds: list[float | None]) -> list[Any]:
-    """Of one step with each threshold: the state after it, and with the scores of each core's heads in it."""
+    """For each threshold, the state after one step, and the scores of each core's heads in it."""
     found = []
     for threshold in thresholds:
         engine = build_engine(_config(threshold))

@@ -2,12 +2,11 @@
 
 import numpy as np
 
+from pretrain.model_spec.logits import SCORES_OF_PART
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import LayerStack
 from pretrain.plan.estimate.workload import StepWorkload
 
-SCORES_OF_PART = 1 << 24
-"""attention scores that are computed at a time where they are only looked at; 64 MiB"""
 Product = tuple[Array, Array, Array]
 """Rows, columns and depth of a matrix product: x[rows, depth] @ w[depth, columns]"""
 

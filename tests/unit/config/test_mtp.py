@@ -29,7 +29,7 @@ def _further(model: Model) -> int:
 
 
 def test_deepseek_v3_has_the_published_size() -> None:
-    """Of 685B on Hugging Face, 14B are of the module, which holds a copy of the embedding and of the output layer there
+    """The module has 14B of the 685B on Hugging Face: it holds a copy of the embedding and of the output layer there
     (684,489,830,400 weights in BF16 and F8, beside biases of routers and scales)."""
     main = load(RunConfig, "pretrain/configs/deepseek-v3/671b.yaml").model.model_copy(update={"mtp": None})
     model = main.model_copy(update={"mtp": Mtp(num_layers=1)})
@@ -58,7 +58,7 @@ def test_its_layers_are_like_the_last() -> None:
 
 
 def test_operations_counted_by_hand() -> None:
-    """Of each module, at every position, a projection of 8 to 4, a layer, and 10 logits of 4."""
+    """Each module adds a projection of 8 to 4, a layer, and 10 logits of 4 at every position."""
     plain, further = small_model(**LLAMA), small_model(**LLAMA, mtp=MTP)
     layer = training_flops_per_token(small_model(**LLAMA | {"layers": 2})) - training_flops_per_token(plain)
     expected = training_flops_per_token(plain) + 2 * (layer + 6 * (8 * 4 + 10 * 4))

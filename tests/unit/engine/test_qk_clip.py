@@ -29,7 +29,7 @@ def _rows(config: RunConfig, largest_H: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("kv_heads", [None, 2])
 def test_scores_of_scaled_weights_are_no_larger(kv_heads: int | None) -> None:
-    """Of queries and keys that are made here, with a score of 2 and more in some heads."""
+    """Queries and keys are made here so that some heads have a score of 2 and more."""
     config = _config(kv_heads=kv_heads)
     heads, width = config.model.heads, config.model.dim_per_head
     groups = kv_heads or heads

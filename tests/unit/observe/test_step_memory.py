@@ -74,7 +74,7 @@ def test_a_step_that_runs_out_of_memory_leaves_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_block_that_was_there_before_is_none_of_the_step_s(tmp_path: Path) -> None:
-    """Of a GPU, where torch counts from the start of the process; a made trace."""
+    """The trace is made by hand: on a GPU, torch counts from the start of the process."""
     step = {"ph": "X", "cat": "user_annotation", "name": "step 2", "tid": 1, "ts": 0, "dur": 100}
     forward = {**step, "name": "step/forward", "ts": 10, "dur": 20}
     module = {**step, "name": "module/head", "ts": 12, "dur": 10}

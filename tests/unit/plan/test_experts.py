@@ -91,8 +91,8 @@ def test_ranks_that_share_experts_hold_a_part_of_them_and_as_many_moments(zero: 
 
 @pytest.mark.parametrize(("recompute", "times"), [("none", 4), ("full", 6)])
 def test_rows_of_tokens_travel_there_and_back(recompute: str, times: int) -> None:
-    """Of each token 2 x 128 values of 2 bytes in each of three layers and eight micro-batches of 1,024 tokens, of which
-    each rank keeps a quarter; before that, int64 counts of eight experts."""
+    """Each token sends 2 x 128 values of 2 bytes in each of three layers and eight micro-batches of 1,024 tokens, of
+    which each rank keeps a quarter; before that, int64 counts of eight experts."""
     work = _share(4, f"parallel.recompute={recompute}")
     of_rows, of_counts = 1024 * 2 * 128 * 2, 8 * 8
     expected = 8 * 3 * 0.75 * (times * of_rows + (times // 2 - 1) * of_counts)
