@@ -4,10 +4,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from transformers import DeepseekV2ForCausalLM, DeepseekV3ForCausalLM
+from transformers import (
+    DeepseekV2ForCausalLM,
+    DeepseekV2ForSequenceClassification,
+    DeepseekV3ForCausalLM,
+    DeepseekV3ForSequenceClassification,
+    DeepseekV3ForTokenClassification,
+)
 
 from pretrain.checkpoint.hf.links import Link, same
-from pretrain.checkpoint.hf.llama_kin import family, links, plain_fields
+from pretrain.checkpoint.hf.llama_kin import decoder_heads, family, links, plain_fields
 from pretrain.checkpoint.hf.llama_kin import refuse as refuse_kin
 from pretrain.checkpoint.hf.mixtures import (
     OTHER_NAMES,
@@ -146,7 +152,7 @@ DEEPSEEK = (
         "DeepSeek-V2",
         DeepseekV2ForCausalLM,
         "deepseek_v2",
-        heads={},
+        heads=decoder_heads(DeepseekV2ForSequenceClassification),
         takes=lambda model: (
             model.latent_attention is not None and model.experts is not None and model.experts.scores == "softmax"
         ),
@@ -168,7 +174,7 @@ DEEPSEEK = (
         "DeepSeek-V3",
         DeepseekV3ForCausalLM,
         "deepseek_v3",
-        heads={},
+        heads=decoder_heads(DeepseekV3ForSequenceClassification, DeepseekV3ForTokenClassification),
         takes=lambda model: model.latent_attention is not None,
         patterns=("dense",),
         free=("latent_attention", "positions.interleaved"),

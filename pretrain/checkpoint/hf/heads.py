@@ -1,7 +1,8 @@
 """Fine-tuned models with a task head as the classes of transformers that have such a head."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -93,8 +94,8 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
             described.problem_type = "regression" if objective.loss == "regression" else "single_label_classification"
         return described
 
-    def links(model: Model) -> Iterator[Link]:
-        for link in family.links(model):
+    def with_head_of(of_family: Callable[[Model], Iterator[Link]], model: Model) -> Iterator[Link]:
+        for link in of_family(model):
             kept = kind == "choice" and head.double and model.has_vocabulary_logits
             if kept or not link.mcore_names[0].startswith(_OF_TOKENS):
                 link = _renamed(link, head.prefix)
@@ -108,7 +109,8 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
         model_class=head.model_class,
         hf_class=None,
         hf_config=hf_config,
-        links=links,
+        links=partial(with_head_of, family.links),
+        loaded_links=family.loaded_links and partial(with_head_of, family.loaded_links),
         head_prefixes=(*(f"{name}." for name in prefixes), *family.head_prefixes),
         left_out=lambda model, values: _left_out(head, model, values),
     )

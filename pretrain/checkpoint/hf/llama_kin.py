@@ -189,7 +189,7 @@ def dense_links(mcore: str, hf: str) -> Iterator[Link]:
     yield same(f"{mcore}.linear_fc2.weight", f"{hf}.mlp.down_proj.weight")
 
 
-def _heads(sequence: Any, tokens: Any = None, spans: Any = None) -> dict[str, HfHead]:
+def decoder_heads(sequence: Any, tokens: Any = None, spans: Any = None) -> dict[str, HfHead]:
     """Heads of these classes. The model goes by another name where questions are answered."""
     heads = {"sequence": HfHead(model_class=sequence, classifier="score")}
     if tokens is not None:
@@ -321,7 +321,7 @@ LLAMA_KIN = (
         "Gemma 2",
         Gemma2ForCausalLM,
         "gemma2",
-        heads=_heads(Gemma2ForSequenceClassification, Gemma2ForTokenClassification),
+        heads=decoder_heads(Gemma2ForSequenceClassification, Gemma2ForTokenClassification),
         takes=lambda model: model.norm == "sandwich" and not model.qk_norm,
         required=_GEMMA2,
         free=("final_logit_softcap", "attention_logit_softcap"),
@@ -338,7 +338,7 @@ LLAMA_KIN = (
         "Gemma 3",
         Gemma3ForCausalLM,
         "gemma3_text",
-        heads=_heads(Gemma3TextForSequenceClassification),
+        heads=decoder_heads(Gemma3TextForSequenceClassification),
         takes=lambda model: model.norm == "sandwich",
         required=_GEMMA3,
         free=("final_logit_softcap", "positions.local_base"),
@@ -355,7 +355,7 @@ LLAMA_KIN = (
         "Qwen3",
         Qwen3ForCausalLM,
         "qwen3",
-        heads=_heads(Qwen3ForSequenceClassification, Qwen3ForTokenClassification, Qwen3ForQuestionAnswering),
+        heads=decoder_heads(Qwen3ForSequenceClassification, Qwen3ForTokenClassification, Qwen3ForQuestionAnswering),
         takes=lambda model: model.qk_norm,
         required={"qk_norm": True},
         hf_fields=lambda model: _qwen_fields(model) | {"attention_bias": False},
@@ -365,7 +365,7 @@ LLAMA_KIN = (
         "Qwen2",
         Qwen2ForCausalLM,
         "qwen2",
-        heads=_heads(Qwen2ForSequenceClassification, Qwen2ForTokenClassification, Qwen2ForQuestionAnswering),
+        heads=decoder_heads(Qwen2ForSequenceClassification, Qwen2ForTokenClassification, Qwen2ForQuestionAnswering),
         takes=lambda model: model.has_qkv_bias,
         required={"has_qkv_bias": True},
         hf_fields=_qwen_fields,
@@ -375,7 +375,7 @@ LLAMA_KIN = (
         "Mistral",
         MistralForCausalLM,
         "mistral",
-        heads=_heads(MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering),
+        heads=decoder_heads(MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering),
         takes=lambda model: bool(windows(model)),
         patterns=("banded",),
         hf_fields=lambda model: plain_fields(model) | {"sliding_window": windows(model)[0]},
@@ -385,7 +385,7 @@ LLAMA_KIN = (
         "Llama",
         LlamaForCausalLM,
         "llama",
-        heads=_heads(LlamaForSequenceClassification, LlamaForTokenClassification, LlamaForQuestionAnswering),
+        heads=decoder_heads(LlamaForSequenceClassification, LlamaForTokenClassification, LlamaForQuestionAnswering),
         patterns=("dense",),
         hf_fields=lambda model: plain_fields(model) | {"attention_bias": False, "mlp_bias": False},
         settings=settings_of,

@@ -10,11 +10,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Dots1ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen3MoeForCausalLM
+from transformers import (
+    Dots1ForCausalLM,
+    MixtralForCausalLM,
+    MixtralForQuestionAnswering,
+    MixtralForSequenceClassification,
+    MixtralForTokenClassification,
+    OlmoeForCausalLM,
+    Qwen3MoeForCausalLM,
+    Qwen3MoeForQuestionAnswering,
+    Qwen3MoeForSequenceClassification,
+    Qwen3MoeForTokenClassification,
+)
 
 from pretrain.checkpoint.hf.links import Link, gated, same
 from pretrain.checkpoint.hf.llama_kin import (
     attention_links,
+    decoder_heads,
     dense_links,
     ends_links,
     family,
@@ -298,7 +310,9 @@ MIXTURES = (
         "Qwen3-MoE",
         Qwen3MoeForCausalLM,
         "qwen3_moe",
-        heads={},
+        heads=decoder_heads(
+            Qwen3MoeForSequenceClassification, Qwen3MoeForTokenClassification, Qwen3MoeForQuestionAnswering
+        ),
         takes=lambda model: model.experts is not None and model.qk_norm,
         patterns=("dense",),
         required={"qk_norm": True, **_SOFTMAX},
@@ -312,7 +326,9 @@ MIXTURES = (
         "Mixtral",
         MixtralForCausalLM,
         "mixtral",
-        heads={},
+        heads=decoder_heads(
+            MixtralForSequenceClassification, MixtralForTokenClassification, MixtralForQuestionAnswering
+        ),
         takes=lambda model: model.experts is not None,
         required={"experts.normalize": True, **_ALL_LAYERS},
         hf_fields=_mixtral_fields,
