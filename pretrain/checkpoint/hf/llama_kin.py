@@ -375,7 +375,9 @@ LLAMA_KIN = (
         "Mistral",
         MistralForCausalLM,
         "mistral",
-        heads=decoder_heads(MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering),
+        heads=decoder_heads(
+            MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering
+        ),
         takes=lambda model: bool(windows(model)),
         patterns=("banded",),
         hf_fields=lambda model: plain_fields(model) | {"sliding_window": windows(model)[0]},
