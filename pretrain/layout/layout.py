@@ -152,6 +152,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         _check_blocks({"model.hidden": model.hidden}, "", 1)
         if model.positions.name == "disentangled":
             _check_blocks({"the number of vectors of distances of model.positions": model.distance_rows}, "", 1)
+        if model.experts is not None:
+            by_tensor["the size of model.experts"] = model.expert_ffn_dim
         _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)
     if parallel.sequence:
         if parallel.tensor == 1:

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from pretrain.models.expert_exchange import ExpertExchange
 from pretrain.models.feed_forward import FeedForward
-from pretrain.models.grouped import GroupedLinear
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.route_terms import LayerRoutes
 from pretrain.models.routing import Router, Routes
@@ -119,8 +118,8 @@ class ExpertProducts(nn.Module):
         self.config = config
         features = config.expert_ffn_hidden_size // config.tensor_model_parallel_size
         inner = (2 if config.gated_linear_unit else 1) * features
-        self.linear_fc1 = GroupedLinear(count, config.hidden_size, inner)
-        self.linear_fc2 = GroupedLinear(count, features, config.hidden_size)
+        self.linear_fc1 = config.kernels.grouped_linear(count, config.hidden_size, inner)
+        self.linear_fc2 = config.kernels.grouped_linear(count, features, config.hidden_size)
 
     def forward(self, x_NH: Tensor, counts_E: Tensor) -> Tensor:
         x = self.linear_fc1(x_NH, counts_E)

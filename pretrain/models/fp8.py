@@ -7,7 +7,7 @@ however a layout cuts a tensor, its values are rounded the same, but for those 2
 gradients, 2^28).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -28,10 +28,37 @@ Quantize = Callable[[Tensor, torch.dtype], Quantized]
 def quantize(x: Tensor, dtype: torch.dtype) -> Quantized:
     """`x` in 8 bits, with its own factor [] in fp32. What is not finite makes the factor so."""
     low, high = torch.aminmax(x)
-    largest = torch.maximum(-low, high).float()
-    power = (largest.view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, the next at or below
-    factor = _ROUNDED_BELOW[dtype] / 2 / power.clamp(min=_LEAST)
+    factor = _factor(torch.maximum(-low, high), dtype)
     return (x * factor).to(dtype), 1 / factor
+
+
+def quantize_rows(x_NF: Tensor, dtype: torch.dtype, counts_E: Tensor) -> Quantized:
+    """Rows of experts in 8 bits, and a factor of each expert, [E], as `quantize` makes it of that expert's rows. The
+    first `counts_E[0]` are those of the first expert, and so on."""
+    experts = torch.arange(len(counts_E), device=x_NF.device)
+    expert_N = experts.repeat_interleave(counts_E, output_size=len(x_NF))
+    largest_E = torch.zeros_like(experts, dtype=x_NF.dtype).scatter_reduce(0, expert_N, _largest(x_NF), "amax")
+    factor_E = _factor(largest_E, dtype)
+    return (x_NF * factor_E[expert_N, None].to(x_NF.dtype)).to(dtype), 1 / factor_E
+
+
+def quantize_matrices(weight_EOI: Tensor, dtype: torch.dtype) -> Iterator[Quantized]:
+    """Matrices of experts, one after the other, as `quantize` makes them."""
+    factor_E = _factor(_largest(weight_EOI), dtype)
+    for weight, factor, restores in zip(weight_EOI, factor_E, 1 / factor_E, strict=True):
+        yield (weight * factor).to(dtype), restores
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest absolute value of each row, or matrix, of `x`."""
+    low, high = torch.aminmax(x.flatten(1), dim=1)
+    return torch.maximum(-low, high)
+
+
+def _factor(largest: Tensor, dtype: torch.dtype) -> Tensor:
+    power = (largest.float().view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, the next at or below
+    factor: Tensor = _ROUNDED_BELOW[dtype] / 2 / power.clamp(min=_LEAST)
+    return factor
 
 
 @dataclass(frozen=True)
@@ -45,21 +72,21 @@ class InFp8:
         return True
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return _product(self.rounding(x, VALUES), self.rounding(weight, VALUES), x.dtype)
+        return product(self.rounding(x, VALUES), self.rounding(weight, VALUES), x.dtype)
 
     def received(self, gradient: Tensor) -> tuple[Quantized, torch.dtype]:
         return self.rounding(gradient, GRADIENTS), gradient.dtype
 
     def of_input(self, received: tuple[Quantized, torch.dtype], weight: Tensor) -> Tensor:
         gradient, dtype = received
-        return _product(gradient, _turned(self.rounding(weight, VALUES)), dtype)
+        return product(gradient, turned(self.rounding(weight, VALUES)), dtype)
 
     def add_of_weight(self, into: Tensor, received: tuple[Quantized, torch.dtype], x: Tensor) -> None:
         gradient, _ = received
-        into += _product(_turned(gradient), _turned(self.rounding(x, VALUES)), into.dtype)
+        into += product(turned(gradient), turned(self.rounding(x, VALUES)), into.dtype)
 
 
-def _product(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor:
+def product(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor:
     """a [m, k], b [n, k] -> a b^T [m, n]"""
     (left, of_left), (right, of_right) = a, b
     tensor_wise = F.ScalingType.TensorWise
@@ -70,7 +97,7 @@ def _product(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _turned(x: Quantized) -> Quantized:
+def turned(x: Quantized) -> Quantized:
     """[m, n] -> [n, m], with zeros after it until m is a multiple of the block."""
     values, factor = x
     return F.pad(values.T, (0, -len(values) % FP8_BLOCK)).contiguous(), factor

@@ -26,6 +26,8 @@ from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
 from pretrain.models import fp8
 from pretrain.models.cross_entropy import cross_entropy
+from pretrain.models.grouped import GroupedLinear
+from pretrain.models.grouped_fp8 import GroupedLinearInFp8
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
 from pretrain.models.parameter_gradients import add_bias, is_half, layer_norm, lookup, sums_in_half, with_fp32_sums
@@ -103,6 +105,8 @@ class Kernels:
     """[..., in / tensor ranks] -> [..., out], called like megatron-core's RowParallelLinear"""
     linear: type[nn.Module]
     """[..., in] -> [..., out], called like torch's nn.Linear: for a matrix that is replicated on tensor ranks"""
+    grouped_linear: type[GroupedLinear]
+    """[rows of all experts, in] -> [rows, out], called like `grouped.GroupedLinear`"""
     embedding: type[nn.Module]
     """ids -> [..., width], rows split over tensor ranks, called like megatron-core's VocabParallelEmbedding"""
     table: type[nn.Module]
@@ -172,6 +176,7 @@ def plain(device: torch.device) -> Kernels:
         output_linear=OutputLinear,
         row_linear=row,
         linear=linear,
+        grouped_linear=GroupedLinear,
         embedding=VocabEmbedding,
         table=ReplicatedEmbedding,
         norm={"layer": LayerNorm, "rms": RMSNorm, "rms_zero_centered": ZeroCenteredRMSNorm},
@@ -240,7 +245,7 @@ def in_fp8(kernels: Kernels) -> Kernels:
         name = torch.cuda.get_device_name(kernels.device)
         raise ConfigError(f"{name} does not support precision=fp8: use bf16, or fp16 if bf16 is not supported either")
     column, row, _ = linears(fp8.InFp8(kernels.quantize))
-    return replace(kernels, column_linear=column, row_linear=row)
+    return replace(kernels, column_linear=column, row_linear=row, grouped_linear=GroupedLinearInFp8)
 
 
 def check_compiler(device: torch.device) -> None:

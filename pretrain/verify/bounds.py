@@ -33,6 +33,7 @@ FP8 = {
     "update": 5e-1,
     "decay": 5e-1,
     "scores": 2e-1,
+    "router scores": 7e-1,
     "flips": 5e-2,
 }
 # A layout may depart from the reference this many times as far as one rank does. Training amplifies rounding, more so
@@ -64,7 +65,15 @@ _FLOORS = {
         "router scores": 2e-2,
         "flips": 5e-3,
     },
-    "fp8": {"loss": 1e-2, "gradient norm": 1e-2, "gradient": 3e-1, "update": 3e-1, "decay": 3e-1, "scores": 3e-2},
+    "fp8": {
+        "loss": 1e-2,
+        "gradient norm": 1e-2,
+        "gradient": 3e-1,
+        "update": 3e-1,
+        "decay": 3e-1,
+        "scores": 3e-2,
+        "router scores": 2e-1,
+    },
 }
 # Share of a step's samples that rounding may flip: about one in 200 in bf16, of about 150 in the smallest step. A fault
 # in sampling changes all samples of a rank.

@@ -12,9 +12,11 @@ from pretrain.engine import device
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import FP8_BLOCK
 from pretrain.models import fp8
+from pretrain.models.grouped_fp8 import GroupedLinearInFp8
 from pretrain.models.kernels import compiled, in_fp8, plain
 from pretrain.models.linears import Product
 from tests.helpers.breadth import slow
+from tests.helpers.families import family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
 
@@ -136,6 +138,38 @@ def test_factors_are_those_of_the_step_at_hand() -> None:
             assert torch.equal(one, expected)
 
 
+COUNTS = [[5, 0, 1, 26], [32, 0, 0, 0], [0, 17, 15, 0]]
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_each_expert_has_factors_of_its_own(counts: list[int]) -> None:
+    """Its products are those of a linear layer with its rows and its matrix, to the bit, though those of others are
+    larger by powers of two, and it may have no rows."""
+    device.install()
+    arithmetic, sizes = fp8.InFp8(), 2.0 ** torch.tensor([0.0, 40.0, -30.0, 12.0])
+    linear = GroupedLinearInFp8(4, 64, 48)
+    with torch.no_grad():
+        linear.weight.copy_(_random(4, 48, 64) * sizes[:, None, None])
+    linear.bfloat16()
+    of_row = sizes.repeat_interleave(torch.tensor(counts))[:, None].bfloat16()
+    x, gradient = (_random(32, 64) * of_row).requires_grad_(), _random(32, 48) * of_row
+    out = linear(x, torch.tensor(counts))
+    out.backward(gradient)
+    assert x.grad is not None
+    assert linear.weight.grad is not None
+    inputs, found = x.detach().split(counts), (out.detach().split(counts), x.grad.split(counts), linear.weight.grad)
+    for expert, (own, of_own, *others) in enumerate(zip(inputs, gradient.split(counts), *found, strict=True)):
+        if not len(own):
+            assert not others[2].any()
+            continue
+        own, weight = own.clone().requires_grad_(), linear.weight.detach()[expert].clone().requires_grad_()
+        alone = Product.apply(own, weight, arithmetic, None, None)
+        alone.backward(of_own)
+        for one, expected in zip(others, (alone.detach(), own.grad, weight.grad), strict=True):
+            assert expected.any()
+            assert torch.equal(one, expected)
+
+
 def _run(parallel: dict[str, Any], precision: str) -> Any:
     engine = build_engine(tiny_config(parallel=parallel, precision=precision))
     initial = whole_state(engine)
@@ -158,6 +192,34 @@ def test_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
         losses, norms = np.abs(np.subtract(found, expected)).T
         assert losses.max() <= TOLERANCE
         assert (norms / np.array(expected)[:, 1]).max() <= 10 * TOLERANCE
+
+
+def _mixture(parallel: dict[str, Any], precision: str) -> Any:
+    engine = build_engine(family_config("biased_experts", parallel=parallel, precision=precision))
+    initial = whole_state(engine)
+    return train_family(engine, range(1, 1 + len(STEPS))), initial
+
+
+OF_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = LAYOUTS | {
+    "tensor 2 + sequence, expert 2": (4, {"tensor": 2, "sequence": True, "expert": 2}),
+    "expert 2, context 2": (4, {"context": 2, "expert": 2}),
+    "expert 2, zero 2": (4, {"expert": 2, "zero": 2, "zero_engine": "deepspeed"}),
+}
+
+
+@pytest.mark.parametrize("name", [name if name == "tensor 2 + sequence" else slow(name) for name in OF_EXPERTS])
+def test_experts_start_bit_equal_and_follow_one_rank(name: str) -> None:
+    """Norms differ by twice as much as a dense model's, since some tokens go to other experts, as rounding decides."""
+    world, parallel = OF_EXPERTS[name]
+    expected, initial = run_ranks(1, _mixture, {}, "fp8")[0]
+    in_bf16, _ = run_ranks(1, _mixture, {}, "bf16")[0]
+    assert np.abs(np.subtract(expected, in_bf16)[:, 0]).max() > 1e-4, "it is another precision"
+    for found, own in run_ranks(world, _mixture, parallel, "fp8"):
+        for key in initial:
+            np.testing.assert_array_equal(own[key], initial[key], err_msg=key)
+        losses, norms = np.abs(np.subtract(found, expected)).T
+        assert losses.max() <= TOLERANCE
+        assert (norms / np.array(expected)[:, 1]).max() <= 20 * TOLERANCE
 
 
 def _alike() -> list[tuple[float, Any]]:
@@ -207,5 +269,10 @@ def test_what_is_multiplied_lies_as_gpus_ask(rows: tuple[int, int]) -> None:
     assert x.grad is not None
     assert weight.grad is not None
     assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)
+    experts = GroupedLinearInFp8(3, 64, FP8_BLOCK).to("meta").bfloat16()
+    counts = torch.tensor([x[..., 0].numel() - 1, 0, 1])
+    rows_of_experts = x.detach().flatten(0, 1).requires_grad_()
+    experts(rows_of_experts, counts).backward(torch.empty(counts.sum(), FP8_BLOCK, device="meta").bfloat16())
+    assert rows_of_experts.grad is not None
     with pytest.raises(RuntimeError, match="divisible by 16"):
         Product.apply(x, weight[:-1], fp8.InFp8(), None, None)

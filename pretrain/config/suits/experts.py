@@ -9,8 +9,6 @@ def check_experts(config: RunSections) -> None:
     """Raises ValueError for what experts are not computed with."""
     if config.model.experts is None:
         return
-    if config.precision == "fp8":
-        raise ValueError("model.experts is for fp32, bf16 and fp16: set precision")
     lora = config.finetune.lora
     if lora is not None and (targets := _OF_FEED_FORWARD.intersection(lora.targets)):
         raise ValueError(

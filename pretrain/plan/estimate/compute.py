@@ -37,6 +37,9 @@ times, and the result"""
 _GATE_BYTES = 240
 """the same for what lies between the two linear layers beside them: three channels in fp32 are masked, padded, weighed
 three times and multiplied"""
+_EXPERT_ROUNDING_BYTES = 9
+"""bytes that are moved to round a number of an expert's to 8 bits, by whatever kernels: the largest is found, and then
+all are scaled by one kernel and rounded by another"""
 _SCORE_BYTES, _SCORE_KERNELS = 16, 8
 """bytes that are moved for each score that is only looked at, in fp32: it is written, masked in place, and read again;
 and kernels of a layer"""
@@ -117,13 +120,21 @@ def _experts(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array
     has, speed = stack.experts > 0, work.device.memory_bytes_per_s * c.memory_share
     kernels, kernels_back = experts.kernel_counts(stack)
     moved, moved_back = experts.moved_bytes(work, stack)
-    in_16_bits = np.zeros_like(stack.experts)
+    fp8 = work.step.fp8
     forward = moved / speed + kernels * c.launch_s
     backward = stack.backward_layers * (moved_back / speed + kernels_back * c.launch_s)[:, None]
     for grouped in experts.expert_products(work, stack):
         every = np.maximum(grouped.matrices, 1)
         m, n, k = grouped.rows / every, grouped.columns, grouped.depth
-        seconds = [has * _one_product(work, c, shape, in_16_bits, every) for shape in ((m, n, k), (m, k, n), (k, n, m))]
+        elements = every * m * k, every * k * n, every * m * n
+        rounding, rounding_back = _rounding(work, c, elements, fp8, _EXPERT_ROUNDING_BYTES)
+        besides = rounding, rounding_back / 2, rounding_back / 2
+        seconds = [
+            has * (_one_product(work, c, shape, fp8, every) + rounded + kernels * c.launch_s)
+            for shape, rounded, kernels in zip(
+                ((m, n, k), (m, k, n), (k, n, m)), besides, experts.separate_kernels(work, grouped), strict=True
+            )
+        ]
         of_product = _ProductSeconds(*seconds)
         forward = forward + of_product.forward
         gradients = stack.with_input_gradient(grouped.name), stack.with_weight_gradient(grouped.name)
@@ -258,13 +269,19 @@ def _product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> _P
 
 
 def _rounding(
-    work: StepWorkload, c: Constants, elements: tuple[Array, Array, Array], fp8: Array
+    work: StepWorkload,
+    c: Constants,
+    elements: tuple[Array, Array, Array],
+    fp8: Array,
+    of_element: Array | float | None = None,
 ) -> tuple[Array, Array]:
     """Seconds forward and backward of rounding the `elements` of inputs, weights and outputs to 8 bits, where other
-    work does not do it in passing. The backward pass rounds again, and also transposes."""
+    work does not do it in passing. The backward pass rounds again, and also transposes. `of_element`: bytes that are
+    moved for each; None: as of the kernels that round."""
     x, weight, out = elements
-    speed, rounding_bytes = work.device.memory_bytes_per_s * c.memory_share, work.kernels.rounding_bytes
-    rounded, transposed = fp8 * rounding_bytes, fp8 * (rounding_bytes > 0) * 2
+    speed = work.device.memory_bytes_per_s * c.memory_share
+    rounding_bytes = work.kernels.rounding_bytes if of_element is None else of_element
+    rounded, transposed = fp8 * rounding_bytes, fp8 * np.where(rounding_bytes, 2, 0)
     return rounded * (x + weight) / speed, (rounded + transposed) * (x + weight + out) / speed
 
 

@@ -121,6 +121,19 @@ def kernel_counts(stack: LayerStack) -> tuple[Array, Array]:
     return has * (3 * stack.top_k + 20), has * (9 * stack.top_k + 20)
 
 
+def separate_kernels(work: StepWorkload, grouped: ExpertProduct) -> tuple[Array, Array, Array]:
+    """Kernels that a device starts for a product of all experts, and for the gradients of its inputs and of its
+    matrices, [n], besides one for each: of each expert where none multiplies all. In 8 bits a matrix is rounded, for
+    the gradient of inputs also transposed, and the result copied; of what makes that of a matrix both are padded and
+    transposed. Factors are made for all experts at once, and rows rounded."""
+    others, fp8 = grouped.matrices - 1, work.step.fp8 > 0
+    apart = np.where(work.kernels.grouped_products > 0, 0.0, others)
+    forward, of_input, of_matrix = (
+        np.where(fp8, each * grouped.matrices + rounding, apart) for each, rounding in ((4, 25), (6, 25), (6, 15))
+    )
+    return forward, of_input, of_matrix
+
+
 def route_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     """Bytes of a micro-batch's routes that tensor ranks gather forward, or whose gradient they sum backward, [n], of
     all ranks: experts and weights under sequence parallelism, otherwise nothing forward."""

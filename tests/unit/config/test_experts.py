@@ -78,7 +78,6 @@ def test_layers_beyond_those_listed_count_like_the_last() -> None:
         ({}, {"model": {"bias": True}}, "model.experts has no biases: set model.bias=false"),
         ({}, {"model": {"ffn_dropout": 0.1}}, "model.ffn_dropout=0.1 is drawn by row and position"),
         ({}, {"model": {"shared_layers": True}}, "leave out model.shared_layers"),
-        ({}, {"precision": "fp8"}, "model.experts is for fp32, bf16 and fp16"),
         ({}, {"finetune": {"lora": {"rank": 2, "targets": ["qkv", "fc2"]}}}, "fc2 of experts are several matrices"),
     ],
 )

@@ -69,6 +69,18 @@ def test_other_experts_cost_their_weights_alone_which_larger_micro_batches_share
     assert 1 < slower(32) < 1.15
 
 
+def test_fp8_is_faster_for_wide_experts_and_slower_for_many_narrow_ones() -> None:
+    """Each expert has products of its own, and what is launched for them takes as long for narrow ones."""
+
+    def slower(experts: str) -> float:
+        settings = "model.hidden=4096", "batch.micro_sequences=32"
+        in_fp8, in_bf16 = (_seconds(experts, *settings, f"precision={name}").compute[0] for name in ("fp8", "bf16"))
+        return float(in_fp8 / in_bf16)
+
+    assert 0.7 < slower("{count: 8, top_k: 2, ffn: 14336, dense_layers: 1}") < 0.95
+    assert slower("{count: 128, top_k: 2, ffn: 256, dense_layers: 1}") > 1.5
+
+
 SHARED = "{count: 8, top_k: 2, ffn: 128, dense_layers: 1}"
 EXPERTS = 3 * 8 * 3 * 128 * 128
 """parameters of all experts of the three layers"""

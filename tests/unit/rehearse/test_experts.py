@@ -48,8 +48,18 @@ def _waits(found: Rehearsal) -> Counter[str]:
         (MANY, "parallel.expert=4"),
         slow(((MANY, "parallel.expert=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.recompute=full"),)),
         slow((("parallel.expert=2", "parallel.zero=2", "parallel.zero_engine=deepspeed"),)),
+        slow(((MANY, "model.sequence_length=128", "parallel.recompute=full", "precision=fp8"),)),
+        slow(((MANY, "parallel.expert=4", "precision=fp8"),)),
     ],
-    ids=["many experts", "sequence parallelism and recomputation", "shared", "shared by slices", "shared, DeepSpeed"],
+    ids=[
+        "many experts",
+        "sequence parallelism and recomputation",
+        "shared",
+        "shared by slices",
+        "shared, DeepSpeed",
+        "many experts, fp8",
+        "shared, fp8",
+    ],
 )
 def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) -> None:
     """Twice as much would live where the gradient of all experts' matrices is, if its placeholder were beside it."""
@@ -68,7 +78,10 @@ def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) 
 @pytest.mark.slow
 def test_ranks_that_share_experts_agree_on_their_exchanges() -> None:
     """Also where rows do not divide evenly, so that ranks receive other numbers of them."""
-    odd, batch = "model.experts={count: 6, top_k: 1, ffn: 512}", ("batch.sequences=12", "batch.micro_sequences=1")
+    odd, batch = (
+        "model.experts={count: 6, top_k: 1, ffn: 512, dense_layers: 1}",
+        ("batch.sequences=12", "batch.micro_sequences=1"),
+    )
     found = rehearse(
         load(RunConfig, "debug/experts", ["run.dir=unused", *BF16, odd, *batch, "parallel.expert=3"]),
         6,
@@ -88,7 +101,8 @@ def test_layers_that_are_not_recomputed_keep_their_routes_until_the_next_step() 
 
 
 def test_the_host_waits_where_no_kernel_multiplies_all_experts() -> None:
-    """Twice in the forward pass of a layer, and four times in its backward pass."""
+    """Twice in the forward pass of a layer, and four times in its backward pass; in fp8, it remembers the first."""
     assert _waits(_rehearsed()) == {}
     assert _waits(_rehearsed("precision=fp16")) == {"tolist at pretrain/models/grouped.py": 6 * LAYERS}
+    assert _waits(_rehearsed("precision=fp8")) == {"tolist at pretrain/models/grouped_fp8.py": 2 * LAYERS}
     assert _waits(_rehearsed(device=A100)) == {"_grouped_mm at pretrain/models/grouped.py": 6 * LAYERS}
