@@ -177,7 +177,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "kubernetes skypilot",
         "status array_status cancel",
     ),
-    "examples": ("enwik8 label_texts text_tasks", "topics", "corpora demo demo_finetune arithmetic ladder reversal"),
+    "examples": (
+        "enwik8 label_texts news text_tasks",
+        "topics",
+        "corpora demo demo_finetune arithmetic ladder reversal",
+    ),
     "launch.nodes": ("starts", "ranks supervise"),
     "launch.slurm": ("site client ray_step", "script allocation", "jobs queueing supervise", "build_job"),
 }
@@ -203,11 +207,16 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "data_pipeline.steps": ("base", "registry"),
 }
 
-# What `launch`, `examples` and `tools` may know of `pretrain`.
 LAUNCH_KNOWS = (
     *("pretrain.config", "pretrain.layout", "pretrain.run_length", "pretrain.plan", "pretrain.process"),
     *("pretrain.errors", "pretrain.run_dir"),
 )
+# What these may know of `pretrain`.
+KNOW = {
+    "launch": LAUNCH_KNOWS,
+    "examples": (*LAUNCH_KNOWS, "pretrain.evaluate.rouge"),  # to score what costs nothing as models are scored
+    "tools": LAUNCH_KNOWS,
+}
 
 TORCH = ("torch", "megatron", "deepspeed", "transformers")
 # Where alone a library, or a part of one, may be imported.
@@ -307,12 +316,8 @@ def _of_ours(own: str, name: str, known: dict[str, Path]) -> Iterator[str]:
         yield "of pretrain only commands know launch"
     if target in ("examples", "tools") and package != target:
         yield "nothing of the product needs an example or a tool"
-    if (
-        package in ("launch", "examples", "tools")
-        and target == "pretrain"
-        and not any(_within(name, part) for part in LAUNCH_KNOWS)
-    ):
-        yield f"{package} knows {', '.join(LAUNCH_KNOWS)}"
+    if package in KNOW and target == "pretrain" and not any(_within(name, part) for part in KNOW[package]):
+        yield f"{package} knows {', '.join(KNOW[package])}"
     for parent, rows in LAYERS.items():
         mine, other = _part(own, parent), _part(name, parent)
         if mine and other and mine != other and _level(rows, other) >= _level(rows, mine):

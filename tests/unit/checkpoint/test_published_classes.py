@@ -68,6 +68,7 @@ CLASSES = {
     "debug/albert": "AlbertForPreTraining",
     "debug/t5": "T5ForConditionalGeneration",
     "debug/transformer": "MarianMTModel",
+    "debug/pegasus": "PegasusForConditionalGeneration",
     "debug/bart": "BartForConditionalGeneration",
 }
 REFUSED = {
