@@ -88,6 +88,7 @@ SCORING_PARALLEL: dict[str, Any] = {
     "sequence": False,
     "context": 1,
     "expert": 1,
+    "expert_tensor": None,
     "recompute": "none",
 }
 """`parallel.*` of an engine that only scores and generates, which change no number"""

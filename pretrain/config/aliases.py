@@ -51,6 +51,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "pp pipeline_model_parallel_size pipeline_parallel_degree pp_size": ("parallel.pipeline",),
     "cp context_parallel_size context_parallel_degree": ("parallel.context",),
     "ep expert_model_parallel_size expert_parallel_degree ep_size": ("parallel.expert",),
+    "etp expert_tensor_parallel_size expert_tensor_parallel_degree": ("parallel.expert_tensor",),
     "vpp num_layers_per_virtual_pipeline_stage": ("parallel.virtual",),
     "sequence_parallel": ("parallel.sequence",),
     "zero zero_stage fsdp use_distributed_optimizer": ("parallel.zero", "parallel.zero_engine"),

@@ -18,8 +18,14 @@ class Parallel(Section):
     expert: int = Field(
         1,
         gt=0,
-        description="expert parallel size: neighbouring data and context ranks that share the experts of each layer "
-        "(model.experts)",
+        description="expert parallel size: neighbouring ranks that share the experts of each layer (model.experts): "
+        "data and context ranks, with parallel.expert_tensor=1 tensor ranks, too",
+    )
+    expert_tensor: int | None = Field(
+        None,
+        gt=0,
+        description="expert tensor parallel size: tensor ranks that share the features of each expert. 1: none do, and "
+        "each tensor rank sends tokens of its own to experts; default: parallel.tensor, all do",
     )
     zero: Literal[0, 1, 2, 3] = Field(
         1,

@@ -24,6 +24,7 @@ class Groups:
             virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
             context_parallel_size=layout.context,
             expert_model_parallel_size=layout.expert,
+            expert_tensor_parallel_size=layout.expert_tensor,
             distributed_timeout_minutes=timeout_s / 60,  # into a timedelta, which takes fractions
             create_gloo_process_groups=False,
         )
@@ -43,16 +44,24 @@ class Groups:
         self.tensor_world = layout.tensor
         self.context_world = layout.context
         self.expert_world = layout.expert
+        self.expert_tensor_world = layout.expert_tensor
+        self.regroups_experts = layout.regroups_experts
         self.expert_rank = parallel_state.get_expert_model_parallel_rank()
-        assert (self.expert_rank, self.tensor_rank) == (
-            self.replica_rank % layout.expert,
-            parallel_state.get_expert_tensor_parallel_rank(),
-        ), "neighbouring ranks share experts"
+        number = self.rank % (layout.world // layout.pipeline) // layout.expert_tensor
+        assert self.expert_rank == number % layout.expert, "neighbouring ranks share experts"
+        self.expert_replica_rank = number // layout.expert if layout.regroups_experts else self.replica_rank
+        """this rank's number among those that hold the same part of each expert"""
+        assert parallel_state.get_expert_tensor_parallel_rank() == self.expert_tensor_rank
         self._hosts: dist.ProcessGroup | None = None
         if torch.cuda.is_available():  # else the default group is one of hosts
             self._hosts = dist.new_group(
                 backend=hosts_backend, timeout=timedelta(seconds=timeout_s), group_desc="HOSTS"
             )
+
+    @property
+    def expert_tensor_rank(self) -> int:
+        """This rank's number among those that share the features of each expert."""
+        return int(self.tensor_rank % self.expert_tensor_world)
 
     @property
     def axes(self) -> dict[str, tuple[int, int]]:
@@ -65,6 +74,7 @@ class Groups:
         return {
             "tensor": (self.tensor_rank, self.tensor_world),
             "expert": (self.expert_rank, self.expert_world),
+            "expert_tensor": (self.expert_tensor_rank, self.expert_tensor_world),
         }
 
     @property
@@ -86,21 +96,22 @@ class Groups:
 
     @property
     def expert_group(self) -> dist.ProcessGroup:
-        """Data and context ranks that share the experts of each layer."""
+        """The ranks that share the experts of each layer: data and context ranks, and tensor ranks that split no
+        expert."""
         group: dist.ProcessGroup = parallel_state.get_expert_model_parallel_group()
         return group
 
     def replicas_of(self, splits_experts: bool) -> dist.ProcessGroup:
-        """Data and context ranks that hold the same part of a parameter as this one. `splits_experts`: whether expert
-        ranks split it."""
-        if self.expert_world == 1 or not splits_experts:
+        """The ranks that hold the same part of a parameter as this one and have other tokens. `splits_experts`: whether
+        it is of experts (`Parameter.splits_experts`)."""
+        if not (splits_experts and self.regroups_experts):
             return self.replica_group
         group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
         return group
 
     def replica_rank_of(self, splits_experts: bool) -> int:
         """This rank's number in `replicas_of`."""
-        return int(self.replica_rank // self.expert_world if splits_experts else self.replica_rank)
+        return int(self.expert_replica_rank if splits_experts else self.replica_rank)
 
     @property
     def stage_group(self) -> dist.ProcessGroup:

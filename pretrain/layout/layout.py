@@ -33,6 +33,28 @@ class Layout:
     zero_engine: Literal["megatron", "deepspeed"] = "megatron"
     context: int = 1
     expert: int = 1
+    unsplit_experts: bool = False
+    """tensor ranks do not share the features of experts: `parallel.expert_tensor` is 1, and `parallel.tensor` is not"""
+
+    @property
+    def expert_tensor(self) -> int:
+        """Tensor ranks that share the features of each expert."""
+        return 1 if self.unsplit_experts else self.tensor
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts, or parts of them: they sum their gradients."""
+        return self.tensor * self.replicas // (self.expert_tensor * self.expert)
+
+    @property
+    def replicates(self) -> bool:
+        """Whether several ranks hold the same weights, of experts or others, so that ZeRO has something to shard."""
+        return max(self.replicas, self.expert_replicas) > 1
+
+    @property
+    def regroups_experts(self) -> bool:
+        """Whether experts are shared by other ranks, and replicated on others, than the rest of the model."""
+        return self.expert > 1 or self.unsplit_experts
 
     @property
     def shards_by_deepspeed(self) -> bool:
@@ -45,7 +67,7 @@ class Layout:
     @property
     def replicas(self) -> int:
         """Ranks that hold the same weights: they sum their gradients, and ZeRO shards the optimizer state over them.
-        Weights of experts are an exception: each `expert` neighbours of these ranks share them."""
+        Weights of experts are an exception (`expert_replicas`)."""
         return self.context * self.data
 
     def coordinates(self, rank: int) -> tuple[int, int, int, int]:
@@ -61,9 +83,11 @@ class Layout:
 
     def __str__(self) -> str:
         """Compact name such as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`, with expert ranks
-        `tp2ep2pp2dp2`. ZeRO stages 2 and 3 are always DeepSpeed's; stage 1 has the suffix `deepspeed` if it is."""
+        `tp2ep2pp2dp2`, where tensor ranks do not split experts `tp2ep4etp1pp2dp2`. ZeRO stages 2 and 3 are always
+        DeepSpeed's; stage 1 has the suffix `deepspeed` if it is."""
         context = f"cp{self.context}" if self.context > 1 else ""
         expert = f"ep{self.expert}" if self.expert > 1 else ""
+        expert += "etp1" if self.unsplit_experts else ""
         sizes = f"tp{self.tensor}{context}{expert}pp{self.pipeline}dp{self.data}"
         extras = [
             ("sp", self.sequence),
@@ -80,6 +104,7 @@ def settings_on(parallel: Parallel, layout: Layout) -> dict[str, Any]:
         "tensor": layout.tensor,
         "context": layout.context,
         "expert": layout.expert,
+        "expert_tensor": 1 if layout.unsplit_experts else None,
         "sequence": layout.sequence,
         "pipeline": layout.pipeline,
         "virtual": layout.virtual,
@@ -108,7 +133,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     rows = (model.heads + 2 * model.num_kv_heads) * model.dim_per_head
     _check_divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
     _check_divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
-    if model.experts is not None:
+    if model.experts is not None and parallel.expert_tensor != 1:
         _check_divides("parallel.tensor", parallel.tensor, "the size of model.experts", model.expert_ffn_dim)
     if model.qk_norm_span == "all_heads":
         _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads (model.qk_norm_span)", model.num_kv_heads)
@@ -196,7 +221,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     if config.generator is not None:
         _check_second_model("generator", config.of_generator(), world)
     data = world // parallel.model_ranks
-    if parallel.expert > 1:
+    if parallel.expert > 1 or parallel.expert_tensor is not None:
         _check_expert_ranks(config, parallel.context * data, trains)
     if trains:
         _check_sharding(parallel, parallel.context * data)
@@ -211,48 +236,69 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         zero_engine=parallel.zero_engine if parallel.zero else "megatron",
         context=parallel.context,
         expert=parallel.expert,
+        unsplit_experts=_unsplit_experts(parallel),
     )
 
 
+def _unsplit_experts(parallel: Parallel) -> bool:
+    return parallel.expert_tensor == 1 < parallel.tensor
+
+
 def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
-    """Refuse expert ranks where nothing is theirs to share, and what is not computed with them."""
+    """Refuse expert ranks where nothing is theirs to share, and what is not computed with them, or where tensor ranks
+    do not split experts."""
     parallel, experts = config.parallel, config.model.experts
     if experts is None:
+        name = "expert" if parallel.expert > 1 else "expert_tensor"
         raise ConfigError(
-            f"parallel.expert={parallel.expert} shares the experts of layers, and the model has none: set "
-            "parallel.expert=1"
+            f"parallel.{name}={getattr(parallel, name)} shares the experts of layers, and the model has none: "
+            + ("set parallel.expert=1" if name == "expert" else "leave it out")
         )
+    if parallel.expert_tensor not in (None, 1, parallel.tensor):
+        raise ConfigError(
+            f"parallel.expert_tensor={parallel.expert_tensor}: all tensor ranks share the features of each expert, or "
+            f"none: set it to parallel.tensor={parallel.tensor}, or to 1"
+        )
+    unsplit = _unsplit_experts(parallel)
     _check_divides("parallel.expert", parallel.expert, "model.experts.count", experts.count)
-    _check_divides("parallel.expert", parallel.expert, "the data and context ranks", replicas)
+    if unsplit:
+        ranks = parallel.tensor * replicas
+        _check_divides("parallel.expert", parallel.expert, "the tensor, data and context ranks", ranks)
+    else:
+        _check_divides("parallel.expert", parallel.expert, "the data and context ranks", replicas)
+    if parallel.expert == 1 and not unsplit:
+        return
+    given = [f"parallel.expert={parallel.expert}"] * (parallel.expert > 1) + ["parallel.expert_tensor=1"] * unsplit
+    undo = " and ".join(["parallel.expert=1"] * (parallel.expert > 1) + ["parallel.expert_tensor=null"] * unsplit)
     for without, instead in (
-        (not trains, "for scoring and generation each data rank holds all experts: set parallel.expert=1"),
+        (not trains, f"for scoring and generation each data rank holds all experts: set {undo}"),
         (
             parallel.shards_by_deepspeed and parallel.zero == 3,
             "DeepSpeed's stage 3 shards each weight over all data and context ranks, those of experts too: set "
-            "parallel.zero=2, or parallel.expert=1",
+            f"parallel.zero=2, or {undo}",
         ),
         (
             config.optimizer.name not in ("adam", "adamw"),
             f"experts are shared with Adam and AdamW, and optimizer.name={config.optimizer.name} is another: set "
-            "optimizer.name=adamw, or parallel.expert=1",
+            f"optimizer.name=adamw, or {undo}",
         ),
         (
             config.distillation.teacher is not None,
-            "a teacher is computed on the layout of the model with all its experts on each data rank: set "
-            "parallel.expert=1",
+            f"a teacher is computed on the layout of the model with all its experts on each data rank: set {undo}",
         ),
     ):
         if without:
-            raise ConfigError(f"parallel.expert={parallel.expert}: {instead}")
+            raise ConfigError(f"{', '.join(given)}: {instead}")
 
 
 def expert_ranks(config: RunConfig, layout: Layout) -> list[int]:
-    """Numbers of expert ranks, from 1 on, that may train `config` on a layout under ZeRO 0 to 2, ascending."""
+    """Numbers of expert ranks, ascending, that may train `config` on a layout under ZeRO 0 to 2; the first is 1."""
     if config.model.experts is None:
         return [1]
-    found = [1]
-    for ranks in _divisors(layout.replicas)[1:]:
-        parallel = config.parallel.model_copy(update={"expert": ranks, "zero": 1})
+    found = []
+    sizes = {"tensor": layout.tensor, "expert_tensor": 1 if layout.unsplit_experts else None, "zero": 1}
+    for ranks in _divisors(layout.expert_replicas * layout.expert):
+        parallel = config.parallel.model_copy(update={**sizes, "expert": ranks})
         try:
             _check_expert_ranks(config.model_copy(update={"parallel": parallel}), layout.replicas, trains=True)
         except ConfigError:

@@ -8,7 +8,7 @@ from typing import Literal
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 
-_SIZE = re.compile(r"(tp|cp|ep|pp|dp)([1-9]\d*)")
+_SIZE = re.compile(r"(etp|tp|cp|ep|pp|dp)([1-9]\d*)")
 _EXTRA = re.compile(r"(vp)([1-9]\d*)|(zero)(\d)|(sp|deepspeed)")
 
 
@@ -31,21 +31,24 @@ def parse_layout(text: str, zero: int, zero_engine: Literal["megatron", "deepspe
             raise _unreadable(text)
         values[name] = int(value)
     tensor, context, expert, pipeline = (values.get(name, 1) for name in ("tp", "cp", "ep", "pp"))
-    data = values.get("dp", expert // gcd(expert, context))
-    stage = values.get("zero", zero if context * data > 1 else 0)
-    named = "zero" in values or "deepspeed" in values
-    deepspeed = "deepspeed" in values or stage > 1 if named else stage > 0 and zero_engine == "deepspeed"
-    return Layout(
+    unsplit = values.get("etp", tensor) != tensor
+    if unsplit and values["etp"] != 1:
+        raise ConfigError(f"'{text}': etp is 1, or as many as tp")
+    data = values.get("dp", expert // gcd(expert, context * (tensor if unsplit else 1)))
+    plain = Layout(
         world=tensor * context * pipeline * data,
         tensor=tensor,
         pipeline=pipeline,
         virtual=values.get("vp", 1),
         sequence="sp" in values,
-        zero=stage,
-        zero_engine="deepspeed" if deepspeed else "megatron",
         context=context,
         expert=expert,
+        unsplit_experts=unsplit,
     )
+    stage = values.get("zero", zero if plain.replicates else 0)
+    named = "zero" in values or "deepspeed" in values
+    deepspeed = "deepspeed" in values or stage > 1 if named else stage > 0 and zero_engine == "deepspeed"
+    return replace(plain, zero=stage, zero_engine="deepspeed" if deepspeed else "megatron")
 
 
 def layouts_to_verify(world: int) -> list[Layout]:
@@ -75,14 +78,17 @@ def layouts_to_verify(world: int) -> list[Layout]:
 
 def expert_layouts_to_verify(world: int) -> list[Layout]:
     """Every product of tensor, pipeline and data ranks on `world` ranks with every number of expert ranks, with and
-    without sequence parallelism, with one chunk per stage and megatron-core's ZeRO-1."""
+    without sequence parallelism, with one chunk per stage and megatron-core's ZeRO-1; then those in which tensor ranks
+    split no expert, without sequence parallelism the largest number of expert ranks alone."""
     layouts = []
     for tensor in _divisors(world):
         for pipeline in _divisors(world // tensor):
-            for expert in _divisors(world // tensor // pipeline)[1:]:
-                for sequence in (False, True) if tensor > 1 else (False,):
-                    sizes = Layout(world=world, tensor=tensor, pipeline=pipeline, sequence=sequence, expert=expert)
-                    layouts.append(replace(sizes, zero=1))
+            plain = Layout(world=world, tensor=tensor, pipeline=pipeline, zero=1)
+            for sequence in (False, True) if tensor > 1 else (False,):
+                one = replace(plain, sequence=sequence)
+                layouts += [replace(one, expert=ranks) for ranks in _divisors(plain.data)[1:]]
+                numbers = _divisors(world // pipeline)[0 if sequence else -1 :]
+                layouts += [replace(one, expert=ranks, unsplit_experts=True) for ranks in numbers if tensor > 1]
     return layouts
 
 
@@ -90,7 +96,7 @@ def short_name(layout: Layout) -> str:
     """`str(layout)` without sizes of 1."""
     if layout.world == 1:
         return "one rank"
-    return re.sub(r"(tp|pp|dp)1(?!\d)", "", str(layout))
+    return re.sub(r"(?<!e)(tp|pp|dp)1(?!\d)", "", str(layout))
 
 
 def _divisors(number: int) -> list[int]:
@@ -100,7 +106,8 @@ def _divisors(number: int) -> list[int]:
 def _unreadable(text: str) -> ConfigError:
     return ConfigError(
         f"'{text}' is not a layout: write sizes of tp (parallel.tensor), cp (parallel.context), ep (parallel.expert), "
-        "pp (parallel.pipeline) and dp (data parallel ranks), then +sp (parallel.sequence), +vpN (parallel.virtual), "
+        "etp (parallel.expert_tensor), pp (parallel.pipeline) and dp (data parallel ranks), then "
+        "+sp (parallel.sequence), +vpN (parallel.virtual), "
         "+zeroN (parallel.zero) and +deepspeed (parallel.zero_engine, for its stage 1), for example "
         "tp2pp2dp2+sp+vp2+zero1"
     )

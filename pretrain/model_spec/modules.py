@@ -390,7 +390,8 @@ def experts(model: Model) -> Iterator[ParameterSpec]:
     scheme, hidden, count = SCHEMES[model.init.name](model), model.hidden, model.experts.count
     yield _matrix("router.weight", (count, hidden), (None, None), Normal((scheme.projection(hidden, count),)), "width")
     for spec in feed_forward(model, model.expert_ffn_dim):
-        name, shape, axes = f"experts.{spec.name}", (count, *spec.shape), ("expert", *spec.axes)
+        name, shape = f"experts.{spec.name}", (count, *spec.shape)
+        axes = ("expert", *(None if axis is None else f"expert_{axis}" for axis in spec.axes))
         blocks = None if spec.blocks is None else replace(spec.blocks, parts=count)
         yield replace(spec, name=name, shape=shape, axes=axes, blocks=blocks)
     if model.experts.shared:

@@ -125,9 +125,10 @@ def num_expert_parameters(model: Model, trained: bool = False) -> int:
 def num_rank_parameters(
     model: Model, layout: Layout, stage: int, trained: bool = False, of_experts: bool = False
 ) -> int:  # fmt: skip
-    """Number of parameters on a tensor rank of pipeline stage `stage`, without sharding over data ranks, be it of
-    experts. `trained`: only those that the run updates; `of_experts`: only those that expert ranks share."""
+    """Number of parameters on a tensor rank of pipeline stage `stage`, without sharding over data ranks or expert
+    ranks. `trained`: only those that the run updates; `of_experts`: only those that expert ranks share."""
     held = [held.spec for chunk in chunk_parameters(model, layout)[stage :: layout.pipeline] for held in chunk]
     counted = [spec for spec in held if spec.trained or not trained]
     counted = [spec for spec in counted if "expert" in spec.axes or not of_experts]
-    return sum(prod(spec.local_shape({"tensor": layout.tensor})) for spec in counted)
+    ranks = {"tensor": layout.tensor, "expert_tensor": layout.expert_tensor}
+    return sum(prod(spec.local_shape(ranks)) for spec in counted)

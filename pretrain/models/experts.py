@@ -4,8 +4,9 @@ do (as in Gale et al. 2022, arXiv 2211.15841), so its output depends on nothing 
 
 Tokens are sorted by expert, each expert's rows are one matrix product, and each token's results are added in ascending
 order of its experts. Tensor ranks share the features of each expert: their outputs are partial sums, and so are the
-gradients of weights of routes, which are summed on the way back. Under expert parallelism a rank holds some of the
-experts, and rows travel to them (`expert_exchange.py`).
+gradients of weights of routes, which are summed on the way back. Or none of them splits an expert, and each computes
+the outputs of a slice of the tokens. Under expert parallelism a rank holds some of the experts, and rows travel to them
+(`expert_exchange.py`).
 
 Shapes: S positions, B rows, H width, T tokens, K experts of a token, N = T K rows of experts, E experts.
 """
@@ -41,6 +42,8 @@ class ExpertLayer(nn.Module):
         self.experts = ExpertProducts(config, self.settings.count // config.expert_ranks)
         self.expert_group: dist.ProcessGroup | None = None
         """ranks that hold the other experts (`place_experts`); None: this one holds all"""
+        self.tensor_rank = 0
+        """this rank's slice of the tokens, where tensor ranks split no expert (`place_experts`)"""
         self.shared_experts: FeedForward | None = None
         if self.settings.shared:
             self.shared_experts = FeedForward(config, self.settings.shared * config.expert_ffn_hidden_size)
@@ -48,11 +51,11 @@ class ExpertLayer(nn.Module):
     def forward(self, hidden_states: Tensor, padding_mask: LayerRoutes | None = None) -> tuple[Tensor, None]:
         """`padding_mask`, which megatron-core passes on, says what to do with routes besides using them."""
         x_TH = hidden_states.flatten(0, 1)
-        x_TH, routes = self._on_all_tensor_ranks(x_TH, self.router(x_TH, padding_mask))
+        x_TH, routes = self._for_tensor_rank(x_TH, self.router(x_TH, padding_mask))
         order = Order(routes.experts_TK, self.settings.count)
         rows_NH = self._products(_ToExperts.apply(x_TH, order), order.counts_E)  # type: ignore[no-untyped-call]
         out_TH: Tensor = _FromExperts.apply(rows_NH, routes.weights_TK, order)  # type: ignore[no-untyped-call]
-        out_TH = self._summed_over_tensor_ranks(out_TH)
+        out_TH = self._of_tensor_ranks(out_TH, hidden_states)
         out: Tensor = out_TH.view_as(hidden_states)
         if self.shared_experts is not None:
             out = out + self.shared_experts(hidden_states)[0]
@@ -70,34 +73,48 @@ class ExpertLayer(nn.Module):
         del rows_NH  # whose memory nothing needs from here on
         return exchange.to_senders(self.experts(arrived_MH, exchange.counts_L))
 
-    def _on_all_tensor_ranks(self, x_TH: Tensor, routes: Routes) -> tuple[Tensor, Routes]:
-        """Tokens and routes that every tensor rank computes its features for. What each finds to be their gradient is
-        a part of it."""
+    def _for_tensor_rank(self, x_TH: Tensor, routes: Routes) -> tuple[Tensor, Routes]:
+        """Tokens and routes that this tensor rank computes features for: those of all tensor ranks, or, where these
+        split no expert, all features of its own. What each finds to be their gradient is a part of it."""
         if self.config.tensor_model_parallel_size == 1:
             return x_TH, routes
         if not self.config.sequence_parallel:
-            copied = copy_to_tensor_model_parallel_region(routes.weights_TK)
-            return copy_to_tensor_model_parallel_region(x_TH), Routes(routes.experts_TK, copied)
+            x_TH, weights_TK = map(copy_to_tensor_model_parallel_region, (x_TH, routes.weights_TK))
+            own = slice(None) if self.config.splits_experts else self._own_tokens(len(x_TH))
+            return x_TH[own], Routes(routes.experts_TK[own], weights_TK[own])
+        if not self.config.splits_experts:
+            return x_TH, routes
         experts_TK = gather_from_sequence_parallel_region(routes.experts_TK)
         weights_TK = gather_from_sequence_parallel_region(routes.weights_TK)
         return gather_from_sequence_parallel_region(x_TH), Routes(experts_TK, weights_TK)
 
-    def _summed_over_tensor_ranks(self, out_TH: Tensor) -> Tensor:
+    def _own_tokens(self, tokens: int) -> slice:
+        """Those of the `tokens`, which all tensor ranks have, that this one computes experts for; maybe none."""
+        first, behind = (tokens * (self.tensor_rank + end) // self.config.tensor_model_parallel_size for end in (0, 1))
+        return slice(first, behind)
+
+    def _of_tensor_ranks(self, out_TH: Tensor, hidden_states: Tensor) -> Tensor:
+        """What `_for_tensor_rank` left to other tensor ranks, added: the output for each of the `hidden_states`."""
         if self.config.tensor_model_parallel_size == 1:
             return out_TH
         total: Tensor
         if self.config.sequence_parallel:
-            total = reduce_scatter_to_sequence_parallel_region(out_TH)
-        else:
-            total = reduce_from_tensor_model_parallel_region(out_TH)
+            total = reduce_scatter_to_sequence_parallel_region(out_TH) if self.config.splits_experts else out_TH
+            return total
+        if not self.config.splits_experts:
+            tokens = hidden_states.shape[:-1].numel()
+            own = self._own_tokens(tokens)
+            out_TH = nn.functional.pad(out_TH, (0, 0, own.start, tokens - own.stop))
+        total = reduce_from_tensor_model_parallel_region(out_TH)
         return total
 
 
-def place_experts(chunk: nn.Module, group: dist.ProcessGroup) -> None:
-    """Gives the layers of experts of `chunk` the ranks that share each layer's experts."""
+def place_experts(chunk: nn.Module, tensor_rank: int, group: dist.ProcessGroup | None) -> None:
+    """Gives the layers of experts of `chunk` this rank's number among the tensor ranks, and the ranks that share each
+    layer's experts; None: each holds all."""
     for module in chunk.modules():
         if isinstance(module, ExpertLayer):
-            module.expert_group = group
+            module.tensor_rank, module.expert_group = tensor_rank, group
 
 
 def routers(chunks: Iterable[nn.Module]) -> dict[str, Router]:
@@ -111,12 +128,13 @@ def routers(chunks: Iterable[nn.Module]) -> dict[str, Router]:
 
 class ExpertProducts(nn.Module):
     """The feed-forward layers of this rank's experts, as far as it has their features: [N, H] -> [N, H], a partial
-    sum."""
+    sum where tensor ranks share them."""
 
     def __init__(self, config: MegatronConfig, count: int) -> None:
         super().__init__()
         self.config = config
-        features = config.expert_ffn_hidden_size // config.tensor_model_parallel_size
+        ranks = config.tensor_model_parallel_size if config.splits_experts else 1
+        features = config.expert_ffn_hidden_size // ranks
         inner = (2 if config.gated_linear_unit else 1) * features
         self.linear_fc1 = config.kernels.grouped_linear(count, config.hidden_size, inner)
         self.linear_fc2 = config.kernels.grouped_linear(count, features, config.hidden_size)

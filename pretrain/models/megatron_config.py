@@ -28,6 +28,8 @@ class MegatronConfig(TransformerConfig):
     expert_ffn_hidden_size: int = 0
     expert_ranks: int = 1
     """ranks that share the experts of a layer; of `expert_model_parallel_size` megatron-core requires its own layer"""
+    splits_experts: bool = True
+    """tensor ranks share the features of each expert; otherwise each computes a slice of the tokens"""
     kernels: Kernels = field(kw_only=True)
 
     def make_norm(self, width: int | None = None) -> nn.Module:
@@ -58,6 +60,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         experts=model.experts,
         expert_ffn_hidden_size=0 if model.experts is None else model.expert_ffn_dim,
         expert_ranks=parallel.expert,
+        splits_experts=parallel.expert_tensor != 1,
         kernels=kernels,
         activation_func=kernels.activation[model.activation],
         gated_linear_unit=model.gated,

@@ -43,7 +43,7 @@ class Parameter:
 
     @property
     def splits_experts(self) -> bool:
-        """Whether expert ranks, which are data and context ranks, hold different parts of it."""
+        """Whether it is of experts, of which expert ranks hold different ones."""
         return "expert" in self.spec.axes
 
     @property
@@ -75,18 +75,19 @@ def mark_shared(placed: Iterable[Parameter]) -> None:
             parameter.value.shared = parameter.copy  # type: ignore[attr-defined]
 
 
-def mark_split(placed: Iterable[Parameter], expert_ranks: int = 1) -> None:
-    """Tells megatron-core which parameters are split over tensor ranks (its own initialisation would do so), and which
-    over `expert_ranks`: it sums the gradients of those over fewer ranks."""
+def mark_split(placed: Iterable[Parameter], regroups_experts: bool = False) -> None:
+    """Tells megatron-core which parameters are split over tensor ranks (its own initialisation would do so), and, if
+    `regroups_experts`, that it has to sum gradients of experts over other ranks than those of the rest."""
     for parameter in placed:
-        if parameter.splits_experts and expert_ranks > 1:
+        if parameter.splits_experts and regroups_experts:
             parameter.value.allreduce = False  # type: ignore[attr-defined]
         for attribute in ("tensor_model_parallel", "partition_dim", "partition_stride"):
             if hasattr(parameter.value, attribute):
                 delattr(parameter.value, attribute)
-        if "tensor" in parameter.spec.axes:
-            dim = parameter.spec.axes.index("tensor")
-            set_tensor_model_parallel_attributes(parameter.value, True, dim, 1)
+        # Experts that tensor ranks do not split are others on each of them: the norm counts them as if they were split.
+        for axis in ("tensor", "expert_tensor"):
+            if axis in parameter.spec.axes:
+                set_tensor_model_parallel_attributes(parameter.value, True, parameter.spec.axes.index(axis), 1)
 
 
 def place_dropout(chunk: nn.Module, axes: Axes, prefix: str = "") -> None:
@@ -109,8 +110,9 @@ def _place(held: StageParameter, value: nn.Parameter, axes: Axes) -> Parameter:
         )
     at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in spec.axes)
     offset = tuple(rank * size for rank, size in zip(at, local, strict=True))
-    # Whether expert ranks, which are data ranks, hold different ranges of other parameters is the sharding's choice.
-    first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in ("expert", *spec.axes))
+    # Which of the ranks that hold the same part of it, with other tokens, counts a range is the sharding's choice.
+    splits = ("expert", "expert_tensor") if "expert" in spec.axes else ("tensor",)
+    first = all(axes.get(axis, (0, 1))[0] == 0 for axis in splits if axis not in spec.axes)
     return Parameter(
         spec=spec,
         value=value,

@@ -36,9 +36,10 @@ def state_bytes(
     keeps everywhere, and Adafactor's moments of vectors, rows and columns (4 * (rows + columns) for rows * columns
     weights). Offloaded states are counted too."""
     width = 4 if precision == "fp32" else 2
-    shares = layout.zero > 0 and (layout.replicas > 1 or layout.shards_by_deepspeed)
-    held = parameters - of_experts * (1 - 1 / layout.expert)
-    sharded = parameters / layout.replicas if shares else held
+    shares = layout.zero > 0 and (layout.replicates or layout.shards_by_deepspeed)
+    others, experts = parameters - of_experts, of_experts / layout.expert
+    held = others + experts
+    sharded = others / layout.replicas + experts / layout.expert_replicas if shares else held
     copies = precision != "fp32" or layout.shards_by_deepspeed
     return StateBytes(
         weights=width * (sharded if layout.zero == 3 else held),
@@ -51,7 +52,7 @@ def build_bytes(layout: Layout, precision: str) -> float:
     """Bytes for each parameter of a rank while megatron-core's ZeRO 1 is built: weights are copied into the buffer that
     replaces them, beside the buffer of gradients, before the optimizer's states exist. 0 for other engines and stages,
     which hold no more than in a step."""
-    shares = layout.zero == 1 and layout.replicas > 1 and not layout.shards_by_deepspeed
+    shares = layout.zero == 1 and layout.replicates and not layout.shards_by_deepspeed
     return 2 * (4 if precision == "fp32" else 2) + 4 if shares else 0.0
 
 
@@ -78,7 +79,7 @@ def mean_moments(config: RunConfig, chunks: Iterable[Iterable[StageParameter]], 
     """Values that the optimizer keeps for each trained parameter of `chunks` on one of `tensor` ranks, on average."""
     sizes, moments = 0, 0
     for spec in (held.spec for chunk in chunks for held in chunk if held.spec.trained):
-        size = prod(spec.local_shape({"tensor": tensor}))
+        size = prod(spec.local_shape(dict.fromkeys(("tensor", "expert_tensor"), tensor)))
         sizes += size
         moments += size * config.optimizer.moments_of(spec.blocks is not None)
     return moments / sizes if sizes else 0.0

@@ -50,15 +50,18 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     keeps the input of each of its layers for the backward pass."""
     model, batch = config.model, config.batch
     of_generator = 0.0 if config.generator_model is None else float(sum(spec.size for spec in generator_specs(config)))
-    parameters = (count_parameters(model) + of_generator) / (layout.tensor * layout.pipeline)
+    every = count_parameters(model) + of_generator, count_parameters(model, trained=True) + of_generator
+    parameters, trained = (count / (layout.tensor * layout.pipeline) for count in every)
     width = 4 if config.precision == "fp32" else 2
     if not trains:
         return {"weights": width * parameters, "batches": 0.0}
-    trained = (count_parameters(model, trained=True) + of_generator) / (layout.tensor * layout.pipeline)
     shared = (0.0, 0.0)
-    if layout.expert > 1:
+    if layout.regroups_experts:
         of_experts, trained_of_experts = num_expert_parameters(model), num_expert_parameters(model, trained=True)
-        shared = of_experts / layout.tensor / layout.pipeline, trained_of_experts / layout.tensor / layout.pipeline
+        ranks = layout.expert_tensor * layout.pipeline
+        shared = of_experts / ranks, trained_of_experts / ranks
+        parameters += shared[0] * (1 - layout.expert_tensor / layout.tensor)  # which tensor ranks do not split
+        trained += shared[1] * (1 - layout.expert_tensor / layout.tensor)
     moments = config.optimizer.num_moments
     state = trained_state(parameters, trained, layout, config.precision, moments=moments, of_experts=shared)
     positions = batch.micro_sequences * model.sequence_length / layout.context

@@ -79,6 +79,8 @@ def _changes(current: LayoutChoice, target: LayoutChoice) -> list[str]:
     for name in ("tensor", "context", "expert", "sequence", "pipeline", "virtual", "zero"):
         if getattr(current.layout, name) != (value := getattr(target.layout, name)):
             settings.append(f"parallel.{name}={str(value).lower()}")
+    if current.layout.unsplit_experts != target.layout.unsplit_experts:
+        settings.append(f"parallel.expert_tensor={target.layout.expert_tensor}")
     if current.layout.shards_by_deepspeed != target.layout.shards_by_deepspeed:
         settings.append(f"parallel.zero_engine={target.layout.zero_engine}")
     if current.recompute != target.recompute:

@@ -57,6 +57,7 @@ def parallel_block(option: Option, config: RunConfig) -> str:
         "tensor": layout.tensor,
         "context": layout.context,
         "expert": layout.expert,
+        "expert_tensor": 1 if layout.unsplit_experts else None,
         "sequence": layout.sequence,
         "pipeline": layout.pipeline,
         "virtual": layout.virtual,
@@ -66,7 +67,7 @@ def parallel_block(option: Option, config: RunConfig) -> str:
     }
     fields, own = type(config.parallel).model_fields, config.parallel
     lines = [
-        f"  {name}: {str(value).lower()}"
+        f"  {name}: {'null' if value is None else str(value).lower()}"
         for name, value in values.items()
         if name in _ALWAYS_SHOWN or not value == fields[name].default == getattr(own, name)
     ]

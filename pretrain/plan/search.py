@@ -118,13 +118,13 @@ def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: i
 
 
 def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[LayoutChoice]:
-    """Every layout that `plan_layout` allows, with each number of expert ranks, ZeRO stage, kind of recomputation and
-    micro-batch size that it can have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as
-    fast and holds less."""
+    """Every layout that `plan_layout` allows, with experts that tensor ranks split or not, and each number of expert
+    ranks, ZeRO stage, kind of recomputation and micro-batch size that it can have. ZeRO 0 and DeepSpeed's stage 1 are
+    left out: stage 1 of megatron-core's is as fast and holds less."""
     common = gcd(*batch_sizes(config.batch))
     for layout in _layouts_of(config, gpus, per_node, common):
         group = _group(layout.data, layout.pipeline, layout.virtual)
-        split = [replace(layout, expert=ranks) for ranks in expert_ranks(config, layout)]
+        split = [replace(one, expert=ranks) for one in _splits(config, layout) for ranks in expert_ranks(config, one)]
         shared = [replace(one, zero=1) for one in split]
         if layout.replicas > 1:
             shared += [replace(one, zero=2, zero_engine="deepspeed") for one in split]
@@ -133,6 +133,13 @@ def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Layout
         micros = [size for size in range(1, min(_MOST_MICRO, share) + 1) if share % size == 0]
         for one, recompute, micro in product(shared, RECOMPUTE, micros):
             yield LayoutChoice(one, micro, recompute)
+
+
+def _splits(config: RunConfig, layout: Layout) -> list[Layout]:
+    """A layout whose tensor ranks split experts, and one whose tensor ranks do not: under sequence parallelism, without
+    which that sends no less."""
+    unsplit = config.model.experts is not None and layout.sequence
+    return [layout, replace(layout, unsplit_experts=True)] if unsplit else [layout]
 
 
 def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> list[Layout]:
@@ -175,8 +182,8 @@ def _group(data: int, pipeline: int, virtual: int) -> int:
 def _legal(
     config: RunConfig, gpus: int, *, tensor: int, context: int, pipeline: int, virtual: int, sequence: bool
 ) -> Iterator[Layout]:
-    sizes = {"tensor": tensor, "context": context, "pipeline": pipeline, "virtual": virtual, "sequence": sequence}
-    sizes |= {"expert": 1}
+    sizes: dict[str, int | None] = {"tensor": tensor, "context": context, "pipeline": pipeline, "virtual": virtual}
+    sizes |= {"sequence": sequence, "expert": 1, "expert_tensor": None}
     parallel = config.parallel.model_copy(update=sizes)
     try:
         yield plan_layout(config.model_copy(update={"parallel": parallel}), gpus, trains=False)

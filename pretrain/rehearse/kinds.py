@@ -39,12 +39,14 @@ def _on_stage(name: str, layout: Layout) -> int:
 def _all_kinds(config: RunConfig, layout: Layout) -> list[int]:
     """A rank for each combination of a kind of stage, tensor rank, context rank and data rank. On each axis, the first
     and the last one differ from the others: they hold the ends of what is split, and pad it."""
-    axes = (
+    axes = [
         _heads(config.model, layout.tensor, 1),
         _heads(config.model, layout.context, layout.tensor),
         _replicas(config.parallel, layout),
         _stages(config.model, layout),
-    )
+    ]
+    if layout.expert > 1:
+        axes = [kinds | more for kinds, more in zip(axes, _expert_ranks(layout), strict=True)]
     return sorted(layout.rank(*coordinates) for coordinates in product(*axes))
 
 
@@ -60,13 +62,16 @@ def _heads(model: Model, ranks: int, splits: int) -> set[int]:
 
 
 def _replicas(parallel: Parallel, layout: Layout) -> set[int]:
-    """With hpz, weights are also gathered among neighbours: the second rank is one of the first's. Of ranks that share
-    experts, there are a second one with the first's other experts, and the next one with the same."""
-    kinds = _ends(layout.data) | ({1} if parallel.hpz > 1 else set())
-    if layout.expert > layout.context:
-        next_holder = layout.expert // layout.context
-        kinds |= {1, next_holder % layout.data}
-    return kinds
+    """With hpz, weights are also gathered among neighbours: the second rank is one of the first's."""
+    return _ends(layout.data) | ({1} if parallel.hpz > 1 else set())
+
+
+def _expert_ranks(layout: Layout) -> list[set[int]]:
+    """Coordinates on each axis of ranks that share experts: of a second one with the first's other experts, and of the
+    next one with the same."""
+    ranks = layout.world // layout.pipeline
+    next_ranks = (layout.expert_tensor, layout.expert_tensor * layout.expert % ranks)
+    return [set(numbers) for numbers in zip(*map(layout.coordinates, next_ranks), strict=True)]
 
 
 def _stages(model: Model, layout: Layout) -> set[int]:

@@ -1,4 +1,5 @@
-"""Expert parallelism: ranks that share the experts of each layer are the same run, and what could go wrong is seen."""
+"""Expert parallelism: ranks that share the experts of each layer are the same run, and what could go wrong is seen. So
+it is where tensor ranks share no expert's features."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from pretrain.checkpoint import store
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.zero.base import scale
 from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config, train_family
@@ -19,8 +21,10 @@ from tests.helpers.tiny import build_engine, rows, save, whole_state
 TOLERANCE = 1e-5
 BIASED, BALANCED = "biased_experts", "shared_experts"
 DEEPSPEED = {"zero": 2, "zero_engine": "deepspeed"}
+SLICES = {"tensor": 2, "sequence": True, "expert_tensor": 1}
 LAYOUTS = [
     {"expert": 2},
+    {**SLICES, "expert": 4},
     {"expert": 4, "zero": 0},
     {"expert": 2, "tensor": 2, "sequence": True, "recompute": "full"},
     {"expert": 2, "context": 2},
@@ -31,6 +35,16 @@ LAYOUTS = [
     {"expert": 2, "pipeline": 2, "virtual": 2, **DEEPSPEED},
     {"expert": 2, "context": 2, **DEEPSPEED, "zero": 1},
     {"expert": 2, **DEEPSPEED, "offload_optimizer": True},
+    SLICES,
+    {**SLICES, "expert": 2, "zero": 0},
+    {**SLICES, "expert": 2, "sequence": False},
+    {"tensor": 4, "expert_tensor": 1, "expert": 2},
+    {**SLICES, "expert": 4, "context": 2, "recompute": "full"},
+    {**SLICES, "expert": 2, "pipeline": 2, "virtual": 2},
+    {**SLICES, "pipeline": 2, "zero": 0},
+    {**SLICES, "expert": 4, **DEEPSPEED},
+    {**SLICES, **DEEPSPEED, "zero": 1},
+    {**SLICES, "expert": 2, "recompute": "full", **DEEPSPEED},
 ]
 
 
@@ -58,7 +72,7 @@ def _runs(parallels: list[dict[str, Any]], family: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("family", [BIASED, slow(BALANCED)])
-@pytest.mark.parametrize("layouts", [LAYOUTS[:1], slow((LAYOUTS[1:],))], ids=["one", "others"])
+@pytest.mark.parametrize("layouts", [LAYOUTS[:2], slow((LAYOUTS[2:],))], ids=["one", "others"])
 def test_ranks_that_share_experts_are_the_same_run(layouts: list[dict[str, Any]], family: str) -> None:
     """Initial weights, counts and biases to the bit; losses and norms within rounding."""
     ((curve, initial, routed),) = run_ranks(1, _runs, [{}], family)[0]
@@ -86,6 +100,7 @@ def _plant(fault: str) -> None:
     from pretrain.engine.megatron import built_model
     from pretrain.engine.zero.megatron import MegatronSharding
     from pretrain.models.expert_exchange import ExpertExchange
+    from pretrain.models.experts import ExpertLayer
 
     if fault == "gradients of experts are summed over all data ranks":
         mark = built_model.mark_split
@@ -122,8 +137,48 @@ def _plant(fault: str) -> None:
             self._by_expert_M = self._by_rank_M = torch.arange(len(self._by_expert_M))
 
         ExpertExchange.__init__ = as_they_came  # type: ignore[method-assign]
+    elif fault == "the norm counts experts of the first tensor rank":
+        mark_all = built_model.mark_split
+
+        def as_copies(placed: Any, regroups_experts: bool) -> None:
+            mark_all(placed, regroups_experts)
+            for parameter in placed:
+                if parameter.splits_experts:
+                    parameter.value.tensor_model_parallel = False
+
+        built_model.mark_split = as_copies
+    elif fault == "experts are averaged over tensor ranks":
+        reduce = MegatronSharding.reduce
+
+        def averaged(self: MegatronSharding, token_count: int) -> None:
+            reduce(self, token_count)
+            for optimizer in self.optimizers[1:]:
+                scale([main.grad for main in optimizer.get_parameters()], 1 / self._groups.tensor_world)
+
+        MegatronSharding.reduce = averaged  # type: ignore[method-assign]
+    elif fault == "tensor ranks compute the same slice":
+        ExpertLayer._own_tokens = (  # type: ignore[method-assign]
+            lambda self, tokens: slice(0, tokens // self.config.tensor_model_parallel_size)
+        )
     else:
         raise AssertionError(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "parallel"),
+    [
+        ("the norm counts experts of the first tensor rank", {**SLICES, "expert": 2, "zero": 0}),
+        slow(("experts are averaged over tensor ranks", SLICES)),
+        slow(("gradients of experts are summed over all data ranks", SLICES)),
+        slow(("tensor ranks compute the same slice", {**SLICES, "expert": 2, "sequence": False})),
+    ],
+    ids=["norm", "gradients", "without tensor ranks", "slices"],
+)
+def test_faults_of_tensor_ranks_that_split_no_expert_are_seen(fault: str, parallel: dict[str, Any]) -> None:
+    expected = _at(run_ranks(1, _with_fault, "", {})[0])
+    right, wrong = (_at(run_ranks(2, _with_fault, planted, parallel)[0]) for planted in ("", fault))
+    assert np.abs(right - expected).max() <= TOLERANCE
+    assert np.abs(wrong - expected).max() > 10 * TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -161,7 +216,11 @@ def _resumed(directory: Path, parallel: dict[str, Any], precision: str) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["fp32", slow("bf16")])
-@pytest.mark.parametrize("saves", [{"expert": 4}, slow({"expert": 4, **DEEPSPEED})], ids=["megatron", "deepspeed"])
+@pytest.mark.parametrize(
+    "saves",
+    [{"expert": 4}, slow({"expert": 4, **DEEPSPEED}), slow(SLICES), slow({**SLICES, "expert": 4, **DEEPSPEED})],
+    ids=["megatron", "deepspeed", "slices", "slices, deepspeed"],
+)
 def test_a_checkpoint_of_expert_ranks_is_read_by_any_layout(
     tmp_path: Path, precision: str, saves: dict[str, Any]
 ) -> None:
@@ -173,6 +232,7 @@ def test_a_checkpoint_of_expert_ranks_is_read_by_any_layout(
         (2, {"tensor": 2}),
         (2, {"expert": 2, "zero": 0}),
         (4, {"expert": 2, **DEEPSPEED}),
+        (2, {**SLICES, "expert": 2}),
     ):
         state, curve = run_ranks(ranks, _resumed, tmp_path, parallel, precision)[0]
         assert state.keys() == saved.keys()
@@ -197,7 +257,11 @@ def _to_one_expert(parallel: dict[str, Any]) -> Any:
 @pytest.mark.slow
 def test_ranks_whose_experts_nobody_chooses_take_part() -> None:
     expected = _at(run_ranks(1, _to_one_expert, {})[0])
-    for parallel in ({"expert": 4}, {"expert": 4, "recompute": "full", "zero": 0}):
+    for parallel in (
+        {"expert": 4},
+        {"expert": 4, "recompute": "full", "zero": 0},
+        {**SLICES, "expert": 4, "recompute": "full"},
+    ):
         assert np.abs(_at(run_ranks(4, _to_one_expert, parallel)[0]) - expected).max() <= TOLERANCE
 
 
@@ -213,8 +277,9 @@ def _with_dense_layers(parallel: dict[str, Any]) -> Any:
 def test_a_stage_may_have_no_experts() -> None:
     expected = _at(run_ranks(1, _with_dense_layers, {})[0])
     for sharding in ({"zero": 0}, {"zero": 1}, DEEPSPEED):
-        parallel = {"expert": 2, "pipeline": 2, **sharding}
-        assert np.abs(_at(run_ranks(4, _with_dense_layers, parallel)[0]) - expected).max() <= TOLERANCE
+        for ranks in ({}, SLICES):
+            parallel = {"expert": 2, "pipeline": 2, **sharding, **ranks}
+            assert np.abs(_at(run_ranks(4, _with_dense_layers, parallel)[0]) - expected).max() <= TOLERANCE
 
 
 def _tuned(parallel: dict[str, Any], precision: str) -> Any:
@@ -232,7 +297,7 @@ def _tuned(parallel: dict[str, Any], precision: str) -> Any:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_experts_that_are_frozen_are_saved_once(precision: str) -> None:
     expected, experts = run_ranks(1, _tuned, {}, precision)[0]
-    for sharding in ({"zero": 0}, {"zero": 1}, DEEPSPEED):
+    for sharding in ({"zero": 0}, {"zero": 1}, DEEPSPEED, SLICES, {**SLICES, "zero": 0}):
         curve, found = run_ranks(4, _tuned, {"expert": 2, **sharding}, precision)[0]
         assert np.array_equal(found, experts)
         assert np.abs(_at(curve) - _at(expected)).max() <= (TOLERANCE if precision == "fp32" else 0.05)

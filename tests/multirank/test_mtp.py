@@ -144,7 +144,12 @@ LAYOUTS = [
     {"zero": 3, "zero_engine": "deepspeed", "pipeline": 2},
     {"zero": 3, "zero_engine": "deepspeed", "recompute": "full"},
 ]
-EXPERT_LAYOUTS = [{"expert": 2, "zero": 1}, {"expert": 2, "pipeline": 2, "virtual": 2}, {"expert": 4, "zero": 0}]
+EXPERT_LAYOUTS = [
+    {"expert": 2, "zero": 1},
+    {"expert": 2, "pipeline": 2, "virtual": 2},
+    {"expert": 4, "zero": 0},
+    {"expert": 4, "expert_tensor": 1, "tensor": 2, "sequence": True},
+]
 
 
 @pytest.mark.timeout(900)

@@ -17,7 +17,7 @@ from pretrain.models.routing import Router
 from tests.helpers.families import family_config
 from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
 
-LAYOUTS = ("tp2+sp", "cp2", "pp2", "dp2+zero3", "tp2pp2+sp", "ep2", "tp2ep2+sp", "cp2ep2", "ep2pp2")
+LAYOUTS = ("tp2+sp", "cp2", "pp2", "dp2+zero3", "tp2pp2+sp", "ep2", "tp2ep2+sp", "cp2ep2", "ep2pp2", "tp2ep4etp1+sp")
 
 
 def _biased(precision: str = "fp32", **experts: Any) -> RunConfig:

@@ -192,6 +192,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             virtual=number("vp"),
             data=number("dp"),
             expert=1,
+            expert_tensor=number("tp"),
             zero=number("zero"),
             deepspeed=number("zero") > 1,
         ),

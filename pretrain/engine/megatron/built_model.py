@@ -74,8 +74,8 @@ def _chunks(
         module = build_chunk(config.model, megatron, first, last, chunk)
         module.to(megatron.kernels.device)
         place_dropout(module, groups.axes, prefix)
-        if groups.expert_world > 1:
-            place_experts(module, groups.expert_group)
+        if groups.regroups_experts:
+            place_experts(module, groups.tensor_rank, groups.expert_group if groups.expert_world > 1 else None)
         chunks.append(module)
     return chunks
 
@@ -89,7 +89,7 @@ def _place(
         for chunk, held in zip(chunks, by_chunk[groups.stage :: groups.pipeline_world], strict=True)
         for parameter in parameters(chunk, held, groups.weight_axes)
     ]
-    mark_split(placed, groups.expert_world)
+    mark_split(placed, groups.regroups_experts)
     mark_shared(placed)
     for parameter in placed:
         parameter.value.requires_grad_(parameter.spec.trained)

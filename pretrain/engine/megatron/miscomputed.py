@@ -7,6 +7,7 @@ whose outputs differ, or if none do, the last whose gradients differ. Within a s
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from pretrain.errors import MiscomputedError
 from pretrain.layout.layout import Layout
@@ -87,10 +88,11 @@ def _error(
 
 def _computing_together(findings: Sequence[RankFinding], layout: Layout) -> list[list[RankFinding]]:
     """The ranks that share activations, group by group: those of one data rank, or of those that share experts."""
+    size = lcm(layout.tensor * layout.context, layout.expert_tensor * layout.expert)
     groups: dict[int, list[RankFinding]] = {}
     for one in findings:
-        _, context, data, _ = one.coordinates
-        groups.setdefault((data * layout.context + context) // max(layout.context, layout.expert), []).append(one)
+        tensor, context, data, _ = one.coordinates
+        groups.setdefault(layout.rank(tensor, context, data, 0) // size, []).append(one)
     return list(groups.values())
 
 

@@ -24,6 +24,9 @@ from pretrain.models.placement import Parameter
 _ROUND_VALUES = 1 << 24
 """values of the blocks that a rank computes between two exchanges, unless a single block has more: bounds memory"""
 
+_SPLIT = {"tensor", "expert_tensor"}
+"""axes of what tensor ranks split: under a rule, also experts"""
+
 Rows = slice | Tensor
 
 
@@ -163,7 +166,7 @@ class BlockExchange:
         """Whether `rank` gives its ranges to `owner`: of ranks that have the same ones, the one closest to it does."""
         (replica, tensor), (owner_replica, owner_tensor) = divmod(rank, self._tensor), divmod(owner, self._tensor)
         same_replica = not self._replicated or replica == owner_replica
-        return same_replica and ("tensor" in block.parameter.spec.axes or tensor == owner_tensor)
+        return same_replica and (tensor == owner_tensor or not _SPLIT.isdisjoint(block.parameter.spec.axes))
 
     def _segments(self, block: Block, rank: int) -> Iterator[BlockSegment]:
         """The segments of a block that a rank of the group owns."""
@@ -240,7 +243,7 @@ def _global_rows(shape: tuple[int, ...], local_shape: tuple[int, ...], offset: t
 def _offset(parameter: Parameter, tensor: int) -> tuple[int, ...]:
     """Where the part of a tensor rank begins in the whole parameter."""
     sizes = zip(parameter.spec.axes, parameter.local_shape, strict=True)
-    return tuple(tensor * size if axis == "tensor" else 0 for axis, size in sizes)
+    return tuple(tensor * size if axis in _SPLIT else 0 for axis, size in sizes)
 
 
 def _as_slice(rows: np.ndarray, device: torch.device | None) -> Rows:

@@ -92,8 +92,8 @@ class DeepSpeedSharding(OptimizerState):
         return NullOptimizer(groups, self._settings.learning_rate)
 
     def _has_fewer_replicas(self, parameter: Parameter) -> bool:
-        """Whether expert ranks split a parameter: its replicas, and so its ranges, are those of other ranks."""
-        return parameter.splits_experts and self.groups.expert_world > 1
+        """Whether a parameter is of experts that other ranks replicate than the rest: its ranges are theirs, too."""
+        return parameter.splits_experts and self.groups.regroups_experts
 
     @property
     def _shared_arguments(self) -> dict[str, Any]:

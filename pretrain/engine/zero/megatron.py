@@ -46,7 +46,7 @@ class MegatronSharding(OptimizerState):
         chunks: Sequence[nn.Module], generator_chunks: Sequence[nn.Module], parameters: Sequence[Parameter],
         device: torch.device,
     ) -> None:  # fmt: skip
-        shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing
+        shares = layout.zero == 1 and layout.replicates  # one rank would copy its weights twice for nothing
         self.replicated = not shares
         self._parameters, self._groups, self._device = parameters, groups, device
         self._specs = {parameter.value: parameter.spec for parameter in parameters}

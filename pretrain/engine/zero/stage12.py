@@ -89,7 +89,8 @@ class Stage12(DeepSpeedSharding):
         for index, group in enumerate(self.optimizer.bit16_groups):
             size = self.optimizer.partition_size[index]
             of_experts = self._has_fewer_replicas(self._parameter_of[group[0]])
-            first = (replica_rank // self.groups.expert_world if of_experts else replica_rank) * size
+            # Experts that other ranks replicate have no rule, which alone asks for the ranges of other ranks.
+            first = (self.groups.expert_replica_rank if of_experts else replica_rank) * size
             for value, offset in zip(group, self.optimizer.round_robin_bit16_offsets[index], strict=True):
                 low, high = max(first, offset), min(first + size, offset + value.numel())
                 if low < high:

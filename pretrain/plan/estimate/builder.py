@@ -268,6 +268,6 @@ class WorkloadBuilder:
 
 
 def _layout_sizes(layouts: Sequence[Layout]) -> LayoutSizes:
-    axes = ("tensor", "sequence", "context", "pipeline", "virtual", "data", "expert", "zero")
+    axes = ("tensor", "sequence", "context", "pipeline", "virtual", "data", "expert", "expert_tensor", "zero")
     sizes = {name: [float(getattr(layout, name)) for layout in layouts] for name in axes}
     return LayoutSizes.repeat(len(layouts), **sizes, deepspeed=[layout.shards_by_deepspeed for layout in layouts])

@@ -32,7 +32,7 @@ def expert_products(work: StepWorkload, stack: LayerStack) -> list[ExpertProduct
     """Products of a layer's experts in a micro-batch; none where no choice has experts."""
     if not stack.has_experts:
         return []
-    model, ffn, rows = work.model, stack.expert_ffn / work.layout.tensor, _rows(work, stack)
+    model, ffn, rows = work.model, stack.expert_ffn / work.layout.expert_tensor, _rows(work, stack)
     matrices = stack.experts / work.layout.expert
     return [
         ExpertProduct("fc1", rows, (1 + model.gated) * ffn, model.hidden, matrices),
@@ -51,13 +51,15 @@ def kept_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     as rows, where rows lie, and what routes were made of."""
     width, top_k, positions = work.step.activation_bytes, stack.top_k, _positions(work, stack)
     of_row = 2 * work.model.hidden * width + (2 + 2 * _exchanges(work)) * _INDEX_BYTES
-    # Under sequence parallelism weights are gathered; a sum that they are divided by is kept beside what it divides.
-    shares = work.layout.sequence > 0
+    # Under sequence parallelism weights are gathered, but for experts that tensor ranks do not split; a sum that they
+    # are divided by is kept beside what it divides.
+    unsplit, slices = work.layout.expert_slices > 1, work.layout.sequence_slices
+    shares = (work.layout.sequence > 0) & ~unsplit
     divided = stack.divides_weights
     own = 4 * stack.router_values * stack.experts + top_k * _INDEX_BYTES + divided * (4 * top_k + 4)
-    copies = np.where(shares | (divided > 0), 4.0, 0.0)
+    copies = np.where(shares | (divided > 0), 4.0, 0.0) / np.where(unsplit, slices, 1.0)
     own = own + np.where(shares | (divided > 0), 0.0, 4 * top_k)
-    kept: Array = positions * (top_k * (of_row + copies) + own / work.layout.sequence_slices)
+    kept: Array = positions * (top_k * (of_row / work.layout.expert_slices + copies) + own / slices)
     return (stack.experts > 0) * kept
 
 
@@ -73,8 +75,8 @@ def gradient_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     while outputs travel from the ranks of experts, in a layer that is recomputed; while gradients of outputs are made,
     in fp32; while these travel there; while that of the second matrices is made, with that of their inputs; or while
     that of the first matrices is, when all features are free."""
-    model, width, tensor = work.model, work.step.activation_bytes, work.layout.tensor
-    positions, rows = _positions(work, stack), _rows(work, stack)
+    model, width, tensor = work.model, work.step.activation_bytes, work.layout.expert_tensor
+    positions, rows = _positions(work, stack) / work.layout.expert_slices, _rows(work, stack)
     of_hidden = rows * model.hidden * width
     features = rows * stack.expert_ffn / tensor * width
     matrix = stack.experts / work.layout.expert * stack.expert_ffn * model.hidden / tensor * width
@@ -96,7 +98,7 @@ def moved_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     """Bytes that kernels read and write in a layer's forward and backward pass, [n], while rows are made of positions
     and positions of rows, besides products. The gradient of matrices is added up in fp32."""
     model, width, rows = work.model, work.step.activation_bytes, _rows(work, stack)
-    positions = _positions(work, stack)
+    positions = _positions(work, stack) / work.layout.expert_slices
     # Of each row: it is copied; its output is picked, weighted and added. Backward, an output's gradient is weighted,
     # rounded and stored, compared with the output, and an input's is picked and added.
     of_rows, of_rows_back = 5 * width + 16, 9 * width + 40
@@ -105,7 +107,7 @@ def moved_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     # Rows that arrive are sorted by expert, and results by the rank that they return to.
     sorting = 4 * width * _exchanges(work)
     of_rows, of_rows_back = of_rows + sorting, of_rows_back + sorting
-    ranks = work.layout.tensor * work.layout.expert
+    ranks = work.layout.expert_tensor * work.layout.expert
     matrices = stack.experts * (2 + model.gated) * stack.expert_ffn * model.hidden / ranks
     added_up = matrices * (8 + width)
     has = stack.experts > 0
@@ -136,10 +138,13 @@ def separate_kernels(work: StepWorkload, grouped: ExpertProduct) -> tuple[Array,
 
 def route_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
     """Bytes of a micro-batch's routes that tensor ranks gather forward, or whose gradient they sum backward, [n], of
-    all ranks: experts and weights under sequence parallelism, otherwise nothing forward."""
+    all ranks: experts and weights under sequence parallelism, otherwise nothing forward. None are those of slices of
+    which each tensor rank has its own computed."""
     of_weights = _positions(work, stack) * stack.top_k * 4
     shares = work.layout.sequence > 0
-    return np.where(shares, 3 * of_weights, 0.0), np.where(shares, of_weights, 2 * of_weights)
+    own = shares & (work.layout.expert_slices > 1)
+    backward = np.select([own, shares], [0.0, of_weights], 2 * of_weights)
+    return np.where(shares & ~own, 3 * of_weights, 0.0), backward
 
 
 def exchanged_bytes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
@@ -159,4 +164,5 @@ def _positions(work: StepWorkload, stack: LayerStack) -> Array:
 
 
 def _rows(work: StepWorkload, stack: LayerStack) -> Array:
-    return stack.top_k * _positions(work, stack)
+    """Rows of a rank's own positions, of which each other one that shares experts has as many."""
+    return stack.top_k * _positions(work, stack) / work.layout.expert_slices

@@ -4,6 +4,7 @@ devices."""
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.plan.estimate.entries import Array, Entries
 
@@ -68,7 +69,9 @@ class LayoutSizes(Entries):
     virtual: Array
     data: Array
     expert: Array
-    """context and data ranks that share the experts of a layer"""
+    """ranks that share the experts of a layer"""
+    expert_tensor: Array
+    """tensor ranks that share the features of each expert: all of them, or 1"""
     zero: Array
     """ZeRO stage"""
     deepspeed: Array
@@ -90,8 +93,18 @@ class LayoutSizes(Entries):
 
     @property
     def expert_replicas(self) -> Array:
-        """Ranks that hold the same experts."""
-        return self.replicas / self.expert
+        """Ranks that hold the same experts, or parts of them."""
+        return self.tensor * self.replicas / (self.expert_tensor * self.expert)
+
+    @property
+    def expert_slices(self) -> Array:
+        """Slices of a context rank's positions, of which each tensor rank has one computed by experts."""
+        return self.tensor / self.expert_tensor
+
+    @property
+    def regroups_experts(self) -> NDArray[np.bool_]:
+        """Whether experts are shared by other ranks than the rest of the model."""
+        return (self.expert > 1) | (self.expert_slices > 1)
 
     @property
     def sequence_slices(self) -> Array:

@@ -67,7 +67,7 @@ def links(work: StepWorkload, c: Constants) -> Links:
         tensor=ring(np.ones_like(layout.tensor), layout.tensor),
         context=ring(layout.tensor, layout.context),
         replicas=ring(layout.tensor, layout.replicas),
-        expert_replicas=ring(layout.tensor * layout.expert, layout.expert_replicas),
+        expert_replicas=ring(layout.expert_tensor * layout.expert, layout.expert_replicas),
         pipeline=np.where(layout.world <= device.per_node, inside, network),
     )
 
@@ -82,9 +82,11 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     shared, crosses = work.layout.sequence > 0, stack.encoder_length > 0
     sums = np.where(crosses, 3.0, 2.0)
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
-    # Rows of experts are kept as they were gathered; shared experts sum and gather as a layer of their own.
+    # Rows of experts are kept as they were gathered; those of a tensor rank's own slice are not gathered nor summed.
+    # Shared experts sum and gather as a layer of their own.
     has_experts = stack.experts > 0
     regathers = sums - has_experts
+    sums = sums - (has_experts & shared & (work.layout.expert_slices > 1))
     both = has_experts & (stack.ffn > 0)
     sums, regathers = sums + both, regathers + both
     routes, routes_back = _routes(work, stack)
@@ -272,7 +274,7 @@ def expert_seconds(work: StepWorkload, c: Constants, stack: LayerStack) -> Array
     """Seconds of `expert_bytes`, [n, s], which nothing hides. Each rank sends an equal part to each other one: those of
     its node are reached by one link, and those of other nodes by another at the same time."""
     layout, device = work.layout, work.device
-    near = np.clip(device.per_node / layout.tensor, 1, layout.expert)  # expert ranks of a node, itself included
+    near = np.clip(device.per_node / layout.expert_tensor, 1, layout.expert)  # expert ranks of a node, itself included
     others = np.maximum(layout.expert - 1, 1)
     inside = (near - 1) / others / (device.link_bytes_per_s * c.link_share)
     outside = (layout.expert - near) / others / (device.network_bytes_per_s * c.network_share)
@@ -291,9 +293,8 @@ def replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
 
 
 def _dense_bytes(work: StepWorkload) -> tuple[Array, Array]:
-    """`replica_bytes` of all weights but those of experts that ranks share."""
-    shares = (work.layout.expert > 1)[:, None]
-    trained = work.trained - np.where(shares, work.expert_trained, 0.0)
+    """`replica_bytes` of all weights but those of experts that are on ranks of their own."""
+    trained = work.trained - np.where(work.layout.regroups_experts[:, None], work.expert_trained, 0.0)
     step, micro = _gradient_bytes(work)
     zero, weights = work.layout.zero[:, None], work.step.activation_bytes[:, None]
     gathered = np.where(zero == 3, work.step.weight_gathers[:, None] * weights, 0.0)
@@ -303,9 +304,10 @@ def _dense_bytes(work: StepWorkload) -> tuple[Array, Array]:
 
 
 def _expert_replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
-    """`replica_bytes` of experts that ranks share, which fewer ranks hold."""
+    """`replica_bytes` of experts that are on ranks of their own."""
     step, micro = _gradient_bytes(work)
-    held = _ring_share(work.layout.expert_replicas) * (work.layout.expert > 1)[:, None] * work.expert_trained
+    held = work.layout.regroups_experts[:, None] * work.expert_trained
+    held = _ring_share(work.layout.expert_replicas) * held
     return step * held, micro * held
 
 

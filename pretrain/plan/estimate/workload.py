@@ -63,7 +63,7 @@ class StepWorkload(Entries):
     @property
     def expert_trained(self) -> Array:
         """Parameters of experts among `trained`, which expert ranks share."""
-        return self.stages.expert_trained / (self.layout.tensor * self.layout.expert)[:, None]
+        return self.stages.expert_trained / (self.layout.expert_tensor * self.layout.expert)[:, None]
 
     @property
     def divided(self) -> Array:
@@ -79,9 +79,10 @@ class StepWorkload(Entries):
         return self._held(stages.sharded_moments, stages.replicated_moments, of_experts)
 
     def _held(self, sharded: Array, replicated: Array, of_experts: Array) -> Array:
-        """Values that a rank holds, [n, s], of those that tensor ranks split, of which expert ranks split some."""
-        elsewhere = of_experts * (1 - 1 / self.layout.expert)[:, None]
-        return (sharded - elsewhere) / self.layout.tensor[:, None] + replicated
+        """Values that a rank holds, [n, s], of those that tensor ranks split, but for `of_experts`, which expert ranks
+        do."""
+        held = of_experts / (self.layout.expert_tensor * self.layout.expert)[:, None]
+        return (sharded - of_experts) / self.layout.tensor[:, None] + replicated + held
 
     @property
     def in_flight(self) -> Array:

@@ -36,8 +36,8 @@ def test_experts_are_one_parameter_each_of_their_matrices() -> None:
     layer = {n.partition(".mlp.")[2]: spec for n, spec in specs.items() if n.startswith("decoder.layers.1.mlp.")}
     assert {name: (spec.shape, spec.axes) for name, spec in layer.items()} == {
         "router.weight": ((8, 64), (None, None)),
-        "experts.linear_fc1.weight": ((8, 64, 64), ("expert", "tensor", None)),
-        "experts.linear_fc2.weight": ((8, 64, 32), ("expert", None, "tensor")),
+        "experts.linear_fc1.weight": ((8, 64, 64), ("expert", "expert_tensor", None)),
+        "experts.linear_fc2.weight": ((8, 64, 32), ("expert", None, "expert_tensor")),
         "shared_experts.linear_fc1.weight": ((128, 64), ("tensor", None)),
         "shared_experts.linear_fc2.weight": ((64, 64), (None, "tensor")),
     }
@@ -136,6 +136,9 @@ def test_verify_keeps_groups(settings: dict[str, Any], kept: tuple[int, ...]) ->
     assert (experts.count, experts.top_k, experts.groups, experts.top_groups) == kept
 
 
+UNSPLIT = {"tensor": 2, "expert": 1, "expert_tensor": 1}
+
+
 @pytest.mark.parametrize(
     ("sections", "ranks", "says"),
     [
@@ -144,6 +147,22 @@ def test_verify_keeps_groups(settings: dict[str, Any], kept: tuple[int, ...]) ->
         ({"experts": {**SPARSE, "count": 9}}, 2, "does not divide model.experts.count (9)"),
         ({"parallel": {"zero": 3, "zero_engine": "deepspeed"}}, 2, "set parallel.zero=2, or parallel.expert=1"),
         ({"optimizer": {"name": "lamb"}}, 2, "set optimizer.name=adamw"),
+        ({"experts": None, "parallel": UNSPLIT}, 2, "parallel.expert_tensor=1 shares the experts of layers"),
+        ({"parallel": {**UNSPLIT, "tensor": 4, "expert_tensor": 2}}, 4, "set it to parallel.tensor=4, or to 1"),
+        ({"parallel": {**UNSPLIT, "expert": 4}}, 2, "does not divide the tensor, data and context ranks (2)"),
+        (
+            {"parallel": {**UNSPLIT, "zero": 3, "zero_engine": "deepspeed"}},
+            2,
+            "parallel.expert_tensor=1: DeepSpeed's stage 3 shards each weight over all data and context ranks, those "
+            "of experts too: set parallel.zero=2, or parallel.expert_tensor=null",
+        ),
+        (
+            {"optimizer": {"name": "muon"}, "parallel": {**UNSPLIT, "expert": 2}},
+            2,
+            "parallel.expert=2, parallel.expert_tensor=1: experts are shared with Adam and AdamW, and "
+            "optimizer.name=muon is another: set optimizer.name=adamw, or parallel.expert=1 and "
+            "parallel.expert_tensor=null",
+        ),
     ],
 )
 def test_what_ranks_cannot_share_is_refused(sections: dict[str, Any], ranks: int, says: str) -> None:
@@ -158,7 +177,7 @@ def test_scoring_is_of_layouts_that_share_no_experts() -> None:
         plan_layout(config, 2, trains=False)
     with pytest.raises(ConfigError, match=re.escape("each data rank holds all experts: set parallel.expert=1")):
         rehearse(config, 2, ranks=[0], device=find_device("h100"), per_node=8, what="score")
-    assert SCORING_PARALLEL["expert"] == 1
+    assert (SCORING_PARALLEL["expert"], SCORING_PARALLEL["expert_tensor"]) == (1, None)
 
 
 def test_ranks_may_share_as_many_experts_as_divide_among_them() -> None:
@@ -166,6 +185,8 @@ def test_ranks_may_share_as_many_experts_as_divide_among_them() -> None:
     assert expert_ranks(config, Layout(world=16, tensor=2, pipeline=2)) == [1, 2, 4]
     assert expert_ranks(_config({**SPARSE, "count": 12}, optimizer={"name": "lamb"}), Layout(world=4)) == [1]
     assert expert_ranks(_config(None), Layout(world=4)) == [1]
+    assert expert_ranks(config, Layout(world=16, tensor=2, pipeline=2, unsplit_experts=True)) == [1, 2, 4]
+    assert expert_ranks(config, Layout(world=6, tensor=3, unsplit_experts=True)) == [1, 2, 3, 6]
 
 
 def test_ranks_that_share_experts_hold_a_part_of_them() -> None:
@@ -179,6 +200,23 @@ def test_ranks_that_share_experts_hold_a_part_of_them() -> None:
     assert whole.optimizer == shared.optimizer, "of whose states each rank has a part either way"
     config = _config(parallel={"expert": 4})
     assert least_bytes(config, plan_layout(config, 4))["weights"] <= shared.weights
+
+
+def test_tensor_ranks_that_split_no_expert_hold_all_of_each() -> None:
+    """Four expert ranks of four ranks hold a quarter of the experts, as much as with features split by two; without
+    expert ranks, each has all."""
+    split, unsplit, alone = (
+        largest_state(config, plan_layout(config, 4))
+        for config in (
+            _config(parallel={"tensor": 2, **more}) for more in ({"expert": 2}, {**UNSPLIT, "expert": 4}, UNSPLIT)
+        )
+    )
+    of_experts = 3 * 8 * (64 * 64 + 64 * 32)
+    assert split == unsplit
+    assert alone.weights - unsplit.weights == 4 * 0.75 * of_experts
+    assert alone.optimizer == unsplit.optimizer, "of whose states each rank has a part either way"
+    config = _config(parallel=UNSPLIT)
+    assert least_bytes(config, plan_layout(config, 4))["weights"] <= alone.weights
 
 
 def test_layouts_that_share_experts_are_made_small_and_verified() -> None:

@@ -21,6 +21,10 @@ def test_sizes_left_out_are_one_and_zero_follows_the_config() -> None:
     assert parse_layout("tp2ep4", zero=1) == Layout(world=8, tensor=2, zero=1, expert=4), "as many as share experts"
     assert parse_layout("cp2ep4", zero=1) == Layout(world=4, context=2, zero=1, expert=4)
     assert parse_layout("ep2dp4", zero=0) == Layout(world=4, expert=2)
+    assert parse_layout("tp2ep4etp1", zero=1) == Layout(world=4, tensor=2, zero=1, expert=4, unsplit_experts=True)
+    assert parse_layout("tp2ep2etp1", zero=1) == Layout(world=2, tensor=2, expert=2, unsplit_experts=True)
+    assert parse_layout("tp2etp1", zero=1) == Layout(world=2, tensor=2, zero=1, unsplit_experts=True), "as experts are"
+    assert parse_layout("tp2ep2etp2", zero=0) == Layout(world=4, tensor=2, expert=2)
     assert parse_layout(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(
         world=8, tensor=2, pipeline=2, virtual=2, sequence=True, zero=3, zero_engine="deepspeed"
     )
@@ -39,6 +43,11 @@ def test_what_is_no_layout_is_refused(text: str) -> None:
         parse_layout(text, zero=1)
 
 
+def test_some_tensor_ranks_cannot_share_an_expert() -> None:
+    with pytest.raises(ConfigError, match="'tp4etp2': etp is 1, or as many as tp"):
+        parse_layout("tp4etp2", zero=1)
+
+
 def test_every_kind_of_four_ranks_is_there_once() -> None:
     names = list(map(short_name, layouts_to_verify(4)))
     assert len(set(names)) == len(names)
@@ -51,6 +60,12 @@ def test_every_kind_of_four_ranks_is_there_once() -> None:
         *("cp4+zero1", "tp2cp2+zero1", "tp2cp2+sp+zero1", "cp2pp2+zero1", "cp2dp2+zero1"),
     }
     of_experts = set(map(short_name, expert_layouts_to_verify(4)))
-    assert of_experts == {f"{name}+zero1" for name in ("ep2dp4", "ep4dp4", "tp2ep2dp2", "tp2ep2dp2+sp", "ep2pp2dp2")}
+    assert of_experts == {
+        *(f"{name}+zero1" for name in ("ep2dp4", "ep4dp4", "tp2ep2dp2", "tp2ep2dp2+sp", "ep2pp2dp2")),
+        *(f"tp2{ranks}etp1dp2+sp+zero1" for ranks in ("", "ep2", "ep4")),
+        *(f"tp4{ranks}etp1+sp+zero1" for ranks in ("", "ep2", "ep4")),
+        *("tp2etp1pp2+sp+zero1", "tp2ep2etp1pp2+sp+zero1"),
+        *("tp2ep4etp1dp2+zero1", "tp4ep4etp1+zero1", "tp2ep2etp1pp2+zero1"),
+    }
     assert layouts_to_verify(1) == [Layout(world=1)]
     assert short_name(layouts_to_verify(1)[0]) == "one rank"

@@ -120,7 +120,8 @@ def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, paralle
     assert {h.name[: len("encoder.layers.2.")] for h in copies if h.stages == "all"} == again
     assert {h.spec.name for h in held if h.stages != "own"} == {h.spec.name for h in copies}
     whole, copied = (
-        sum(math.prod(d.local_shape({"tensor": layout.tensor})) for d in ds) for ds in (own, [h.spec for h in copies])
+        sum(math.prod(d.local_shape({"tensor": layout.tensor, "expert_tensor": layout.tensor})) for d in ds)
+        for ds in (own, [h.spec for h in copies])
     )
     assert sum(num_rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline)) == whole + copied
 
@@ -162,10 +163,11 @@ def test_what_some_stages_only_share_is_refused() -> None:
 
 def test_a_dimension_of_each_axis_is_shared_by_itself() -> None:
     experts = ParameterSpec(
-        name="experts", shape=(8, 6, 4), axes=("expert", None, "tensor"), init=Normal((1.0,)), is_matrix=True
+        name="experts", shape=(8, 6, 4), axes=("expert", None, "expert_tensor"), init=Normal((1.0,)), is_matrix=True
     )
-    assert experts.local_shape({"expert": 4, "tensor": 2}) == (2, 6, 2)
-    assert experts.local_shape({"tensor": 2}) == (8, 6, 2)
+    assert experts.local_shape({"expert": 4, "tensor": 2, "expert_tensor": 2}) == (2, 6, 2)
+    assert experts.local_shape({"expert": 4, "tensor": 2, "expert_tensor": 1}) == (2, 6, 4)
+    assert experts.local_shape({"expert_tensor": 2}) == (8, 6, 2)
 
 
 def test_an_axis_is_said_of_each_dimension() -> None:

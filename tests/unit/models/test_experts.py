@@ -10,7 +10,7 @@ from torch import Tensor
 from pretrain.config.experts import Experts
 from pretrain.models import grouped
 from pretrain.models.expert_choice import choose, weights
-from pretrain.models.experts import Order, _FromExperts, _ToExperts
+from pretrain.models.experts import ExpertLayer, Order, _FromExperts, _ToExperts
 from pretrain.models.grouped import GroupedLinear
 from pretrain.models.routing import Router
 
@@ -20,6 +20,17 @@ def _router(recompute: str | None = None, **settings: Any) -> Router:
     router = Router(config, Experts(count=6, top_k=2, **settings))
     torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(0))
     return router
+
+
+@pytest.mark.parametrize("tokens", [0, 3, 4, 10])
+def test_tensor_ranks_that_split_no_expert_share_tokens(tokens: int) -> None:
+    """Also as many as do not divide, or fewer than ranks."""
+    config, shares = SimpleNamespace(tensor_model_parallel_size=4), []
+    for rank in range(4):
+        layer: Any = SimpleNamespace(tensor_rank=rank, config=config)
+        shares.append(list(range(tokens))[ExpertLayer._own_tokens(layer, tokens)])
+    assert [token for share in shares for token in share] == list(range(tokens))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_equal_scores_go_to_the_first_experts_in_ascending_order() -> None:

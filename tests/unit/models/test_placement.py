@@ -98,6 +98,19 @@ def test_three_dimensions_and_another_axis() -> None:
 
     chunk = nn.Module()
     chunk.experts = Experts()
-    held = _held("experts.weight", (8, 6, 4), "expert", None, "tensor")
-    (found,) = parameters(chunk, [held], {"tensor": (1, 2), "expert": (3, 4)})
+    held = _held("experts.weight", (8, 6, 4), "expert", None, "expert_tensor")
+    (found,) = parameters(chunk, [held], {"tensor": (1, 2), "expert": (3, 4), "expert_tensor": (1, 2)})
     assert (found.offset, found.primary) == ((6, 0, 2), True)
+
+
+def test_experts_that_tensor_ranks_do_not_split_are_others_on_each() -> None:
+    """So that the second tensor rank counts and saves what it has, where it would leave a copy to the first."""
+    chunk = nn.Module()
+    chunk.experts = nn.Module()
+    chunk.experts.weight = nn.Parameter(torch.empty(2, 6, 4))
+    held = _held("experts.weight", (8, 6, 4), "expert", None, "expert_tensor")
+    (found,) = parameters(chunk, [held], {"tensor": (1, 2), "expert": (3, 4), "expert_tensor": (0, 1)})
+    assert (found.local_shape, found.offset, found.primary) == ((2, 6, 4), (6, 0, 0), True)
+    mark_split([found], regroups_experts=True)
+    assert found.value.tensor_model_parallel
+    assert not found.value.allreduce

@@ -112,6 +112,34 @@ def test_rows_of_tokens_travel_there_and_back(recompute: str, times: int) -> Non
     assert wire_bytes(_share(1)).expert.sum() == 0
 
 
+UNSPLIT = ("parallel.tensor=2", "parallel.sequence=true", "parallel.expert_tensor=1")
+SPLIT = UNSPLIT[:2]
+
+
+def test_tensor_ranks_that_split_no_expert_hold_and_compute_as_much_and_send_less() -> None:
+    """Four expert ranks of which two are tensor ranks, or two whose experts tensor ranks split: with the latter, each
+    tensor rank sends the rows of all tokens, and gathers and sums these tokens."""
+    split, unsplit = _share(2, *SPLIT), _share(4, *UNSPLIT)
+    assert (unsplit.parameters == split.parameters).all()
+    assert (stage_flops(unsplit) == stage_flops(split)).all()
+    assert wire_bytes(unsplit).replicas.sum() == pytest.approx(wire_bytes(split).replicas.sum())
+    of_rows, of_counts = 1024 / 2 * 2 * 128 * 2, 8 * 8
+    assert wire_bytes(unsplit).expert.sum() == pytest.approx(16 * 3 * 0.75 * (4 * of_rows + of_counts))
+    of_hidden, of_routes = 1024 * 128 * 2 / 2, 1024 * 2 * 4 / 2
+    less = wire_bytes(split).tensor.sum() - wire_bytes(unsplit).tensor.sum()
+    assert less == pytest.approx(16 * 3 * (4 * of_hidden + 4 * of_routes))
+
+
+def test_tensor_ranks_that_hold_all_experts_share_their_gradients_and_moments() -> None:
+    """Each of eight ranks has all experts; a rank of two tensor ranks that split them has half."""
+    split, alone = _share(1, *SPLIT), _share(1, *UNSPLIT)
+    assert (alone.parameters - split.parameters).sum() == EXPERTS / 2
+    held, held_alone = (held_bytes(work, constants(), overhead=False) for work in (split, alone))
+    assert held_alone.optimizer.sum() == pytest.approx(held.optimizer.sum())
+    more = wire_bytes(alone).replicas.sum() - wire_bytes(split).replicas.sum()
+    assert more == pytest.approx(6 * EXPERTS * (7 / 8 - 3 / 4 / 2))
+
+
 def test_gradients_of_experts_are_exchanged_by_those_that_hold_the_same() -> None:
     """Gradients in fp32 and weights: of an expert's between two of eight ranks."""
     alone, shared = (wire_bytes(_share(expert)).replicas.sum() for expert in (1, 4))
@@ -142,6 +170,8 @@ def test_layouts_that_share_experts_are_judged_but_under_a_stage_that_splits_the
         *((expert, zero) for expert in (1, 2, 4, 8) for zero in (1, 2)),
         (1, 3),
     }
+    unsplit = [one for one in choices if one.unsplit_experts and (one.tensor, one.pipeline) == (2, 1)]
+    assert {(one.expert, one.sequence) for one in unsplit} == {(expert, True) for expert in (1, 2, 4, 8)}
 
 
 _EVEN = ("parallel.tensor=2", "parallel.pipeline=8", "parallel.virtual=4", "parallel.sequence=true", "batch.ramp=null")

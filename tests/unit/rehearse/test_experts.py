@@ -14,6 +14,7 @@ from tests.helpers.breadth import slow
 
 BF16 = ("precision=bf16", "model.vocabulary=2000", "model.sequence_length=1024", "batch.sequences=16")
 MANY = "model.experts={count: 64, top_k: 4, ffn: 512, dense_layers: 1}"
+UNSPLIT = ("parallel.tensor=2", "parallel.expert_tensor=1")
 H100, A100 = find_device("h100"), find_device("a100-80")
 LAYERS = 3
 """layers of experts of debug/experts"""
@@ -50,15 +51,18 @@ def _waits(found: Rehearsal) -> Counter[str]:
         slow((("parallel.expert=2", "parallel.zero=2", "parallel.zero_engine=deepspeed"),)),
         slow(((MANY, "model.sequence_length=128", "parallel.recompute=full", "precision=fp8"),)),
         slow(((MANY, "parallel.expert=4", "precision=fp8"),)),
+        (MANY, "parallel.expert=4", *UNSPLIT, "parallel.sequence=true"),
+        slow(((MANY, "parallel.expert=2", *UNSPLIT, "parallel.sequence=true", "parallel.recompute=full"),)),
+        slow(((MANY, "parallel.expert=4", *UNSPLIT),)),
+        slow(((MANY, *UNSPLIT, "parallel.sequence=true", "parallel.pipeline=2", "parallel.zero=0"),)),
+        slow(((MANY, "parallel.expert=2", *UNSPLIT, "parallel.zero=2", "parallel.zero_engine=deepspeed"),)),
     ],
     ids=[
         "many experts",
         "sequence parallelism and recomputation",
-        "shared",
-        "shared by slices",
-        "shared, DeepSpeed",
-        "many experts, fp8",
-        "shared, fp8",
+        *("shared", "shared by slices", "shared, DeepSpeed"),
+        *("many experts, fp8", "shared, fp8"),
+        *("unsplit", "unsplit, recomputed", "unsplit, without slices", "unsplit, not shared", "unsplit, DeepSpeed"),
     ],
 )
 def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) -> None:
