@@ -178,7 +178,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         if model.positions.name == "disentangled":
             _check_blocks({"the number of vectors of distances of model.positions": model.distance_rows}, "", 1)
         if model.experts is not None:
-            by_tensor["the size of model.experts"] = model.expert_ffn_dim
+            ranks = 1 if _unsplit_experts(parallel) else parallel.tensor
+            _check_blocks({"the size of model.experts": model.expert_ffn_dim}, "parallel.tensor", ranks)
         _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)
     if parallel.sequence:
         if parallel.tensor == 1:
