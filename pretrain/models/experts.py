@@ -89,7 +89,7 @@ class ExpertLayer(nn.Module):
         return gather_from_sequence_parallel_region(x_TH), Routes(experts_TK, weights_TK)
 
     def _own_tokens(self, tokens: int) -> slice:
-        """The part of the `tokens`, which all tensor ranks have, that this one computes experts for; it may be empty."""
+        """The part of the `tokens`, which all tensor ranks have, that this one computes; it may be empty."""
         first, behind = (tokens * (self.tensor_rank + end) // self.config.tensor_model_parallel_size for end in (0, 1))
         return slice(first, behind)
 
