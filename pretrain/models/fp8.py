@@ -39,13 +39,13 @@ def quantize_rows(x_NF: Tensor, dtype: torch.dtype, counts_E: Tensor) -> Quantiz
     expert_N = experts.repeat_interleave(counts_E, output_size=len(x_NF))
     largest_E = torch.zeros_like(experts, dtype=x_NF.dtype).scatter_reduce(0, expert_N, _largest(x_NF), "amax")
     factor_E = _factor(largest_E, dtype)
-    return (x_NF * factor_E[expert_N, None].to(x_NF.dtype)).to(dtype), 1 / factor_E
+    return (x_NF * factor_E[expert_N, None].to(x_NF.dtype)).to(dtype), _aligned(1 / factor_E)
 
 
 def quantize_matrices(weight_EOI: Tensor, dtype: torch.dtype) -> Iterator[Quantized]:
     """Matrices of experts, one after the other, as `quantize` makes them."""
     factor_E = _factor(_largest(weight_EOI), dtype)
-    for weight, factor, restores in zip(weight_EOI, factor_E, 1 / factor_E, strict=True):
+    for weight, factor, restores in zip(weight_EOI, factor_E, _aligned(1 / factor_E), strict=True):
         yield (weight * factor).to(dtype), restores
 
 
@@ -53,6 +53,11 @@ def _largest(x: Tensor) -> Tensor:
     """The largest absolute value of each row, or matrix, of `x`."""
     low, high = torch.aminmax(x.flatten(1), dim=1)
     return torch.maximum(-low, high)
+
+
+def _aligned(factor_E: Tensor) -> Tensor:
+    """[E] with 16 bytes from one factor to the next: cuBLAS takes the address of each, and wants multiples of them."""
+    return F.pad(factor_E[:, None], (0, 3))[:, 0]
 
 
 def _factor(largest: Tensor, dtype: torch.dtype) -> Tensor:
@@ -89,15 +94,22 @@ class InFp8:
 def product(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor:
     """a [m, k], b [n, k] -> a b^T [m, n]"""
     (left, of_left), (right, of_right) = a, b
+    rows, left = len(left), _in_blocks(left)
     tensor_wise = F.ScalingType.TensorWise
     # Sums are fp32 throughout: faster ones would keep fewer bits of them.
     out: Tensor = F.scaled_mm(
         left, right.T, of_left, tensor_wise, of_right, tensor_wise, output_dtype=dtype, use_fast_accum=False
     )
-    return out
+    return out[:rows]
 
 
 def turned(x: Quantized) -> Quantized:
     """[m, n] -> [n, m], with zeros after it until m is a multiple of the block."""
     values, factor = x
-    return F.pad(values.T, (0, -len(values) % FP8_BLOCK)).contiguous(), factor
+    return _in_blocks(values).T.contiguous(), factor
+
+
+def _in_blocks(values: Tensor) -> Tensor:
+    """8-bit values [m, n], with rows of zeros after them until m is a multiple of the block: cuBLAS takes no others."""
+    missing = -len(values) % FP8_BLOCK
+    return F.pad(values.view(torch.uint8), (0, 0, 0, missing)).view(values.dtype) if missing else values

@@ -44,6 +44,8 @@ CASES = (
     Case("gemma3/1b", 2),
     Case("bloom/560m", 4),
     Case("olmoe/1b-7b", 4, ("model.layers=4",)),
+    Case("qwen3-moe/30b-a3b", 2, ("model.layers=4",)),
+    Case("deepseek-v2/lite", 2, ("model.layers=4",)),
     Case("gpt3/350m", 8, (_DENSE, "optimizer={name: muon, learning_rate: 1e-3}")),
 )
 

@@ -42,6 +42,11 @@ def test_every_family(family: str) -> None:
     _compare(family_config(family, model={"dropout": 0.1}, batch={"micro_sequences": 2}))
 
 
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_multi_token_prediction(family: str) -> None:
+    _compare(family_config(family, model={"mtp": {"num_layers": 2, "loss_scaling_factor": 0.3}}))
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer(optimizer: str) -> None:
     _compare(tiny_config(optimizer=OPTIMIZERS[optimizer]))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pretrain.engine import device
@@ -168,6 +169,28 @@ def test_each_expert_has_factors_of_its_own(counts: list[int]) -> None:
         for one, expected in zip(others, (alone.detach(), own.grad, weight.grad), strict=True):
             assert expected.any()
             assert torch.equal(one, expected)
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_products_of_experts_are_such_as_a_gpu_takes(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLAS wants every length and every address to be a multiple of 16; a CPU takes any."""
+    device.install()
+    taken, multiply = [], F.scaled_mm
+
+    def watched(
+        left: Tensor, right: Tensor, of_left: Tensor, _: Any, of_right: Tensor, *more: Any, **named: Any
+    ) -> Any:
+        lengths = [*left.shape, *right.shape, right.stride(1)]
+        addresses = [each.data_ptr() for each in (left, right, of_left, of_right)]
+        taken.append([number % 16 for number in (*lengths, *addresses)])
+        return multiply(left, right, of_left, _, of_right, *more, **named)
+
+    monkeypatch.setattr(F, "scaled_mm", watched)
+    linear = GroupedLinearInFp8(4, 64, 48).bfloat16()
+    out = linear(_random(32, 64).requires_grad_(), torch.tensor(counts))
+    out.backward(_random(32, 48))
+    assert len(taken) == 3 * sum(count > 0 for count in counts)
+    assert not any(map(any, taken)), taken
 
 
 def _run(parallel: dict[str, Any], precision: str) -> Any:
