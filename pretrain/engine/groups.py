@@ -1,5 +1,6 @@
 """Process groups. The only file that touches megatron-core's parallel_state."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -10,6 +11,21 @@ from torch import Tensor
 
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameters import Stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRank:
+    """Coordinates of a rank of a pipeline stage among those that share weights, and among those that hold the same."""
+
+    tensor: int
+    replica: int
+    expert: int
+    expert_tensor: int
+    expert_replica: int
+
+    def replica_of(self, splits_experts: bool) -> int:
+        """The rank's number among those that hold the same part of a parameter (`Parameter.splits_experts`)."""
+        return self.expert_replica if splits_experts else self.replica
 
 
 class Groups:
@@ -46,22 +62,23 @@ class Groups:
         self.expert_world = layout.expert
         self.expert_tensor_world = layout.expert_tensor
         self.regroups_experts = layout.regroups_experts
-        self.expert_rank = parallel_state.get_expert_model_parallel_rank()
-        number = self.rank % (layout.world // layout.pipeline) // layout.expert_tensor
-        assert self.expert_rank == number % layout.expert, "neighbouring ranks share experts"
-        self.expert_replica_rank = number // layout.expert if layout.regroups_experts else self.replica_rank
-        """this rank's number among those that hold the same part of each expert"""
-        assert parallel_state.get_expert_tensor_parallel_rank() == self.expert_tensor_rank
+        self.own = self.stage_rank(self.rank % (layout.world // layout.pipeline))
+        expected = (parallel_state.get_expert_model_parallel_rank(), parallel_state.get_expert_tensor_parallel_rank())
+        assert (self.own.expert, self.own.expert_tensor) == expected, "neighbouring ranks share experts"
         self._hosts: dist.ProcessGroup | None = None
         if torch.cuda.is_available():  # else the default group is one of hosts
             self._hosts = dist.new_group(
                 backend=hosts_backend, timeout=timedelta(seconds=timeout_s), group_desc="HOSTS"
             )
 
-    @property
-    def expert_tensor_rank(self) -> int:
-        """This rank's number among those that share the features of each expert."""
-        return int(self.tensor_rank % self.expert_tensor_world)
+    def stage_rank(self, number: int) -> StageRank:
+        """The coordinates of a rank of `stage_group`."""
+        replica, tensor = divmod(number, self.tensor_world)
+        among_experts, expert_tensor = divmod(number, self.expert_tensor_world)
+        expert_replica, expert = divmod(among_experts, self.expert_world)
+        return StageRank(
+            tensor=tensor, replica=replica, expert=expert, expert_tensor=expert_tensor, expert_replica=expert_replica
+        )
 
     @property
     def axes(self) -> dict[str, tuple[int, int]]:
@@ -73,8 +90,8 @@ class Groups:
         """(rank, number of ranks) on the axes whose ranks share weights."""
         return {
             "tensor": (self.tensor_rank, self.tensor_world),
-            "expert": (self.expert_rank, self.expert_world),
-            "expert_tensor": (self.expert_tensor_rank, self.expert_tensor_world),
+            "expert": (self.own.expert, self.expert_world),
+            "expert_tensor": (self.own.expert_tensor, self.expert_tensor_world),
         }
 
     @property
@@ -101,6 +118,12 @@ class Groups:
         group: dist.ProcessGroup = parallel_state.get_expert_model_parallel_group()
         return group
 
+    @property
+    def all_experts_group(self) -> dist.ProcessGroup:
+        """The ranks that together hold all experts of each layer once, this one among them."""
+        group: dist.ProcessGroup = parallel_state.get_expert_tensor_and_model_parallel_group()
+        return group
+
     def replicas_of(self, splits_experts: bool) -> dist.ProcessGroup:
         """The ranks that hold the same part of a parameter as this one and have other tokens. `splits_experts`: whether
         it is of experts (`Parameter.splits_experts`)."""
@@ -111,7 +134,7 @@ class Groups:
 
     def replica_rank_of(self, splits_experts: bool) -> int:
         """This rank's number in `replicas_of`."""
-        return int(self.expert_replica_rank if splits_experts else self.replica_rank)
+        return self.own.replica_of(splits_experts)
 
     @property
     def stage_group(self) -> dist.ProcessGroup:

@@ -279,11 +279,6 @@ def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
             f"parallel.zero=2, or {undo}",
         ),
         (
-            config.optimizer.name not in ("adam", "adamw"),
-            f"experts are shared with Adam and AdamW, and optimizer.name={config.optimizer.name} is another: set "
-            f"optimizer.name=adamw, or {undo}",
-        ),
-        (
             config.distillation.teacher is not None,
             f"a teacher is computed on the layout of the model with all its experts on each data rank: set {undo}",
         ),

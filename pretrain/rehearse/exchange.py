@@ -117,6 +117,17 @@ def read_exchange(
     )
 
 
+def bytes_to_others(func: Any, args: Any, rank: int) -> float | None:
+    """Bytes that the global `rank` sends to others in an all-to-all that says how many rows each gets; None: another
+    exchange."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+    if not (sizes := named.get("input_split_sizes")):
+        return None
+    sent, ranks = named["input"], read_group(ProcessGroup.unbox(named["process_group"])).ranks
+    rows = sum(size for to, size in zip(ranks, sizes, strict=True) if to != rank)
+    return float(rows * sent[:1].numel() * sent.element_size())
+
+
 def exchange_kind(func: Any) -> str:
     """What an operator of c10d does, however its tensors are passed."""
     kind = str(func._opname).strip("_")

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from pretrain.rehearse.cuda_kernels import without_cuda_kernel
 from pretrain.rehearse.device_memory import DeviceMemory
-from pretrain.rehearse.exchange import Exchange, RankGroup, Wait, read_exchange, read_group
+from pretrain.rehearse.exchange import Exchange, RankGroup, Wait, bytes_to_others, read_exchange, read_group
 from pretrain.rehearse.flops import operator_flops
 from pretrain.rehearse.modules import ModuleTracker
 
@@ -236,7 +236,9 @@ class Recorder(TorchDispatchMode):
         if device == DEVICE.type:
             self.communicators.add(exchange.group)
         kind, ranks = exchange.kind, len(exchange.group.ranks)
-        sent = size * _RING_SHARES[kind] * (ranks - 1) / ranks if kind in _RING_SHARES else size
+        sent = bytes_to_others(func, args, dist.get_rank())
+        if sent is None:
+            sent = size * _RING_SHARES[kind] * (ranks - 1) / ranks if kind in _RING_SHARES else size
         entry = self.exchanges.setdefault(
             ExchangeKind(group=exchange.group.name, kind=kind, ranks=ranks, device=device), [0, 0, 0]
         )

@@ -39,6 +39,18 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "pp2dp2": (4, {"pipeline": 2}),
     "tp2pp2dp2": (8, {"tensor": 2, "pipeline": 2}),
 }
+OF_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ep2": (2, {"expert": 2}),
+    "ep2dp4": (4, {"expert": 2}),
+    "ep4": (4, {"expert": 4}),
+    "tp2ep2+sp": (4, {"expert": 2, "tensor": 2, "sequence": True}),
+    "cp2ep2": (2, {"expert": 2, "context": 2}),
+    "ep2pp2+vp2": (4, {"expert": 2, "pipeline": 2, "virtual": 2}),
+    "tp2ep4etp1+sp": (4, {"expert": 4, "tensor": 2, "expert_tensor": 1, "sequence": True}),
+    "tp2ep2etp1": (4, {"expert": 2, "tensor": 2, "expert_tensor": 1}),
+    "tp2etp1": (4, {"tensor": 2, "expert_tensor": 1}),
+    "tp2ep2dp4": (8, {"expert": 2, "tensor": 2}),
+}
 ZERO: dict[str, dict[str, Any]] = {
     "zero 0": {"zero": 0},
     "zero 1": {"zero": 1},
@@ -96,9 +108,10 @@ def _departures(found: Any, expected: Any, model: dict[str, Any]) -> Iterator[tu
 
 def _check(cells: list[Cell], model: dict[str, Any] = MODEL) -> None:
     (expected,) = run_ranks(1, _runs, [{}], model, timeout_s=600)[0]
-    for world, together in groupby(sorted(cells, key=lambda cell: LAYOUTS[cell[0]][0]), lambda c: LAYOUTS[c[0]][0]):
+    layouts = LAYOUTS | OF_EXPERTS
+    for world, together in groupby(sorted(cells, key=lambda cell: layouts[cell[0]][0]), lambda c: layouts[c[0]][0]):
         names = list(together)
-        parallels = [LAYOUTS[layout][1] | ZERO[zero] for layout, zero in names]
+        parallels = [layouts[layout][1] | ZERO[zero] for layout, zero in names]
         for cell, found in zip(names, run_ranks(world, _runs, parallels, model, timeout_s=3000)[0], strict=True):
             assert np.abs(np.array(found[0]) - expected[0]).max() <= 1e-5, cell
             assert expected[0][-1] < expected[0][0] - 0.5
@@ -115,8 +128,13 @@ def test_every_layout_makes_the_updates_of_one_rank(cells: list[Cell]) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "cells",
-    [[("tp2dp2", "zero 3")], slow([("tp4", "zero 0"), ("tp2+sp", "zero 1"), ("pp2", "zero 1"), ("dp4", "zero 2")])],
-    ids=["some", "more"],
+    [
+        [("tp2dp2", "zero 3")],
+        [("ep2", "zero 1")],
+        slow([("tp4", "zero 0"), ("tp2+sp", "zero 1"), ("pp2", "zero 1"), ("dp4", "zero 2")]),
+        slow([(layout, zero) for layout in OF_EXPERTS for zero in ZERO if zero != "zero 3"]),
+    ],
+    ids=["some", "shared", "more", "more shared"],
 )
 def test_every_layout_makes_the_updates_of_experts_that_one_rank_makes(cells: list[Cell]) -> None:
     _check(cells, EXPERTS)

@@ -1,5 +1,7 @@
 """`pretrain verify` of mixtures of experts: layouts use the reference's routes, and their own are judged apart."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,17 @@ from torch import Tensor
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron import built_model
+from pretrain.engine.optimizer import muon
+from pretrain.engine.optimizer.block_exchange import Block
+from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.models import expert_choice, routing
 from pretrain.models.expert_exchange import ExpertExchange
+from pretrain.models.placement import Parameter
 from pretrain.models.routing import Router
-from tests.helpers.families import family_config
+from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.planted import Fault, check_found, check_sound, of_fault, table
+from tests.helpers.tiny import tiny_config
 
 LAYOUTS = ("tp2+sp", "cp2", "pp2", "dp2+zero3", "tp2pp2+sp", "ep2", "tp2ep2+sp", "cp2ep2", "ep2pp2", "tp2ep4etp1+sp")
 
@@ -109,6 +116,23 @@ def _rows_that_change_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExpertExchange, "run", swapped)
 
 
+def _experts_of_a_rank_as_one_matrix(patch: pytest.MonkeyPatch) -> None:
+    found = muon.find_blocks
+
+    def joined(parameters: Sequence[Parameter], *others: Any) -> list[Block]:
+        wrong = [
+            replace(p, spec=replace(p.spec, blocks=replace(p.spec.blocks, parts=2))) if p.splits_experts else p
+            for p in parameters
+        ]
+        return found(wrong, *others)
+
+    patch.setattr(muon, "find_blocks", joined)
+
+
+def _sums_over_the_experts_of_one_rank(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplicaGroups, "sum_over_shards", lambda self, values, of: self.sum(values, self._others))
+
+
 EQUALS: list[tuple[Fault, str, str]] = [(_last_of_equals, "dp2", "routes")]
 FAULTS: list[tuple[Fault, str, str]] = [
     (_bias_of_another_rank, "dp2", "router scores"),
@@ -139,6 +163,21 @@ def test_faults_of_routers_are_found(faults: Any, prepare: Any, experts: dict[st
     check_sound(rows)
     for fault, layout, quantity in faults:
         check_found(of_fault(rows, fault, layout), 1, quantity)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("optimizer", "fault"),
+    [("muon", _experts_of_a_rank_as_one_matrix), ("adafactor", _sums_over_the_experts_of_one_rank)],
+)
+def test_update_rules_on_ranks_that_share_experts_are_verified(optimizer: str, fault: Fault, tmp_path: Path) -> None:
+    experts = FAMILIES["biased_experts"]["model"]
+    config = tiny_config(model=experts, optimizer={"name": optimizer, "learning_rate": 1e-3})
+    layouts = ["ep2+zero0", "ep2", "tp2ep2+sp", "ep2pp2", "ep2+zero2", "tp2ep4etp1+sp", "tp2ep2etp1+zero0"]
+    rows = table(config, tmp_path, layouts, [(fault, "ep2+zero0")])
+    check_sound(rows)
+    check_found(of_fault(rows, fault, "ep2+zero0"), 1, "update")
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ class Owned:
 
 @dataclass(frozen=True, eq=False)
 class OwnedRange:
-    """A range of a parameter that some data or context rank updates."""
+    """A range of a parameter that some rank of the stage updates."""
 
     parameter: nn.Parameter
     start: int
@@ -72,8 +72,8 @@ class Rule(ABC):
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
 
     def set_ranges(self, ranges: Sequence[Sequence[OwnedRange]]) -> None:  # noqa: B027  # most rules need none
-        """Notes what each data or context rank of the stage owns, by its rank; a single entry is what all of them own.
-        Tensor ranks own the same ranges, of their parts of the parameters. Called once, before the first update."""
+        """Notes what each rank of the stage owns of its parts of the parameters, by its number in `stage_group`; a
+        single entry is what all of them own. Called once, before the first update."""
 
     def moments(self, parameter: Parameter, main: Tensor) -> dict[str, Tensor]:
         """Moments of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first

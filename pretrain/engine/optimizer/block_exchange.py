@@ -3,7 +3,8 @@
 A rank owns ranges of parameters, cut anywhere by tensor parallelism and ZeRO. A rule that needs complete matrices
 (Muon) gets them here: each block of a stage has one owner among the stage's ranks; ranges travel to it, it computes on
 the very matrix that one rank would compute on, and ranges of the result travel back. So what is computed does not
-depend on the layout. Owners are chosen by the work of their blocks, the same on every rank.
+depend on the layout. Owners are chosen by the work of their blocks, the same on every rank. The owner of an expert's
+matrix is one of the ranks that hold the expert, so that nothing of it travels farther.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.engine.boxes import FlatBox, boxes
+from pretrain.engine.groups import StageRank
 from pretrain.engine.optimizer.base import OwnedRange
 from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.models.placement import Parameter
@@ -25,7 +27,7 @@ _ROUND_VALUES = 1 << 24
 """values of the blocks that a rank computes between two exchanges, unless a single block has more: bounds memory"""
 
 _SPLIT = {"tensor", "expert_tensor"}
-"""axes of what tensor ranks split: under a rule, also experts"""
+"""axes of parameters of which no two tensor ranks update the same range"""
 
 Rows = slice | Tensor
 
@@ -47,6 +49,14 @@ class Block:
     @property
     def size(self) -> int:
         return prod(self.shape)
+
+    @property
+    def expert_rank(self) -> int | None:
+        """Number of the one among ranks that share experts which holds the block; None: all do."""
+        if not self.parameter.splits_experts:
+            return None
+        expert = int(self.rows[0]) // prod(self.parameter.spec.shape[1:-1])
+        return expert // self.parameter.local_shape[0]
 
 
 @dataclass(frozen=True)
@@ -84,9 +94,12 @@ class BlockExchange:
         self._group, self._device = replica_groups.stage_group, replica_groups.compute_device
         self._owned_on = replica_groups.device
         self._world, self._rank = dist.get_world_size(self._group), dist.get_rank(self._group)
-        self._tensor, self._replicated = replica_groups.tensor_world, replica_groups.replicated
+        self._ranks, self._replicated = (
+            list(map(replica_groups.stage_rank, range(self._world))),
+            replica_groups.replicated,
+        )
         self._ranges = [{r.parameter: r for r in of_rank} for of_rank in ranges]
-        self.owners = _owners(blocks, self._world)
+        self.owners = _owners(blocks, np.array([rank.expert for rank in self._ranks]))
         self._rounds = list(_rounds(self.owners))
         mine = [block for of_ranks in self._rounds for block in of_ranks[self._rank]]
         self._own = {block: list(self._segments(block, self._rank)) for block in blocks}
@@ -100,8 +113,7 @@ class BlockExchange:
 
     def owns(self, parameter: Parameter, start: int, count: int) -> bool:
         """Whether this rank was said to own just this range: other ranks send and await it."""
-        of_rank = self._ranges[0 if self._replicated else self._rank // self._tensor]
-        owned = of_rank.get(parameter.value)
+        owned = self._ranges[0 if self._replicated else self._rank].get(parameter.value)
         return owned is not None and (owned.start, owned.count) == (start, count)
 
     def run(
@@ -164,21 +176,21 @@ class BlockExchange:
 
     def _gives(self, block: Block, rank: int, owner: int) -> bool:
         """Whether `rank` gives its ranges to `owner`: of ranks that have the same ones, the one closest to it does."""
-        (replica, tensor), (owner_replica, owner_tensor) = divmod(rank, self._tensor), divmod(owner, self._tensor)
-        same_replica = not self._replicated or replica == owner_replica
-        return same_replica and (tensor == owner_tensor or not _SPLIT.isdisjoint(block.parameter.spec.axes))
+        parameter, giver, taker = block.parameter, self._ranks[rank], self._ranks[owner]
+        if self._replicated and len({one.replica_of(parameter.splits_experts) for one in (giver, taker)}) > 1:
+            return False
+        return giver.tensor == taker.tensor or not _SPLIT.isdisjoint(parameter.spec.axes)
 
     def _segments(self, block: Block, rank: int) -> Iterator[BlockSegment]:
         """The segments of a block that a rank of the group owns."""
-        replica, tensor = divmod(rank, self._tensor)
-        parameter = block.parameter
-        owned = self._ranges[0 if self._replicated else replica].get(parameter.value)
-        if owned is None:
+        parameter, of_stage = block.parameter, self._ranks[rank]
+        owned = self._ranges[0 if self._replicated else rank].get(parameter.value)
+        if owned is None or block.expert_rank not in (None, of_stage.expert):
             return
         *dimensions, width = parameter.local_shape
-        *_, first_column = _offset(parameter, tensor)
+        *leading, first_column = _offset(parameter, of_stage)
         # Rows of this rank that are the block's, and which of the block's they are: ascending both.
-        of_rank = _global_rows(parameter.spec.shape[:-1], tuple(dimensions), _offset(parameter, tensor)[:-1])
+        of_rank = _global_rows(parameter.spec.shape[:-1], tuple(dimensions), tuple(leading))
         places = np.searchsorted(of_rank, block.rows).clip(max=len(of_rank) - 1)
         of_block = np.flatnonzero(of_rank[places] == block.rows)
         own = places[of_block]
@@ -207,12 +219,14 @@ def find_blocks(parameters: Sequence[Parameter], per_head: bool, work: Callable[
     ]
 
 
-def _owners(blocks: Sequence[Block], ranks: int) -> list[list[Block]]:
-    """The blocks of each rank: the largest first, each to the rank with the least work so far."""
-    owned: list[list[Block]] = [[] for _ in range(ranks)]
-    work = np.zeros(ranks)
+def _owners(blocks: Sequence[Block], expert_ranks: np.ndarray) -> list[list[Block]]:
+    """The blocks of each rank: the largest first, each to the rank with the least work so far of those that hold it.
+    `expert_ranks`: the number of each rank among those that share experts."""
+    owned: list[list[Block]] = [[] for _ in expert_ranks]
+    work = np.zeros(len(expert_ranks))
     for block in sorted(blocks, key=lambda block: (-block.work, block.parameter.name, block.name)):
-        rank = int(work.argmin())
+        elsewhere = (expert_ranks != block.expert_rank) & (block.expert_rank is not None)
+        rank = int(np.where(elsewhere, np.inf, work).argmin())
         owned[rank].append(block)
         work[rank] += block.work
     return owned
@@ -240,10 +254,11 @@ def _global_rows(shape: tuple[int, ...], local_shape: tuple[int, ...], offset: t
     return np.arange(prod(shape)).reshape(shape)[part].flatten()
 
 
-def _offset(parameter: Parameter, tensor: int) -> tuple[int, ...]:
-    """Where the part of a tensor rank begins in the whole parameter."""
+def _offset(parameter: Parameter, rank: StageRank) -> tuple[int, ...]:
+    """Where the part of a rank begins in the whole parameter."""
+    numbers = {"tensor": rank.tensor, "expert": rank.expert, "expert_tensor": rank.expert_tensor}
     sizes = zip(parameter.spec.axes, parameter.local_shape, strict=True)
-    return tuple(tensor * size if axis in _SPLIT else 0 for axis, size in sizes)
+    return tuple(numbers[axis] * size if axis is not None else 0 for axis, size in sizes)
 
 
 def _as_slice(rows: np.ndarray, device: torch.device | None) -> Rows:

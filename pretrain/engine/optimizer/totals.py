@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrain.engine.groups import Groups
+from pretrain.engine.groups import Groups, StageRank
 from pretrain.models.placement import Parameter
 
 _BLOCK = 1 << 20  # values squared at a time in fp64: bounds that to 8 MiB
@@ -28,15 +28,18 @@ class ReplicaGroups:
         self._device, self._groups = device, groups
         self.replicated = replicated
         self._others = groups.tensor_group if replicated else groups.stage_group
+        regroups = replicated and groups.regroups_experts  # else all ranks of the stage are among the others
+        self._regrouped = [parameter for parameter in parameters if parameter.splits_experts and regroups]
+        """experts, the rest of which is on other ranks than that of the other parameters"""
 
     @property
     def stage_group(self) -> dist.ProcessGroup:
         """All ranks that hold parts or copies of these parameters: tensor ranks are neighbours in it."""
         return self._groups.stage_group
 
-    @property
-    def tensor_world(self) -> int:
-        return self._groups.tensor_world
+    def stage_rank(self, number: int) -> StageRank:
+        """The coordinates of a rank of `stage_group`."""
+        return self._groups.stage_rank(number)
 
     @property
     def compute_device(self) -> torch.device:
@@ -64,7 +67,13 @@ class ReplicaGroups:
     def sum_over_shards(self, values: Tensor, of: Callable[[Parameter], Tensor]) -> None:
         """In place. Where several stages hold a parameter, those of copies have added nothing to the part of `values`
         that is its (`of`), and get the very same sums."""
+        experts = [of(parameter) for parameter in self._regrouped]
+        of_experts = torch.cat(experts) if experts else None
         self.sum(values, self._others)
+        if of_experts is not None:
+            self.sum(of_experts, self._groups.all_experts_group)
+            for part, total in zip(experts, of_experts.split([len(part) for part in experts]), strict=True):
+                part.copy_(total)
         tied = (parameter for parameter in self.parameters.values() if parameter.tied)
         for parameter in sorted(tied, key=lambda parameter: (parameter.stages, parameter.name)):  # alike on all stages
             self.sum(of(parameter), self._groups.tied_group(parameter.stages))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.groups import Groups
+from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors, Rule
 from pretrain.model_spec.parameter_spec import ParameterSpec
@@ -131,9 +131,9 @@ class OptimizerState(ABC):
 
     def _set_ranges(self, groups: Groups) -> None:
         """Tells a rule what each rank owns."""
-        ranks = 1 if self.replicated else dist.get_world_size(groups.replica_group)
+        ranks = 1 if self.replicated else dist.get_world_size(groups.stage_group)
         if self._rule is not None:
-            self._rule.set_ranges([list(self._ranges_of(rank)) for rank in range(ranks)])
+            self._rule.set_ranges([list(self._ranges_of(groups.stage_rank(number))) for number in range(ranks)])
 
     def _count_update(self) -> None:
         """Counts an update. torch's Adam has counted it for every parameter, and corrects its bias by that."""
@@ -152,8 +152,8 @@ class OptimizerState(ABC):
         """Adam's states, each with one of the parameters that it is of."""
 
     @abstractmethod
-    def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
-        """The ranges that a data or context rank of this stage updates, of parameters as each tensor rank has them."""
+    def _ranges_of(self, rank: StageRank) -> Iterator[OwnedRange]:
+        """The ranges that a rank of this stage updates, of its parts of the parameters."""
 
     @abstractmethod
     def _publish(self) -> None:

@@ -22,7 +22,7 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.groups import Groups
+from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
@@ -190,8 +190,8 @@ class DeepSpeedSharding(OptimizerState):
                 flat.parameter.value, flat.start, self._range(flat, self._mains[flat.group]), self._moments(flat)
             )
 
-    def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
-        for flat in self._find_flats(replica_rank):
+    def _ranges_of(self, rank: StageRank) -> Iterator[OwnedRange]:
+        for flat in self._find_flats(rank):
             yield OwnedRange(flat.parameter.value, flat.start, flat.count)
 
     def _adam_states(self) -> Iterator[tuple[ParameterSpec, dict[str, Tensor]]]:
@@ -231,8 +231,8 @@ class DeepSpeedSharding(OptimizerState):
         """The fp32 weights that this rank updates: one flat tensor for each group."""
 
     @abstractmethod
-    def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
-        """Where the ranges of a data or context rank lie in its flat tensors."""
+    def _find_flats(self, rank: StageRank) -> Iterator[Flat]:
+        """Where the ranges of a rank of this stage lie in its flat tensors."""
 
     @abstractmethod
     def _device_gradient(self, flat: Flat) -> Tensor:

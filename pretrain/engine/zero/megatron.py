@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.groups import Groups
+from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors
 from pretrain.engine.optimizer.rules import find_rule
@@ -171,20 +171,20 @@ class MegatronSharding(OptimizerState):
         for parameter, optimizer, main, start in self._mains():
             yield Owned(parameter, start, main.detach(), self._moments(parameter, optimizer, main))
 
-    def _ranges_of(self, replica_rank: int) -> Iterator[OwnedRange]:
-        (optimizer,) = self.optimizers  # which rules have alone: there are no expert ranks
-        if not isinstance(optimizer, DistributedOptimizer):
-            yield from (OwnedRange(value, 0, main.numel()) for value, _, main, _ in self._mains())
-            return
-        ranks = dist.get_world_size(self._groups.replica_group)
-        for buffer in optimizer.buffers:  # of each bucket, megatron-core gives every rank an equal share
-            for value, (start, end, index) in buffer.param_index_map.items():
-                bucket = buffer.buckets[index]
-                size = bucket.grad_data.numel() // ranks
-                first = bucket.offset + replica_rank * size
-                low, high = max(first, start), min(first + size, end)
-                if low < high:
-                    yield OwnedRange(value, low - start, high - low)
+    def _ranges_of(self, rank: StageRank) -> Iterator[OwnedRange]:
+        for optimizer in self.optimizers:
+            if not isinstance(optimizer, DistributedOptimizer):
+                yield from (OwnedRange(value, 0, main.numel()) for value, main, _ in _mains_of(optimizer))
+                continue
+            ranks = dist.get_world_size(optimizer.data_parallel_group)
+            for buffer in optimizer.buffers:  # of each bucket, megatron-core gives every rank an equal share
+                for value, (start, end, index) in buffer.param_index_map.items():
+                    bucket = buffer.buckets[index]
+                    size = bucket.grad_data.numel() // ranks
+                    first = bucket.offset + rank.replica_of("expert" in self._specs[value].axes) * size
+                    low, high = max(first, start), min(first + size, end)
+                    if low < high:
+                        yield OwnedRange(value, low - start, high - low)
 
     def reduced(self) -> Iterator[ParameterRange]:
         return self.gradients()

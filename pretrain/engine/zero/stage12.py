@@ -13,7 +13,7 @@ from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.groups import Groups
+from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.zero.base import ParameterRange
 from pretrain.engine.zero.deepspeed import EXPERTS, DeepSpeedSharding, Flat
 from pretrain.model_spec.parameters import bucket_parameters
@@ -56,7 +56,7 @@ class Stage12(DeepSpeedSharding):
             **self._expert_arguments,
         )
         self._make_moments()
-        self.flats = list(self._find_flats(groups.replica_rank))
+        self.flats = list(self._find_flats(groups.own))
         self._set_ranges(groups)
         # Its hooks keep parameters and optimizer alive together, where Python's garbage collection does not see it.
         weakref.finalize(self, self.optimizer.destroy).atexit = False
@@ -85,12 +85,10 @@ class Stage12(DeepSpeedSharding):
         if self._offloads:
             optimizer.reset_cpu_buffers()
 
-    def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
+    def _find_flats(self, rank: StageRank) -> Iterator[Flat]:
         for index, group in enumerate(self.optimizer.bit16_groups):
             size = self.optimizer.partition_size[index]
-            of_experts = self._has_fewer_replicas(self._parameter_of[group[0]])
-            # Experts that other ranks replicate have no rule, which alone asks for the ranges of other ranks.
-            first = (self.groups.expert_replica_rank if of_experts else replica_rank) * size
+            first = rank.replica_of(self._has_fewer_replicas(self._parameter_of[group[0]])) * size
             for value, offset in zip(group, self.optimizer.round_robin_bit16_offsets[index], strict=True):
                 low, high = max(first, offset), min(first + size, offset + value.numel())
                 if low < high:

@@ -18,7 +18,7 @@ from deepspeed.utils import set_z3_leaf_module
 from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.groups import Groups
+from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.zero.base import ParameterRange
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
 from pretrain.model_spec.parameters import bucket_parameters
@@ -77,7 +77,7 @@ class Stage3(DeepSpeedSharding):
             # collective of all ranks that they have the same order, while stages run different modules.
             self.optimizer.parameter_offload.fwd_pre_hook.remove()
         self._make_moments()
-        self.flats = list(self._find_flats(groups.replica_rank))
+        self.flats = list(self._find_flats(groups.own))
         self._set_ranges(groups)
         weakref.finalize(self, _release, self.optimizer, root).atexit = False
         self._indices = {value: index for group in self.optimizer.fp16_groups for index, value in enumerate(group)}
@@ -105,12 +105,12 @@ class Stage3(DeepSpeedSharding):
     def discard(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _find_flats(self, replica_rank: int) -> Iterator[Flat]:
+    def _find_flats(self, rank: StageRank) -> Iterator[Flat]:
         for index, group in enumerate(self.optimizer.fp16_groups):
             position = 0
             for value in group:
                 size = value.partition_numel()
-                start = replica_rank * size
+                start = rank.replica * size
                 count = min(size, value.ds_numel - start)  # the last ranks' ranges may be partly or only padding
                 if count > 0:
                     yield Flat(self._parameter_of[value], index, start, position, count)

@@ -49,6 +49,8 @@ class StageGroups:
     """values that the optimizer keeps of `replicated`"""
     sharded_blocks: Array
     """parameters among `sharded_trained` that Muon orthogonalizes; 0 with other optimizers"""
+    expert_blocks: Array
+    """parameters among `sharded_blocks` that are of `experts`"""
     replicated_blocks: Array
     """parameters among `replicated_trained` that Muon orthogonalizes; 0 with other optimizers"""
     block_flops: Array
@@ -68,7 +70,7 @@ class StateByDepth:
 
     NAMES = (
         *("sharded_moments", "replicated_moments", "expert_moments"),
-        *("sharded_blocks", "replicated_blocks", "block_flops"),
+        *("sharded_blocks", "replicated_blocks", "expert_blocks", "block_flops"),
     )
     """fields of `StageGroups`"""
 
@@ -90,6 +92,7 @@ class StateByDepth:
         self.values["expert_moments"][at] += moments * ("expert" in spec.axes)
         if isinstance(self._optimizer, MuonOptimizer) and spec.blocks is not None:
             self.values[f"{kind}_blocks"][at] += spec.size
+            self.values["expert_blocks"][at] += spec.size * ("expert" in spec.axes)
             blocks = spec.blocks.rows_of(prod(spec.shape[:-1]), self._optimizer.per_head).values()
             steps = len(self._optimizer.steps)
             self.values["block_flops"][at] += sum(newton_schulz_flops(len(r), spec.shape[-1], steps) for r in blocks)

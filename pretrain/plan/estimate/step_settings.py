@@ -38,6 +38,8 @@ class StageShapes(Entries):
     """values that the optimizer keeps of `replicated_parameters`"""
     sharded_blocks: Array
     """parameters that tensor ranks split and whose updates Muon orthogonalizes; 0 with other optimizers"""
+    expert_blocks: Array
+    """parameters among `sharded_blocks` that are of `expert_parameters`"""
     replicated_blocks: Array
     """parameters that every tensor rank holds and whose updates Muon orthogonalizes; 0 with other optimizers"""
     block_flops: Array

@@ -342,18 +342,19 @@ def summed_bytes(work: StepWorkload) -> Array:
 def block_bytes(work: StepWorkload) -> Array:
     """Bytes per step, [n, s], of Muon's matrices, in fp32: to their owners, and of results to all ranks that update
     them. Where all data ranks update all (no ZeRO), and where tensor ranks hold copies, owners have their own and lack
-    the others' parts."""
-    layout, ranks = work.layout, work.layout.of_stage
-    shares = (layout.zero > 0) & ((layout.replicas > 1) | (layout.deepspeed > 0))
-    total = np.zeros_like(work.stages.count)
-    for values, tensor in (
-        (work.stages.sharded_blocks, layout.tensor),
-        (work.stages.replicated_blocks, np.ones_like(ranks)),
+    the others' parts. Those of an expert stay among the ranks that hold it."""
+    layout, stages = work.layout, work.stages
+    shares = (layout.zero > 0) & ((layout.replicas > 1) | (layout.expert_replicas > 1) | (layout.deepspeed > 0))
+    total = np.zeros_like(stages.count)
+    for values, split, ranks, replicas in (
+        (stages.sharded_blocks - stages.expert_blocks, layout.tensor, layout.of_stage, layout.replicas),
+        (stages.expert_blocks, layout.expert_tensor, layout.of_stage / layout.expert, layout.expert_replicas),
+        (stages.replicated_blocks, np.ones_like(layout.tensor), layout.of_stage, layout.replicas),
     ):
-        parts = tensor * np.where(shares, layout.replicas, 1.0)  # that different ranks hold, of which the owner has one
+        parts = split * np.where(shares, replicas, 1.0)  # that different ranks hold, of which the owner has one
         holders = ranks / parts
         given, returned = (parts - 1) / parts, holders - 1 / parts
-        total = total + 4 * values * ((given + returned) / ranks)[:, None]
+        total = total + 4 * values * ((given + returned) / layout.of_stage)[:, None]
     return total
 
 

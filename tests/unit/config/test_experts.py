@@ -146,7 +146,6 @@ UNSPLIT = {"tensor": 2, "expert": 1, "expert_tensor": 1}
         ({}, 1, "does not divide the data and context ranks (1): the nearest that does is 1"),
         ({"experts": {**SPARSE, "count": 9}}, 2, "does not divide model.experts.count (9)"),
         ({"parallel": {"zero": 3, "zero_engine": "deepspeed"}}, 2, "set parallel.zero=2, or parallel.expert=1"),
-        ({"optimizer": {"name": "lamb"}}, 2, "set optimizer.name=adamw"),
         ({"experts": None, "parallel": UNSPLIT}, 2, "parallel.expert_tensor=1 shares the experts of layers"),
         ({"parallel": {**UNSPLIT, "tensor": 4, "expert_tensor": 2}}, 4, "set it to parallel.tensor=4, or to 1"),
         ({"parallel": {**UNSPLIT, "expert": 4}}, 2, "does not divide the tensor, data and context ranks (2)"),
@@ -155,13 +154,6 @@ UNSPLIT = {"tensor": 2, "expert": 1, "expert_tensor": 1}
             2,
             "parallel.expert_tensor=1: DeepSpeed's stage 3 shards each weight over all data and context ranks, those "
             "of experts too: set parallel.zero=2, or parallel.expert_tensor=null",
-        ),
-        (
-            {"optimizer": {"name": "muon"}, "parallel": {**UNSPLIT, "expert": 2}},
-            2,
-            "parallel.expert=2, parallel.expert_tensor=1: experts are shared with Adam and AdamW, and "
-            "optimizer.name=muon is another: set optimizer.name=adamw, or parallel.expert=1 and "
-            "parallel.expert_tensor=null",
         ),
     ],
 )
@@ -183,7 +175,6 @@ def test_scoring_is_of_layouts_that_share_no_experts() -> None:
 def test_ranks_may_share_as_many_experts_as_divide_among_them() -> None:
     config = _config({**SPARSE, "count": 12})
     assert expert_ranks(config, Layout(world=16, tensor=2, pipeline=2)) == [1, 2, 4]
-    assert expert_ranks(_config({**SPARSE, "count": 12}, optimizer={"name": "lamb"}), Layout(world=4)) == [1]
     assert expert_ranks(_config(None), Layout(world=4)) == [1]
     assert expert_ranks(config, Layout(world=16, tensor=2, pipeline=2, unsplit_experts=True)) == [1, 2, 4]
     assert expert_ranks(config, Layout(world=6, tensor=3, unsplit_experts=True)) == [1, 2, 3, 6]

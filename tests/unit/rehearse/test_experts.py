@@ -15,6 +15,7 @@ from tests.helpers.breadth import slow
 BF16 = ("precision=bf16", "model.vocabulary=2000", "model.sequence_length=1024", "batch.sequences=16")
 MANY = "model.experts={count: 64, top_k: 4, ffn: 512, dense_layers: 1}"
 UNSPLIT = ("parallel.tensor=2", "parallel.expert_tensor=1")
+MUON = "optimizer={name: muon, learning_rate: 1e-3}"
 H100, A100 = find_device("h100"), find_device("a100-80")
 LAYERS = 3
 """layers of experts of debug/experts"""
@@ -77,6 +78,38 @@ def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) 
     assert planned.flops == pytest.approx(sum(rank.flops.values()), rel=0.001)
     sent = {group: size for group, size in planned.sent_bytes.items() if size}
     assert sent == pytest.approx({group: rank.sent_bytes[group] for group in sent}, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "tolerance"),
+    [
+        (2, ("parallel.expert=2", "parallel.zero=0"), 1e-6),
+        slow((4, ("parallel.expert=4",), 0.05)),
+        slow((4, ("parallel.expert=2", "parallel.zero=0"), 1e-6)),
+        slow((4, ("parallel.expert=2", "parallel.tensor=2"), 0.05)),
+        slow((4, ("parallel.expert=2", *UNSPLIT, "parallel.sequence=true"), 0.05)),
+        slow((4, ("parallel.expert=2", *UNSPLIT, "parallel.zero=0"), 1e-6)),
+        slow((4, ("parallel.expert=2", "parallel.zero=2", "parallel.zero_engine=deepspeed"), 0.05)),
+    ],
+    ids=["two", "four", "without ZeRO", "tensor", "unsplit", "unsplit, without ZeRO", "DeepSpeed"],
+)
+def test_matrices_of_experts_stay_on_the_ranks_that_hold_them(
+    gpus: int, overrides: tuple[str, ...], tolerance: float
+) -> None:
+    """Under Muon, which gives each matrix one owner: where ZeRO cuts, owners have more or less of theirs."""
+    found = rehearse(
+        load(RunConfig, "debug/experts", ["run.dir=unused", *BF16, MUON, *overrides]),
+        gpus,
+        ranks=range(gpus),
+        device=H100,
+        per_node=4,
+    )
+    assert found.problems == []
+    assert sum(one.flops for one in found.planned) == pytest.approx(
+        sum(sum(rank.flops.values()) for rank in found.ranks), rel=1e-6
+    )
+    sent, planned = (sum(one.sent_bytes["stage"] for one in ranks) for ranks in (found.ranks, found.planned))
+    assert planned == pytest.approx(sent, rel=tolerance)
 
 
 @pytest.mark.slow
