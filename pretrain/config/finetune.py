@@ -7,15 +7,15 @@ from pydantic import Field
 from pretrain.config.section import Section
 
 LORA_TARGETS = {
-    "qkv": "self_attention.linear_qkv",
-    "projection": "self_attention.linear_proj",
-    "cross_q": "cross_attention.linear_q",
-    "cross_kv": "cross_attention.linear_kv",
-    "cross_projection": "cross_attention.linear_proj",
-    "fc1": "mlp.linear_fc1",
-    "fc2": "mlp.linear_fc2",
+    "qkv": ("self_attention.linear_qkv",),
+    "projection": ("self_attention.linear_proj",),
+    "cross_q": ("cross_attention.linear_q",),
+    "cross_kv": ("cross_attention.linear_kv",),
+    "cross_projection": ("cross_attention.linear_proj",),
+    "fc1": ("mlp.linear_fc1", "mlp.experts.linear_fc1", "mlp.shared_experts.linear_fc1"),
+    "fc2": ("mlp.linear_fc2", "mlp.experts.linear_fc2", "mlp.shared_experts.linear_fc2"),
 }
-"""`finetune.lora.targets`: names of linear layers, and where these lie in a transformer layer"""
+"""`finetune.lora.targets`: names of linear layers, and where these lie in a transformer layer, as far as it has them"""
 
 
 class Lora(Section):

@@ -125,7 +125,8 @@ class TrainingFlops:
             crosses = bool(stack) and model.is_encoder_decoder
             self._of_position[stack] += self._layer(gradient, crosses, number)
             if crosses:
-                self._of_encoder_position += self._linear(gradient, "cross_kv", model.hidden, keys)
+                for of_matrix in (self._linear, self._update):
+                    self._of_encoder_position += of_matrix(gradient, "cross_kv", model.hidden, keys)
                 self._of_cross_pair += (1 + 2 * ("cross_core" in gradient.inputs)) * scores
         self._count_further_predictions(gradients)
         if model.embedding_size is not None:
@@ -238,18 +239,28 @@ class TrainingFlops:
             sizes |= {"cross_q": (hidden, queries), "cross_projection": (queries, hidden)}
         found = sum(self._linear(gradient, "qkv", *size) for size in model.query_key_value_matrices)
         found += sum(self._linear(gradient, name, *size) for name, size in sizes.items())
+        matrices = 1
+        if model.experts is not None and model.has_experts(number):
+            matrices = model.experts.top_k + (model.experts.shared > 0)
+            sizes["fc1"] = hidden, (2 if model.gated else 1) * model.active_ffn_dim(number)
+        for name, (inputs, outputs) in sizes.items():  # each expert reads all hidden states, and makes all
+            reads, makes = (matrices if name == of_experts else 1 for of_experts in ("fc1", "fc2"))
+            found += self._update(gradient, name, reads * inputs, makes * outputs)
+        found += sum(self._update(gradient, "qkv", *size) for size in model.query_key_value_matrices)
         if model.finetune.adapters is not None:  # of which every matrix and input has a gradient, or nearly
             found += 3 * (2 + crosses) * 2 * hidden * model.finetune.adapters.size
         return found
 
     def _linear(self, gradient: LayerGradients, name: str, inputs: int, outputs: int) -> float:
-        """Multiply-adds of a linear layer, and of LoRA beside it, for each position."""
-        has_input_gradient = name in gradient.inputs
-        found = (1 + has_input_gradient + (name in gradient.weights)) * inputs * outputs
+        """Multiply-adds of a linear layer for each position."""
+        return float((1 + (name in gradient.inputs) + (name in gradient.weights)) * inputs * outputs)
+
+    def _update(self, gradient: LayerGradients, name: str, inputs: int, outputs: int) -> float:
+        """Multiply-adds of LoRA beside a linear layer for each position."""
         lora = self._model.finetune.lora
-        if lora is not None and name in lora.targets:
-            found += lora.rank * ((2 + has_input_gradient) * inputs + 3 * outputs)
-        return float(found)
+        if lora is None or name not in lora.targets:
+            return 0.0
+        return float(lora.rank * ((2 + (name in gradient.inputs)) * inputs + 3 * outputs))
 
     def _mask_decoder(self, gradients: ModelGradients) -> tuple[float, float]:
         """Multiply-adds of further uses of the last layer: for each position, and for each pair of query and key."""

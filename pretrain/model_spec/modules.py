@@ -3,7 +3,7 @@ the build stops with an error (`models/placement.py`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 
 from pretrain.config.finetune import LORA_TARGETS
 from pretrain.config.latent_attention import LatentAttention
@@ -246,8 +246,7 @@ def layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Para
     if model.finetune.lora is None:
         return
     weights = {spec.name: spec for spec in linears}
-    for target in model.finetune.lora.targets:
-        path = LORA_TARGETS[target]
+    for path in (path for target in model.finetune.lora.targets for path in LORA_TARGETS[target]):
         if f"{path}.weight" in weights:
             yield from _under(f"{path}.", lora(weights[f"{path}.weight"], model.finetune.lora.rank))
 
@@ -266,14 +265,15 @@ def adapter(hidden: int, size: int) -> Iterator[ParameterSpec]:
 
 
 def lora(weight: ParameterSpec, rank: int) -> Iterator[ParameterSpec]:
-    """A [rank, inputs] and B [outputs, rank] beside a weight [outputs, inputs], each split like it. B starts at zero,
-    A with the variance of PEFT's A, whose values are uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs). B has the
-    blocks of the weight."""
-    (outputs, inputs), (output_axis, input_axis) = weight.shape, weight.axes
+    """A [rank, inputs] and B [outputs, rank] beside a weight [outputs, inputs], each split like it; beside the weights
+    of experts, as many as these. B starts at zero, A with the variance of PEFT's A, whose values are uniform between
+    -1 / sqrt(inputs) and 1 / sqrt(inputs). B has the blocks of the weight."""
+    (*experts, outputs, inputs), (*expert_axis, output_axis, input_axis) = weight.shape, weight.axes
     init = Normal(((3 * inputs) ** -0.5,))
-    a = _matrix("lora_a.weight", (rank, inputs), (None, input_axis), init, weight.fan_in)
-    b = _matrix("lora_b.weight", (outputs, rank), (output_axis, None), Constant(0.0))
-    yield from (replace(a, blocks=RowBlocks()), replace(b, blocks=weight.blocks, fan_out=weight.fan_out))
+    a = _matrix("lora_a.weight", (*experts, rank, inputs), (*expert_axis, None, input_axis), init, weight.fan_in)
+    b = _matrix("lora_b.weight", (*experts, outputs, rank), (*expert_axis, output_axis, None), Constant(0.0))
+    of_a = RowBlocks(parts=prod(experts))
+    yield from (replace(a, blocks=of_a), replace(b, blocks=weight.blocks, fan_out=weight.fan_out))
 
 
 def _mixer_layer(model: Model) -> Iterator[ParameterSpec]:

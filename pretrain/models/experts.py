@@ -25,7 +25,7 @@ from megatron.core.tensor_parallel import (
 from torch import Tensor, nn
 
 from pretrain.models.expert_exchange import ExpertExchange
-from pretrain.models.feed_forward import FeedForward
+from pretrain.models.feed_forward import FeedForward, grouped_linear_of
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.route_terms import LayerRoutes
 from pretrain.models.routing import Router, Routes
@@ -136,8 +136,8 @@ class ExpertProducts(nn.Module):
         ranks = config.tensor_model_parallel_size if config.splits_experts else 1
         features = config.expert_ffn_hidden_size // ranks
         inner = (2 if config.gated_linear_unit else 1) * features
-        self.linear_fc1 = config.kernels.grouped_linear(count, config.hidden_size, inner)
-        self.linear_fc2 = config.kernels.grouped_linear(count, features, config.hidden_size)
+        self.linear_fc1 = grouped_linear_of(config, "fc1", "column")(count, config.hidden_size, inner)
+        self.linear_fc2 = grouped_linear_of(config, "fc2", "row")(count, features, config.hidden_size)
 
     def forward(self, x_NH: Tensor, counts_E: Tensor) -> Tensor:
         x = self.linear_fc1(x_NH, counts_E)

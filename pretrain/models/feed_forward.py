@@ -6,7 +6,8 @@ from typing import Any, Literal
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from torch import Tensor, nn
 
-from pretrain.models.lora import column_with_lora, row_with_lora
+from pretrain.models.grouped import GroupedLinear
+from pretrain.models.lora import column_with_lora, grouped_with_lora, row_with_lora
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.random.dropout import Dropout
 
@@ -17,6 +18,16 @@ def linear_of(megatron: MegatronConfig, target: str, direction: Literal["column"
     if lora is None or target not in lora.targets:
         return kernels.column_linear if direction == "column" else kernels.row_linear
     return column_with_lora(kernels, lora) if direction == "column" else row_with_lora(kernels, lora)
+
+
+def grouped_linear_of(
+    megatron: MegatronConfig, target: str, direction: Literal["column", "row"]
+) -> type[GroupedLinear]:  # fmt: skip
+    """`linear_of` for the linear layers of experts."""
+    kernels, lora = megatron.kernels, megatron.lora
+    if lora is None or target not in lora.targets:
+        return kernels.grouped_linear
+    return grouped_with_lora(kernels, lora, direction, megatron.splits_experts)
 
 
 class FeedForward(MLP):

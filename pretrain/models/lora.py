@@ -1,10 +1,17 @@
 """Low-rank updates of linear layers (LoRA: Hu et al. 2021, arXiv 2106.09685)."""
 
-from typing import Any
+from typing import Any, Literal
 
+import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+)
 from torch import Tensor, nn
 
 from pretrain.config.finetune import Lora
+from pretrain.models.grouped import GroupedLinear
 from pretrain.models.kernels import Kernels
 from pretrain.random.dropout import Dropout
 
@@ -60,6 +67,69 @@ def row_with_lora(kernels: Kernels, lora: Lora) -> type[nn.Module]:
             return out
 
     return RowWithLora
+
+
+def grouped_with_lora(
+    kernels: Kernels, lora: Lora, direction: Literal["column", "row"], splits_experts: bool
+) -> type[GroupedLinear]:
+    """The linear of experts of `kernels`, with an update of each expert. Of a column-parallel one every tensor rank has
+    A and the rows of B that make its features; of a row-parallel one the columns of A that read them, and B. What a
+    layer of experts makes is a sum over tensor ranks, and so is the gradient of its input: what all of them have of
+    either counts once, on the first. `splits_experts`: tensor ranks share the features of experts; otherwise each of
+    them has all features of its own rows."""
+
+    class GroupedWithLora(kernels.grouped_linear):  # type: ignore[name-defined]
+        def __init__(self, experts: int, inputs: int, outputs: int) -> None:
+            super().__init__(experts, inputs, outputs)
+            self.lora_a = kernels.grouped_linear(experts, inputs, lora.rank)
+            self.lora_b = kernels.grouped_linear(experts, lora.rank, outputs)
+            group = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp
+            self.shares, self.is_first = splits_experts and group.size() > 1, group.rank() == 0
+
+        def forward(self, x_NI: Tensor, counts_E: Tensor) -> Tensor:
+            out: Tensor = super().forward(x_NI, counts_E)
+            return out + lora.scale * self.update(x_NI, counts_E)
+
+        def update(self, x_NI: Tensor, counts_E: Tensor) -> Tensor:
+            out: Tensor
+            if not self.shares:
+                out = self.lora_b(self.lora_a(x_NI, counts_E), counts_E)
+            elif direction == "column":
+                x_NI = _GradientOfFirstRank.apply(x_NI, self.is_first)  # type: ignore[no-untyped-call]
+                x_NR = copy_to_tensor_model_parallel_region(self.lora_a(x_NI, counts_E))
+                out = self.lora_b(x_NR, counts_E)
+            else:
+                x_NR = reduce_from_tensor_model_parallel_region(self.lora_a(x_NI, counts_E))
+                out = self.lora_b(x_NR, counts_E)
+                out = _OutputOfFirstRank.apply(out, self.is_first)  # type: ignore[no-untyped-call]
+            return out
+
+    return GroupedWithLora
+
+
+class _GradientOfFirstRank(torch.autograd.Function):
+    """The input, whose gradient is zero on ranks other than the first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, is_first: bool) -> Tensor:
+        ctx.is_first = is_first
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient if ctx.is_first else torch.zeros_like(gradient), None
+
+
+class _OutputOfFirstRank(torch.autograd.Function):
+    """The input, or zero on ranks other than the first; all have its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, is_first: bool) -> Tensor:
+        return x.view_as(x) if is_first else torch.zeros_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
 class _WithLora:

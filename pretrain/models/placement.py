@@ -34,6 +34,9 @@ class Parameter:
     """on another stage than the first, of a tied embedding or of layers that are one: it goes by the first's name"""
     stages: Stages
     """stages that hold it and must agree on its gradient"""
+    differs: bool = False
+    """other tensor ranks hold other values, or the same as those of other tokens, though none of them split it: of
+    experts that tensor ranks do not share"""
     primary: bool
     """this rank counts and saves the values, which other tensor ranks or stages may hold too"""
 
@@ -85,9 +88,9 @@ def mark_split(placed: Iterable[Parameter], regroups_experts: bool = False) -> N
             if hasattr(parameter.value, attribute):
                 delattr(parameter.value, attribute)
         # Experts that tensor ranks do not split are others on each of them: the norm counts them as if they were split.
-        for axis in ("tensor", "expert_tensor"):
-            if axis in parameter.spec.axes:
-                set_tensor_model_parallel_attributes(parameter.value, True, parameter.spec.axes.index(axis), 1)
+        split = [at for at, axis in enumerate(parameter.spec.axes) if axis in ("tensor", "expert_tensor")]
+        for dim in split or [0] * parameter.differs:
+            set_tensor_model_parallel_attributes(parameter.value, True, dim, 1)
 
 
 def place_dropout(chunk: nn.Module, axes: Axes, prefix: str = "") -> None:
@@ -120,6 +123,7 @@ def _place(held: StageParameter, value: nn.Parameter, axes: Axes) -> Parameter:
         offset=offset,
         copy=held.copy,
         stages=held.stages,
+        differs="expert" in spec.axes and ranks.get("expert_tensor", 1) < ranks.get("tensor", 1),
         primary=first and not held.copy,
     )
 

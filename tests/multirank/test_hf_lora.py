@@ -60,6 +60,7 @@ def _merged(family: str, classifies: bool, checkpoint: Path, exported: Path) -> 
     from pretrain.checkpoint.hf.registry import hf_family_of
     from pretrain.evaluate.opening import build_scorer
     from pretrain.model_spec.modules import parameter_specs
+    from pretrain.model_spec.router_biases import router_bias_shapes
 
     config = lora_config(family, classifies)
     agreement = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
@@ -68,6 +69,7 @@ def _merged(family: str, classifies: bool, checkpoint: Path, exported: Path) -> 
         pad = decoder_padding(config.model, config.objective, load_tokenizer(next(checkpoint.glob("tokenizer*"))))
         hf_family = with_head(hf_family, config.objective, pad)
     values = {spec.name: value(spec.name, spec.shape) for spec in parameter_specs(config.model)}
+    values |= {name: value(name, shape) for name, shape in router_bias_shapes(config.model).items()}
     for a in [name for name in values if name.endswith("lora_a.weight")]:
         b, weight = a.replace("lora_a", "lora_b"), a.replace("lora_a.", "")
         values[weight] = values[weight] + ALPHA / RANK * values[b] @ values[a]
@@ -85,9 +87,25 @@ def _merged(family: str, classifies: bool, checkpoint: Path, exported: Path) -> 
         [
             *(
                 (name, False)
-                for name in ("gpt", "gpt-banded", "bert", "llama", "mistral", "gemma", "bloom", "t5", "bart")
+                for name in (
+                    "gpt",
+                    "gpt-banded",
+                    "bert",
+                    "llama",
+                    "mistral",
+                    "gemma",
+                    "bloom",
+                    "t5",
+                    "bart",
+                    "mixtral",
+                    "qwen3_moe",
+                    "dots1",
+                )
             ),
-            *((name, True) for name in ("gpt", "bert", "albert", "roformer", "tlm", "llama", "t5v1.1", "bart")),
+            *(
+                (name, True)
+                for name in ("gpt", "bert", "albert", "roformer", "tlm", "llama", "t5v1.1", "bart", "mixtral")
+            ),
         ],
     ),
 )

@@ -100,9 +100,16 @@ def _parity(family: str, classifies: bool, adapter: Path) -> Any:
     named, parts = dict(theirs.named_parameters(remove_duplicate=False)), engine.gradients()
     ours = {name.removeprefix("gradient/"): part.pieces[0].value.clone() for name, part in parts.items()}
     expected = {}
-    for link in hf_family.links(config.model):
+    for link in hf_family.links_of_loaded(config.model):
         stem = link.mcore_names[0].removesuffix(".weight")
-        if f"{stem}.lora_a.weight" in ours:
+        if f"{stem}.lora_a.weight" in ours and ".experts." in stem:
+            module, _, parameter = link.hf_names[0].rpartition(".")
+            module += ".base_layer" * (parameter == "gate_up_proj")
+            (a, b) = (named[f"{module}.lora_{x}.default.weight"].grad for x in "AB")
+            experts = config.model.experts.count
+            expected[f"{stem}.lora_a.weight"] = a.view(experts, RANK, -1)
+            (expected[f"{stem}.lora_b.weight"],) = link.back(b.view(-1, RANK, experts).permute(2, 0, 1))
+        elif f"{stem}.lora_a.weight" in ours:
             modules = [name.removesuffix(".weight") for name in link.hf_names]
             a, b = ([named[f"{m}.lora_{x}.default.weight"].grad for m in modules] for x in "AB")
             expected[f"{stem}.lora_a.weight"] = sum(a[1:], a[0])
@@ -207,8 +214,11 @@ def _exported(family: str, classifies: bool, directory: Path) -> tuple[Path, flo
 
 
 CASES = [
-    *((family, False) for family in ("gpt", "bert", "llama", "gemma", "bloom", "t5", "bart")),
-    *((family, True) for family in ("gpt", "bert", "roberta", "albert", "longformer", "tlm", "llama", "t5", "bart")),
+    *((family, False) for family in ("gpt", "bert", "llama", "gemma", "bloom", "t5", "bart", "mixtral", "olmoe")),
+    *(
+        (family, True)
+        for family in ("gpt", "bert", "roberta", "albert", "longformer", "tlm", "llama", "t5", "bart", "mixtral")
+    ),
 ]
 
 
@@ -318,6 +328,37 @@ def test_adapters_of_peft_are_imported_where_they_have_one_a_for_each_matrix(tmp
     assert (
         "has no B beside it that fits r=5" in run_ranks(1, _import, tmp_path / "down", base, tmp_path / "x", False)[0]
     )
+
+
+@needs_peft
+@pytest.mark.slow
+def test_adapters_of_experts_are_imported(tmp_path: Path) -> None:
+    """Of one of the two parameters of each layer, which PEFT names as it does the first of two."""
+    base = _exported("mixtral", False, tmp_path)[0] / BASE
+    for parameter, target in (("down_proj", "fc2"), ("gate_up_proj", "fc1")):
+        settings = {
+            "target_modules": ["o_proj"],
+            "target_parameters": [f"experts.{parameter}"],
+            "r": 3,
+            "lora_alpha": 7,
+        }
+        made = run_ranks(1, _adapter_of_peft, base, tmp_path / target, settings)[0]
+        difference, config, _ = run_ranks(1, _import, tmp_path / target, base, tmp_path / f"{target}-run", False)[0]
+        assert difference <= 1e-4
+        lora = config.finetune.lora
+        assert (lora.rank, lora.alpha, set(lora.targets)) == (3, 7, {"projection", target})
+        _, _, state = run_ranks(1, _import, tmp_path / target, base, tmp_path / f"{target}-merged", True)[0]
+        expected = made[f"model.layers.1.mlp.experts.{parameter}"]
+        found = state[f"model/decoder.layers.1.mlp.experts.linear_{target}.weight"]
+        if target == "fc1":  # gates, then values
+            found = np.concatenate((found[:, 0::2], found[:, 1::2]), axis=1)
+        assert np.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_update_of_dense_layers_beside_experts_is_refused(tmp_path: Path) -> None:
+    _, problem = _exported("qwen3_moe", False, tmp_path)
+    assert "PEFT takes the names of model.layers.0.mlp.gate_proj and of layers like it for those of experts" in problem
 
 
 def test_target_modules_are_named_by_the_ends_of_their_names() -> None:

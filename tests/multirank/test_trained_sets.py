@@ -14,8 +14,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import parameter_specs
-from tests.helpers.breadth import only
+from tests.helpers.breadth import only, slow
 from tests.helpers.families import family_config, train_family
+from tests.helpers.hf import randomise
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, build_engine, save, whole, whole_state
 
@@ -41,6 +42,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "dp4zero2": {"zero": 2, "zero_engine": "deepspeed"},
     "dp4zero3": {"zero": 3, "zero_engine": "deepspeed"},
     "dp4zero3full": {"zero": 3, "zero_engine": "deepspeed", "recompute": "full"},
+}
+SHARED: dict[str, dict[str, Any]] = {
+    "tp2ep2": {"tensor": 2, "sequence": True, "expert": 2},
+    "tp2ep2zero0": {"tensor": 2, "expert": 2, "zero": 0},
+    "cp2ep2": {"context": 2, "expert": 2},
+    "ep4full": {"expert": 4, "recompute": "full"},
+    "ep2pp2": {"expert": 2, "pipeline": 2},
+    "ep2zero2": {"expert": 2, "zero": 2, "zero_engine": "deepspeed"},
 }
 
 
@@ -72,13 +81,13 @@ def _compare(family: str, sections: dict[str, Any], layout: dict[str, Any], tole
     for other_steps, other_before, other_after in run_ranks(4, _trained, family, sections, layout):
         assert np.allclose(other_steps, steps, rtol=tolerance)
         assert other_after.keys() == after.keys()
-        assert {name.partition("/")[2] for name in other_after if not name.startswith("model/")} <= trained
+        assert {name.partition("/")[2] for name in other_after if not name.startswith(("model/", "router/"))} <= trained
         for name in frozen:
             assert np.array_equal(other_after[f"model/{name}"], before[f"model/{name}"]), name
             assert np.array_equal(other_before[f"model/{name}"], before[f"model/{name}"]), name
         for name in other_after:
             kind, _, parameter = name.partition("/")
-            assert kind == "model" or parameter in updated or not np.any(other_after[name]), name
+            assert kind in ("model", "router") or parameter in updated or not np.any(other_after[name]), name
         for name in updated:
             assert np.abs(after[f"model/{name}"] - before[f"model/{name}"]).max() > 0, name
             assert np.allclose(other_after[f"model/{name}"], after[f"model/{name}"], atol=20 * tolerance), name
@@ -116,6 +125,66 @@ _PAIRS = [
 def test_a_set_is_trained_alike_on_any_ranks(family: str, trained: str, layout: str) -> None:
     sections = {"objective": CLASSES, "finetune": SETS[trained]}
     _compare(family, sections, LAYOUTS[layout])
+
+
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    only(
+        [("shared_experts", "tp2ep2")],
+        [(family, layout) for family in ("shared_experts", "biased_experts") for layout in LAYOUTS | SHARED],
+    ),
+)
+def test_updates_of_experts_are_trained_alike_on_any_ranks(family: str, layout: str) -> None:
+    sections = {"objective": CLASSES, "finetune": SETS["lora"]}
+    _compare(family, sections, (LAYOUTS | SHARED)[layout])
+
+
+def _gradients_of_experts(parallel: dict[str, Any], fault: str = "") -> dict[str, np.ndarray]:
+    """Of all updates, whose matrices are random, in a step of one batch."""
+    from pretrain.models import lora
+
+    if fault == "each tensor rank hands on the gradient of the input":
+        lora._GradientOfFirstRank.backward = staticmethod(lambda ctx, gradient: (gradient, None))
+    elif fault == "each tensor rank adds the update":
+        lora._OutputOfFirstRank.forward = staticmethod(lambda ctx, x, is_first: x.view_as(x))
+    elif fault == "gradients of features are not summed":
+        lora.copy_to_tensor_model_parallel_region = lambda x: x
+    elif fault == "features are not summed":
+        lora.reduce_from_tensor_model_parallel_region = lambda x: x
+    engine = build_engine(set_config("shared_experts", {"finetune": SETS["lora"], "parallel": parallel}))
+    randomise(engine)
+    engine.keeps_gradients = True
+    batch = SyntheticStream(engine.config).batch(0, ROWS, engine.data_rank, engine.data_world)
+    engine.train_step(batch, 0.0, 1)
+    return whole(engine.gradients())
+
+
+def _furthest(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
+    assert found.keys() == expected.keys()
+    return max(float(np.abs(found[name] - x).max() / np.abs(x).max()) for name, x in expected.items())
+
+
+FAULTS = [
+    "each tensor rank hands on the gradient of the input",
+    "each tensor rank adds the update",
+    "gradients of features are not summed",
+    "features are not summed",
+]
+
+
+@pytest.mark.parametrize("parallel", [{"tensor": 2}, slow({"tensor": 2, "sequence": True})], ids=["tp2", "sequence"])
+def test_tensor_ranks_share_the_updates_of_experts(parallel: dict[str, Any]) -> None:
+    expected = run_ranks(1, _gradients_of_experts, {})[0]
+    assert sum(".experts.linear_fc" in name and "lora" in name for name in expected) == 3 * 4
+    for found in run_ranks(2, _gradients_of_experts, parallel):
+        assert _furthest(found, expected) <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_tensor_ranks_would_be_seen(fault: str) -> None:
+    expected = run_ranks(1, _gradients_of_experts, {})[0]
+    assert _furthest(run_ranks(2, _gradients_of_experts, {"tensor": 2}, fault)[0], expected) > 1e-3
 
 
 CAUSAL: dict[str, dict[str, Any]] = {

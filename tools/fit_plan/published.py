@@ -303,15 +303,16 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
     tied = number("tied") > 0
     tables = embeds + np.where((tied & (pipeline == 1))[:, None], 0.0, predicts)
     table = (number("vocab") * hidden)[:, None]
+    of_experts = np.zeros((len(count), 2, count.shape[1]))
     shapes = StageShapes(
         count=count,
         sharded_parameters=on_stage * matrices[:, None] + tables * table,
         replicated_parameters=np.zeros_like(count),
         sharded_trained=on_stage * matrices[:, None] + tables * table,
         replicated_trained=np.zeros_like(count),
-        expert_parameters=np.zeros_like(count),
-        expert_trained=np.zeros_like(count),
-        **{name: np.zeros_like(count) for name in StateByDepth.NAMES},
+        expert_parameters=of_experts,
+        expert_trained=of_experts,
+        **{name: np.zeros_like(count) for name in StateByDepth.NAMES} | {"expert_moments": of_experts},
         embeds=embeds,
         trains_embedding=embeds,
         head_input=predicts,

@@ -4,6 +4,9 @@ PEFT has A and B for each linear layer of transformers, which has queries, keys 
 where ours are rows of one matrix. Such layers get the same A, and their rows of B. The way back needs one A for all of
 them; an adapter with several can be merged into its base instead.
 
+Experts are one parameter of transformers for all matrices of a kind, which PEFT updates as such (`target_parameters`):
+A [experts * rank, inputs] holds one expert after the other, B [outputs, rank * experts] all experts at each rank.
+
 PEFT itself is not imported. What it computes is W + scale * B A, and that is what the gate loads into transformers.
 """
 
@@ -42,11 +45,19 @@ CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "bas
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _TASK_TYPES: Mapping[str, Kind] = {"SEQ_CLS": "sequence", "TOKEN_CLS": "tokens", "QUESTION_ANS": "spans"}
 _MORE_TOKENIZER_FILES = ("tokenizer_config.json", "vocab.json", "merges.txt")
+_EXPERTS = ".experts"
+"""what the name of the module of a layer's experts ends with"""
+_WITHIN_EXPERTS = "gate_up_proj", "down_proj"
+"""parameters of all experts of a layer, in the order in which PEFT wraps their module once for each"""
+_WITHIN = ".base_layer"
+"""what the name of a module ends with within its second wrapping"""
+_OF_EXPERTS_ONCE = "gate_proj", "up_proj", "down_proj"
+"""ends of names of linear layers that were an expert's in transformers 4, and that PEFT reads as its parameters"""
 _WITHIN_HEAD = ("dense", "out_proj", "summary")
 """last parts of names of layers within a module that is a head"""
 _USUAL: Mapping[str, Any] = {
     "peft_type": "LORA", "bias": "none", "use_dora": False, "lora_bias": False, "rank_pattern": {}, "alpha_pattern": {},
-    "layer_replication": None, "trainable_token_indices": None, "target_parameters": None, "use_qalora": False,
+    "layer_replication": None, "trainable_token_indices": None, "use_qalora": False,
 }  # fmt: skip
 """fields of adapter_config.json that say what an adapter is, with the one value that is known here"""
 
@@ -58,7 +69,7 @@ class PeftAdapter:
     scale: float
     dropout: float
     updates: Mapping[str, tuple[Tensor, Tensor]]
-    """weight -> A [rank, inputs], B [outputs, rank]"""
+    """weight -> A [rank, inputs], B [outputs, rank]; of experts [experts, rank, inputs] and [experts, outputs, rank]"""
     saved: Mapping[str, Tensor]
     """parameters of modules that are trained as they are"""
 
@@ -75,7 +86,7 @@ class PeftAdapter:
     def matrices(self, family: HfFamily, model: Model) -> Iterator[tuple[str, Tensor]]:
         """Our parameters of the updates, by name. Raises ConfigError where layers that are one here have several A."""
         left = set(self.updates)
-        for link in family.links(model):
+        for link in family.links_of_loaded(model):
             pairs = [self.updates[name] for name in link.hf_names if name in self.updates]
             if not pairs:
                 continue
@@ -99,12 +110,13 @@ class PeftAdapter:
     def config_with_updates(self, config: RunConfig, directory: Path) -> RunConfig:
         """`config` of a run that is imported from `directory`, with these updates as its `finetune.lora`. Raises
         ConfigError where that would update other layers."""
-        links, targets = list(folders.read(directory).family.links(config.model)), list[str]()
-        for target, path in LORA_TARGETS.items():
+        links, targets = list(folders.read(directory).family.links_of_loaded(config.model)), list[str]()
+        for target, paths in LORA_TARGETS.items():
+            ends = tuple(f".{path}.weight" for path in paths)
             updated = {
                 link.mcore_names[0]: any(name in self.updates for name in link.hf_names)
                 for link in links
-                if any(name.endswith(f".{path}.weight") for name in link.mcore_names)
+                if any(name.endswith(ends) for name in link.mcore_names)
             }
             if any(updated.values()) and not all(updated.values()):
                 first = next(name for name, is_updated in updated.items() if not is_updated)
@@ -113,7 +125,7 @@ class PeftAdapter:
                     "those of all layers: import it with --merge, which adds the updates to the weights"
                 )
             targets += [target] if any(updated.values()) else []
-        rank = len(next(iter(self.updates.values()))[0])
+        rank = next(iter(self.updates.values()))[0].shape[-2]
         tree = config.model_dump(mode="json")
         tree["finetune"]["lora"] = {
             "rank": rank,
@@ -170,7 +182,7 @@ def export_adapter(
 
 def _adapter(family: HfFamily, model: Model, lora: Lora, read: FullTensors, manifest: Manifest) -> PeftAdapter:
     updates, saved = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
-    for link in family.links(model):
+    for link in family.links_of_loaded(model):
         updated = [name for name in link.mcore_names if f"model/{_lora_name(name, 'a')}" in manifest.tensors]
         if updated and len(link.mcore_names) > 1:
             raise ConfigError(
@@ -203,13 +215,25 @@ def _settings(
     else:
         task = None
     modules = [name for name, _ in hf_model.named_modules()]
+    experts = [name for name, (a, _) in adapter.updates.items() if a.dim() > 2]
+    linears = [_module(name) for name in adapter.updates if name not in experts]
+    if experts and (taken := [name for name in linears if name.endswith(_OF_EXPERTS_ONCE)]):
+        raise ConfigError(
+            f"PEFT takes the names of {taken[0]} and of layers like it for those of experts: export the merged model "
+            "with --to hf"
+        )
+    of_experts = {}
+    if experts:
+        parameters = [name for name, _ in hf_model.named_parameters()]
+        of_experts = {"target_parameters": shortest_suffixes(experts, parameters)}
     return {
         "peft_type": "LORA",
         "task_type": task,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
-        "target_modules": shortest_suffixes([_module(name) for name in adapter.updates], modules),
+        "target_modules": shortest_suffixes(linears, modules),
+        **of_experts,
         "modules_to_save": sorted({_saved_module(name) for name in adapter.saved}) or None,
         "fan_in_fan_out": family.fan_in_fan_out,
         "bias": "none",
@@ -246,7 +270,12 @@ def _saved_module(parameter: str) -> str:
 def _write_weights(path: Path, adapter: PeftAdapter) -> None:
     tensors = {f"{_PREFIX}{name}": value.contiguous() for name, value in adapter.saved.items()}
     for name, (a, b) in adapter.updates.items():
-        tensors |= {f"{_PREFIX}{_module(name)}{_A}": a.clone(), f"{_PREFIX}{_module(name)}{_B}": b}
+        module = _module(name)
+        if a.dim() > 2:
+            a, b = a.flatten(0, 1), b.permute(1, 2, 0).flatten(1)
+            others = (other for other in _WITHIN_EXPERTS if f"{module}.{other}" in adapter.updates)
+            module += _WITHIN * (name.rpartition(".")[2] != list(others)[-1])
+        tensors |= {f"{_PREFIX}{module}{_A}": a.clone(), f"{_PREFIX}{module}{_B}": b.contiguous()}
     save_file(tensors, path, {"format": "pt"})
 
 
@@ -333,10 +362,16 @@ def _read_adapter(source: Path, settings: Mapping[str, Any]) -> PeftAdapter:
             raise ConfigError(f"{source / WEIGHTS}: {name} has values that are no finite numbers")
         short = name.removeprefix(_PREFIX)
         if short.endswith(_A):
-            b = tensors.get(name.removesuffix(_A) + _B)
-            if b is None or value.dim() != 2 or b.dim() != 2 or not len(value) == b.shape[1] == rank:
+            b, module = tensors.get(name.removesuffix(_A) + _B), short.removesuffix(_A)
+            parameter = _parameter_of_experts(module, f"{name.removesuffix(_A)}{_WITHIN}{_A}" in tensors, settings)
+            experts = len(value) // rank if parameter else 1
+            if b is None or value.dim() != 2 or b.dim() != 2 or not len(value) == b.shape[1] == rank * experts:
                 raise ConfigError(f"{source / WEIGHTS}: {name} has no B beside it that fits r={rank}")
-            updates[f"{short.removesuffix(_A)}.weight"] = value, b
+            if parameter:
+                split = value.unflatten(0, (experts, rank)), b.unflatten(1, (rank, experts)).permute(2, 0, 1)
+                updates[f"{module.removesuffix(_WITHIN)}.{parameter}"] = split
+            else:
+                updates[f"{module}.weight"] = value, b
         elif not short.endswith(_B):
             if ".lora_" in short:
                 raise ConfigError(f"{source / WEIGHTS}: {name} is not known here: updates are of linear layers")
@@ -345,6 +380,22 @@ def _read_adapter(source: Path, settings: Mapping[str, Any]) -> PeftAdapter:
         raise ConfigError(f"{source / WEIGHTS} has no {_A.strip('.')}: it holds no low-rank updates")
     scale = alpha / (rank**0.5 if settings.get("use_rslora") else rank)
     return PeftAdapter(scale=scale, dropout=dropout, updates=updates, saved=saved)
+
+
+def _parameter_of_experts(module: str, wraps_other: bool, settings: Mapping[str, Any]) -> str | None:
+    """The parameter that an update of `module` is of, in an adapter of parameters of experts; None: it is of a linear
+    layer. `wraps_other`: another update lies within its wrapping."""
+    named = [str(name) for name in settings.get("target_parameters") or ()]
+    inner = module.removesuffix(_WITHIN)
+    if not inner.endswith(_EXPERTS):
+        return None
+    first, last = (
+        parameter if any(f"{inner}.{parameter}".endswith(f".{name}") for name in named) else None
+        for parameter in _WITHIN_EXPERTS
+    )
+    if module.endswith(_WITHIN):
+        return first
+    return last if wraps_other or first is None else first
 
 
 def _with_head_of(source: Path, kind: Kind, family: HfFamily, hf_config: Any, adapter: PeftAdapter) -> HfFamily:
@@ -371,7 +422,7 @@ def _check_fits(
 ) -> None:  # fmt: skip
     shapes = {name: tuple(value.shape) for name, value in values.items()}
     for name, (a, b) in adapter.updates.items():
-        update = (len(b), a.shape[1])
+        update = (*b.shape[:-1], a.shape[-1])
         if shapes.get(name) != (update[::-1] if family.fan_in_fan_out else update):
             raise ConfigError(f"{source / WEIGHTS} updates {name} by {list(update)}, which {base} has not")
     for name, value in adapter.saved.items():

@@ -10,8 +10,8 @@ def check_experts(config: RunSections) -> None:
     if config.model.experts is None:
         return
     lora = config.finetune.lora
-    if lora is not None and (targets := _OF_FEED_FORWARD.intersection(lora.targets)):
+    if lora is not None and lora.dropout and (targets := _OF_FEED_FORWARD.intersection(lora.targets)):
         raise ValueError(
-            f"finetune.lora.targets: {', '.join(sorted(targets))} of experts are several matrices each, which have no "
-            "update here: leave them out"
+            f"finetune.lora.dropout={lora.dropout} is drawn by row and position, and experts read rows of many: set "
+            f"it to 0, or leave {', '.join(sorted(targets))} out of finetune.lora.targets"
         )

@@ -70,7 +70,7 @@ def check_trained(config: RunSections) -> None:
             raise ValueError("finetune.lora is for fp32, bf16 and fp16: set precision")
         having = [
             name
-            for name, path in LORA_TARGETS.items()
+            for name, (path, *_) in LORA_TARGETS.items()
             if model.is_encoder_decoder or not path.startswith("cross_attention.")
         ]
         for target in finetune.lora.targets:

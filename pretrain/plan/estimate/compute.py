@@ -120,25 +120,18 @@ def _experts(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array
     has, speed = stack.experts > 0, work.device.memory_bytes_per_s * c.memory_share
     kernels, kernels_back = experts.kernel_counts(stack)
     moved, moved_back = experts.moved_bytes(work, stack)
-    fp8 = work.step.fp8
     forward = moved / speed + kernels * c.launch_s
     backward = stack.backward_layers * (moved_back / speed + kernels_back * c.launch_s)[:, None]
     for grouped in experts.expert_products(work, stack):
-        every = np.maximum(grouped.matrices, 1)
-        m, n, k = grouped.rows / every, grouped.columns, grouped.depth
-        elements = every * m * k, every * k * n, every * m * n
-        rounding, rounding_back = _rounding(work, c, elements, fp8, _EXPERT_ROUNDING_BYTES)
-        besides = rounding, rounding_back / 2, rounding_back / 2
-        seconds = [
-            has * (_one_product(work, c, shape, fp8, every) + rounded + kernels * c.launch_s)
-            for shape, rounded, kernels in zip(
-                ((m, n, k), (m, k, n), (k, n, m)), besides, experts.separate_kernels(work, grouped), strict=True
-            )
-        ]
-        of_product = _ProductSeconds(*seconds)
-        forward = forward + of_product.forward
-        gradients = stack.with_input_gradient(grouped.name), stack.with_weight_gradient(grouped.name)
-        backward = backward + of_product.of_gradients(*gradients)
+        of_input, of_weight = stack.with_input_gradient(grouped.name), stack.with_weight_gradient(grouped.name)
+        products = [(grouped, of_input, of_weight)]
+        if stack.lora_rank(grouped.name).any():
+            by_a, by_b = experts.update_products(stack, grouped)
+            products += [(by_a, of_input, stack.backward_layers), (by_b, stack.backward_layers, stack.backward_layers)]
+        for one, inputs, weights in products:
+            seconds = _grouped_product(work, c, one)
+            forward = forward + has * seconds.forward
+            backward = backward + has[:, None] * seconds.of_gradients(inputs, weights)
     rows, columns, depth = experts.router_product(work, stack)
     routed = (
         has * 2 * rows * columns * depth / (work.device.fp32_flops * c.per_generation("matmul", work.device.generation))
@@ -266,6 +259,24 @@ def _product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> _P
         of_input=_one_product(work, c, (m, k, n), fp8) + rounding_back / 2,
         of_weight=_one_product(work, c, (k, n, m), fp8) + rounding_back / 2,
     )
+
+
+def _grouped_product(work: StepWorkload, c: Constants, grouped: experts.ExpertProduct) -> _ProductSeconds:
+    """Seconds of a product of all experts."""
+    every, fp8 = np.maximum(grouped.matrices, 1), work.step.fp8
+    m, n, k = grouped.rows / every, grouped.columns, grouped.depth
+    elements = every * m * k, every * k * n, every * m * n
+    rounding, rounding_back = _rounding(work, c, elements, fp8, _EXPERT_ROUNDING_BYTES)
+    forward, of_input, of_weight = (
+        _one_product(work, c, shape, fp8, every) + rounded + kernels * c.launch_s
+        for shape, rounded, kernels in zip(
+            ((m, n, k), (m, k, n), (k, n, m)),
+            (rounding, rounding_back / 2, rounding_back / 2),
+            experts.separate_kernels(work, grouped),
+            strict=True,
+        )
+    )
+    return _ProductSeconds(forward=forward, of_input=of_input, of_weight=of_weight)
 
 
 def _rounding(

@@ -5,7 +5,7 @@ share experts, as many rows are taken to arrive as are sent: tokens are spread e
 counted tensor by tensor, and moved ones kernel by kernel, of what `models/experts.py`, `grouped.py` and `routing.py`
 do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,17 +40,25 @@ def expert_products(work: StepWorkload, stack: LayerStack) -> list[ExpertProduct
     ]
 
 
+def update_products(stack: LayerStack, grouped: ExpertProduct) -> tuple[ExpertProduct, ExpertProduct]:
+    """Products of the update of each expert beside `grouped`: by A, and by B."""
+    rank = np.maximum(stack.lora_rank(grouped.name), 1)
+    return replace(grouped, columns=rank), replace(grouped, depth=rank)
+
+
 def router_product(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array, Array]:
     """Rows, columns and depth of the product that makes a layer's logits, in fp32: by tensor ranks of their own
     positions under sequence parallelism, otherwise by each of all."""
     return _positions(work, stack) / work.layout.sequence_slices, stack.experts, work.model.hidden
 
 
-def kept_bytes(work: StepWorkload, stack: LayerStack) -> Array:
-    """Bytes that a layer keeps of a micro-batch besides the features of its experts, [n]: inputs and outputs of these
-    as rows, where rows lie, and what routes were made of."""
+def kept_bytes(work: StepWorkload, stack: LayerStack, keeps_inputs: Array) -> Array:
+    """Bytes that a layer keeps of a micro-batch besides the features of its experts, [n]: inputs of these as rows, as
+    far as the layer `keeps_inputs`, and outputs, where rows lie, what routes were made of, and what updates make of
+    both inputs by A."""
     width, top_k, positions = work.step.activation_bytes, stack.top_k, _positions(work, stack)
-    of_row = 2 * work.model.hidden * width + (2 + 2 * _exchanges(work)) * _INDEX_BYTES
+    of_row = (1 + keeps_inputs) * work.model.hidden * width + (2 + 2 * _exchanges(work)) * _INDEX_BYTES
+    of_row = of_row + (stack.lora_rank("fc1") + stack.lora_rank("fc2")) * width
     # Under sequence parallelism weights are gathered, but for experts that tensor ranks do not split; a sum that they
     # are divided by is kept beside what it divides.
     unsplit, slices = work.layout.expert_slices > 1, work.layout.sequence_slices
@@ -80,6 +88,7 @@ def gradient_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     of_hidden = rows * model.hidden * width
     features = rows * stack.expert_ffn / tensor * width
     matrix = stack.experts / work.layout.expert * stack.expert_ffn * model.hidden / tensor * width
+    matrix = matrix * (stack.with_weight_gradient("fc1") > 0).any(axis=1)
     inner = 1 + model.gated
     # Without a kernel for all experts, results are made one by one and then joined.
     joined = 2 - work.kernels.grouped_products

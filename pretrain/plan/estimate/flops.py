@@ -76,6 +76,11 @@ def _layers(work: StepWorkload, stack: LayerStack) -> Array:
     for grouped in experts.expert_products(work, stack):
         passes = computed + with_input_gradient(grouped.name) + stack.with_weight_gradient(grouped.name)
         total += passes * _operations((grouped.rows, grouped.columns, grouped.depth))[:, None]
+        if stack.lora_rank(grouped.name).any():
+            by_a, by_b = ((one.rows, one.columns, one.depth) for one in experts.update_products(stack, grouped))
+            of_input = with_input_gradient(grouped.name)
+            total += (computed + of_input + stack.backward_layers) * _operations(by_a)[:, None]
+            total += (computed + 2 * stack.backward_layers) * _operations(by_b)[:, None]
     routed = computed + with_input_gradient("fc1") + stack.with_weight_gradient("fc1")
     total += routed * _operations(experts.router_product(work, stack))[:, None]
     if (work.model.adapter_dim > 0).any():

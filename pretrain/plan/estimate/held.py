@@ -339,7 +339,7 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
     core = np.where(has_latents, latent.kept_bytes(work, stack), core)
     every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
-    every = every + experts.kept_bytes(work, stack)
+    every = every + experts.kept_bytes(work, stack, keeps("fc1"))
     if model.long_convolutions.any():
         every = _mixer_bytes(work, stack)
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.

@@ -130,6 +130,8 @@ def lora_products(work: StepWorkload, stack: LayerStack, name: str, product: Pro
     """Matrix products of the update beside `product`: by A, and by B. What is not split like the weight, every tensor
     rank computes at its own positions."""
     (positions, columns, depth), rank = product, np.maximum(stack.lora_rank(name), 1)
+    if name in ("fc1", "fc2"):  # layers of experts may have no other
+        positions = positions * (stack.ffn > 0)
     own = positions / work.layout.sequence_slices
     if name in ("projection", "cross_projection", "fc2"):  # of which tensor ranks have features
         return (positions, rank, depth), (own, columns, rank)

@@ -38,11 +38,11 @@ class StageGroups:
     replicated_trained: Array
     """trained ones of `replicated`"""
     experts: Array
-    """parameters among `sharded` that expert ranks split, too"""
+    """parameters among `sharded` and among `replicated` that expert ranks split, too, [2, s]"""
     experts_trained: Array
     """trained ones of `experts`"""
     expert_moments: Array
-    """values among `sharded_moments` that the optimizer keeps of `experts`"""
+    """values that the optimizer keeps of `experts`"""
     sharded_moments: Array
     """values that the optimizer keeps of `sharded`"""
     replicated_moments: Array
@@ -65,6 +65,11 @@ class StageGroups:
     """`StageShapes.summed_parameters`"""
 
 
+def _is_sharded(spec: ParameterSpec) -> bool:
+    """Whether tensor ranks split it, or those that share an expert's features do."""
+    return "tensor" in spec.axes or "expert_tensor" in spec.axes
+
+
 class StateByDepth:
     """What the optimizer keeps and computes of a model's parameters, by depth."""
 
@@ -76,7 +81,9 @@ class StateByDepth:
 
     def __init__(self, optimizer: Optimizer, depths: int) -> None:
         self._optimizer = optimizer
-        self.values = {name: np.zeros(depths) for name in self.NAMES}
+        self.values = {
+            name: np.zeros((2, depths) if name == "expert_moments" else depths) for name in self.NAMES
+        }  # fmt: skip
 
     def copy(self) -> "StateByDepth":
         other = StateByDepth(self._optimizer, 0)
@@ -85,14 +92,14 @@ class StateByDepth:
 
     def add(self, spec: ParameterSpec, depths: Sequence[int]) -> None:
         """Adds a trained parameter at each of `depths`."""
-        kind = "sharded" if any(spec.axes) else "replicated"
+        kind = "sharded" if _is_sharded(spec) else "replicated"
         at = list(depths)
         moments = spec.size * self._optimizer.moments_of(spec.blocks is not None)
         self.values[f"{kind}_moments"][at] += moments
-        self.values["expert_moments"][at] += moments * ("expert" in spec.axes)
+        self.values["expert_moments"][int(kind == "replicated"), at] += moments * ("expert" in spec.axes)
         if isinstance(self._optimizer, MuonOptimizer) and spec.blocks is not None:
             self.values[f"{kind}_blocks"][at] += spec.size
-            self.values["expert_blocks"][at] += spec.size * ("expert" in spec.axes)
+            self.values["expert_blocks"][at] += spec.size * ("expert" in spec.axes and kind == "sharded")
             blocks = spec.blocks.rows_of(prod(spec.shape[:-1]), self._optimizer.per_head).values()
             steps = len(self._optimizer.steps)
             self.values["block_flops"][at] += sum(newton_schulz_flops(len(r), spec.shape[-1], steps) for r in blocks)
@@ -106,7 +113,7 @@ class ParametersByDepth:
         self.model = config.model
         depths = sum(self.model.stacks) + 2
         self.sharded, self.replicated, self.sharded_trained, self.replicated_trained = np.zeros((4, depths))
-        self.experts, self.experts_trained = np.zeros((2, depths))
+        self.experts, self.experts_trained = np.zeros((2, 2, depths))
         self.state = StateByDepth(config.optimizer, depths)
         self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
         """shared parameters by name: the parameter, and the depths of its uses after the first"""
@@ -129,13 +136,14 @@ class ParametersByDepth:
             if spec.alias_of is not None:
                 self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
             elif spec.name not in left_out:
-                (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
+                is_sharded = _is_sharded(spec)
+                (self.sharded if is_sharded else self.replicated)[spec.depth] += spec.size
                 of_experts = spec.size * ("expert" in spec.axes)
-                self.experts[spec.depth] += of_experts
+                self.experts[int(not is_sharded), spec.depth] += of_experts
                 if spec.trained:
-                    self.experts_trained[spec.depth] += of_experts
+                    self.experts_trained[int(not is_sharded), spec.depth] += of_experts
                     self.state.add(spec, [spec.depth])
-                    (self.sharded_trained if any(spec.axes) else self.replicated_trained)[spec.depth] += spec.size
+                    (self.sharded_trained if is_sharded else self.replicated_trained)[spec.depth] += spec.size
 
     def stages(self, pipeline: int, virtual: int) -> StageGroups:
         """Stages of a legal pipeline."""
@@ -149,8 +157,9 @@ class ParametersByDepth:
         backward = (layer_depths >= self.first_trained) | sends_back
         inputs = np.maximum(self._inputs, sends_back)
         of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
+        at_depth = np.eye(pipeline)[of_depth]
         sharded, replicated, sharded_trained, replicated_trained, experts, experts_trained = (
-            np.bincount(of_depth, values, pipeline).astype(float)
+            values @ at_depth
             for values in (
                 *(self.sharded, self.replicated, self.sharded_trained, self.replicated_trained),
                 *(self.experts, self.experts_trained),
@@ -162,10 +171,11 @@ class ParametersByDepth:
             first = of_depth[original.depth]
             elsewhere = np.unique(of_depth[list(depths)])
             elsewhere = elsewhere[elsewhere != first]
-            (sharded if any(original.axes) else replicated)[elsewhere] += original.size
+            is_sharded = _is_sharded(original)
+            (sharded if is_sharded else replicated)[elsewhere] += original.size
             if not original.trained:
                 continue
-            (sharded_trained if any(original.axes) else replicated_trained)[elsewhere] += original.size
+            (sharded_trained if is_sharded else replicated_trained)[elsewhere] += original.size
             state.add(original, [int(np.flatnonzero(of_depth == stage)[0]) for stage in elsewhere])
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
@@ -195,7 +205,7 @@ class ParametersByDepth:
             "head_input": np.eye(pipeline)[-1] * (is_trained if of_chunk[-1] else self.gradients.head_input),
             "position": np.arange(pipeline, dtype=np.float64),
             "summed": summed,
-            **{name: np.bincount(of_depth, values, pipeline) for name, values in state.values.items()},
+            **{name: values @ at_depth for name, values in state.values.items()},
         }
         has_dense = self.model.experts is not None and self.model.experts.dense_layers > 0
         differ = self.model.is_encoder_decoder or has_dense or (self._weights != self._weights[:, :1]).any()

@@ -27,11 +27,11 @@ class StageShapes(Entries):
     replicated_trained: Array
     """trained ones of `replicated_parameters`"""
     expert_parameters: Array
-    """parameters of experts, which are among the sharded ones and which expert ranks split, too"""
+    """parameters of experts, which expert ranks split, too, [n, 2, s]: among the sharded and the replicated ones"""
     expert_trained: Array
     """trained ones of `expert_parameters`"""
     expert_moments: Array
-    """values among `sharded_moments` that the optimizer keeps of `expert_parameters`"""
+    """values that the optimizer keeps of `expert_parameters`"""
     sharded_moments: Array
     """values that the optimizer keeps of `sharded_parameters`"""
     replicated_moments: Array

@@ -63,26 +63,42 @@ class StepWorkload(Entries):
     @property
     def expert_trained(self) -> Array:
         """Parameters of experts among `trained`, which expert ranks share."""
-        return self.stages.expert_trained / (self.layout.expert_tensor * self.layout.expert)[:, None]
+        return self._of_experts(self.stages.expert_trained)
 
     @property
     def divided(self) -> Array:
         """Trained parameters of which each of a rank's replicas has an equal share under ZeRO, [n, s]. A rank that
         holds some of the experts shares them with fewer ranks: its share is that of all experts with all replicas."""
-        return self.stages.sharded_trained / self.layout.tensor[:, None] + self.stages.replicated_trained
+        stages = self.stages
+        return self._divided(stages.sharded_trained, stages.replicated_trained, stages.expert_trained)
 
     @property
     def moments(self) -> Array:
         """Values that the optimizer keeps, [n, s]: under ZeRO of `divided`, otherwise of `trained`."""
-        stages, every = self.stages, self.layout.zero[:, None] > 0
-        of_experts = np.where(every, 0.0, stages.expert_moments)
-        return self._held(stages.sharded_moments, stages.replicated_moments, of_experts)
+        stages = self.stages
+        values = stages.sharded_moments, stages.replicated_moments, stages.expert_moments
+        return np.where(self.layout.zero[:, None] > 0, self._divided(*values), self._held(*values))
+
+    def _divided(self, sharded: Array, replicated: Array, of_experts: Array) -> Array:
+        """`divided` of such values as of `_held`."""
+        held = of_experts[:, 1] * (1 - 1 / self.layout.expert_slices)[:, None]  # which tensor ranks do not have alike
+        found: Array = sharded / self.layout.tensor[:, None] + replicated - held
+        return found
 
     def _held(self, sharded: Array, replicated: Array, of_experts: Array) -> Array:
-        """Values that a rank holds, [n, s], of those that tensor ranks split, but for `of_experts`, which expert ranks
-        do."""
-        held = of_experts / (self.layout.expert_tensor * self.layout.expert)[:, None]
-        return (sharded - of_experts) / self.layout.tensor[:, None] + replicated + held
+        """Values that a rank holds, [n, s], of those that tensor ranks split or all of them hold, but for `of_experts`,
+        [n, 2, s], which expert ranks do."""
+        split, held = of_experts.swapaxes(0, 1)
+        others = (sharded - split) / self.layout.tensor[:, None] + replicated - held
+        found: Array = others + self._of_experts(of_experts)
+        return found
+
+    def _of_experts(self, values: Array) -> Array:
+        """Values of experts that a rank holds, [n, s], of those that the ranks split which share an expert's features,
+        and of those that all of these hold, [n, 2, s]."""
+        split, held = values.swapaxes(0, 1)
+        found: Array = (split / self.layout.expert_tensor[:, None] + held) / self.layout.expert[:, None]
+        return found
 
     @property
     def in_flight(self) -> Array:

@@ -12,6 +12,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, expert_ranks, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameter_spec import Normal
 from pretrain.model_spec.parameters import num_active_parameters, num_parameters
 from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.plan.device import find_device
@@ -42,6 +43,32 @@ def test_experts_are_one_parameter_each_of_their_matrices() -> None:
         "shared_experts.linear_fc2.weight": ((64, 64), (None, "tensor")),
     }
     assert all(spec.decays for spec in layer.values())
+
+
+def test_updates_are_of_each_expert() -> None:
+    lora = {"rank": 2, "targets": ["projection", "fc1", "fc2"]}
+    specs = {spec.name: spec for spec in parameter_specs(_config(finetune={"lora": lora}).model)}
+    added = {
+        name.partition(".mlp.")[2]: (spec.shape, spec.axes)
+        for name, spec in specs.items()
+        if ".layers.1.mlp." in name and spec.trained
+    }
+    assert added == {
+        "experts.linear_fc1.lora_a.weight": ((8, 2, 64), ("expert", None, None)),
+        "experts.linear_fc1.lora_b.weight": ((8, 64, 2), ("expert", "tensor", None)),
+        "experts.linear_fc2.lora_a.weight": ((8, 2, 32), ("expert", None, "tensor")),
+        "experts.linear_fc2.lora_b.weight": ((8, 64, 2), ("expert", None, None)),
+        "shared_experts.linear_fc1.lora_a.weight": ((2, 64), (None, None)),
+        "shared_experts.linear_fc1.lora_b.weight": ((128, 2), ("tensor", None)),
+        "shared_experts.linear_fc2.lora_a.weight": ((2, 64), (None, "tensor")),
+        "shared_experts.linear_fc2.lora_b.weight": ((64, 2), (None, None)),
+    }
+    assert {name.rpartition(".lora")[0] for name in specs if ".layers.0.mlp." in name and ".lora" in name} == {
+        f"decoder.layers.0.mlp.linear_fc{number}" for number in (1, 2)
+    }
+    deviation = specs["decoder.layers.1.mlp.experts.linear_fc2.lora_a.weight"].init
+    assert isinstance(deviation, Normal)
+    assert deviation.deviations == ((3 * 32) ** -0.5,)
 
 
 def test_a_token_passes_through_those_chosen_and_shared() -> None:
@@ -78,7 +105,11 @@ def test_layers_beyond_those_listed_count_like_the_last() -> None:
         ({}, {"model": {"bias": True}}, "model.experts has no biases: set model.bias=false"),
         ({}, {"model": {"ffn_dropout": 0.1}}, "model.ffn_dropout=0.1 is drawn by row and position"),
         ({}, {"model": {"shared_layers": True}}, "leave out model.shared_layers"),
-        ({}, {"finetune": {"lora": {"rank": 2, "targets": ["qkv", "fc2"]}}}, "fc2 of experts are several matrices"),
+        (
+            {},
+            {"finetune": {"lora": {"rank": 2, "targets": ["qkv", "fc2"], "dropout": 0.1}}},
+            "experts read rows of many: set it to 0, or leave fc2 out of finetune.lora.targets",
+        ),
     ],
 )
 def test_refused(experts: dict[str, Any], sections: dict[str, Any], message: str) -> None:

@@ -32,6 +32,10 @@ MODELS = {
         *("llama2/7b", "model.vocabulary=4000", "model.hidden=512", "model.heads=8", "model.ffn=1376"),
         "model.sequence_length=128",
     ),
+    "mixture": (
+        *("debug/experts", "model.vocabulary=4000", "model.hidden=256", "model.ffn=512", "model.sequence_length=512"),
+        "model.experts={count: 16, top_k: 4, ffn: 256, dense_layers: 1, shared: 1}",
+    ),
 }
 TRAINED = {
     "all": (),
@@ -49,6 +53,8 @@ EVERY = [
     *(slow(("bert", trained, ())) for trained in TRAINED if trained != "head"),
     *(slow(("llama", trained, ())) for trained in TRAINED if trained != "lora"),
     *(slow(("llama of tokens", trained, ())) for trained in ("lora", "adapters")),
+    *(slow(("mixture", trained, ())) for trained in ("all", "top", "lora", "lora of one")),
+    *(slow(("mixture", "lora", parallel)) for parallel in (SEQUENCE, ("parallel.expert=2",))),
     *(slow(("bert", trained, ("parallel.pipeline=2",))) for trained in ("head", "top", "lora", "adapters")),
     *(slow(("bert", trained, SEQUENCE)) for trained in ("head", "top", "lora", "adapters")),
 ]
@@ -65,6 +71,7 @@ def test_operations_and_peaks_are_those_of_the_engine(model: str, trained: str, 
     for rank, planned in zip(found.ranks, found.planned, strict=True):
         assert planned.flops == pytest.approx(sum(rank.flops.values()), rel=MOST_OPERATIONS_OFF)
         assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=MOST_MEMORY_OFF)
+        assert planned.parameters == rank.parameters
 
 
 # A layer of the small model has 48 weights of queries, keys and values, 16 of the projection behind attention, and
@@ -109,6 +116,16 @@ class TestModelFlops:
         of_lora = 3 * 2 * (3 * 16 + 3 * 4)
         below = LAYER + 2 * ATTENTION + 2 * 16  # of the first layer
         assert found == 3 * (2 * LAYER + 3 * ATTENTION) + 2 * LOGITS + of_lora - below
+
+    def test_each_expert_of_a_token_has_an_update_and_so_have_shared_ones(self) -> None:
+        # Two of five experts with 6 features, and one of 6 for all: 18 features, of which gates and values are made.
+        shape = {
+            **{"family": "llama", "norm_type": "rms", "bias": False, "activation": "gated_silu", "ffn": 6},
+            **{"positions": "rotary", "experts": {"count": 5, "top_k": 2, "shared": 1}},
+        }
+        of_one, of_two = (per_token({"lora": {"rank": rank, "targets": ["fc1", "fc2"]}}, **shape) for rank in (1, 2))
+        of_layer = 3 * 3 * 4 + 3 * 36 + 3 * 18 + 3 * 3 * 4
+        assert of_two - of_one == 3 * of_layer - 3 * 4  # nothing is trained before the first matrices
 
     def test_adapters_are_counted(self) -> None:
         # The first norm is trained. Two adapters in each of three layers have two matrices each, in three passes.
