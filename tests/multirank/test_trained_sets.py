@@ -50,6 +50,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "ep4full": {"expert": 4, "recompute": "full"},
     "ep2pp2": {"expert": 2, "pipeline": 2},
     "ep2zero2": {"expert": 2, "zero": 2, "zero_engine": "deepspeed"},
+    "ep4etp1": {"tensor": 2, "sequence": True, "expert": 4, "expert_tensor": 1},
+    "ep2etp1zero0": {"tensor": 2, "expert": 2, "expert_tensor": 1, "zero": 0},
+    "etp1zero2": {"tensor": 2, "expert_tensor": 1, "zero": 2, "zero_engine": "deepspeed"},
 }
 
 
@@ -130,7 +133,7 @@ def test_a_set_is_trained_alike_on_any_ranks(family: str, trained: str, layout: 
 @pytest.mark.parametrize(
     ("family", "layout"),
     only(
-        [("shared_experts", "tp2ep2")],
+        [("shared_experts", "tp2ep2"), ("shared_experts", "ep4etp1")],
         [(family, layout) for family in ("shared_experts", "biased_experts") for layout in LAYOUTS | SHARED],
     ),
 )
