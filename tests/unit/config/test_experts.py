@@ -55,8 +55,8 @@ def test_updates_are_of_each_expert() -> None:
     }
     assert added == {
         "experts.linear_fc1.lora_a.weight": ((8, 2, 64), ("expert", None, None)),
-        "experts.linear_fc1.lora_b.weight": ((8, 64, 2), ("expert", "tensor", None)),
-        "experts.linear_fc2.lora_a.weight": ((8, 2, 32), ("expert", None, "tensor")),
+        "experts.linear_fc1.lora_b.weight": ((8, 64, 2), ("expert", "expert_tensor", None)),
+        "experts.linear_fc2.lora_a.weight": ((8, 2, 32), ("expert", None, "expert_tensor")),
         "experts.linear_fc2.lora_b.weight": ((8, 64, 2), ("expert", None, None)),
         "shared_experts.linear_fc1.lora_a.weight": ((2, 64), (None, None)),
         "shared_experts.linear_fc1.lora_b.weight": ((128, 2), ("tensor", None)),
