@@ -193,17 +193,11 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     if parallel.virtual > 1 and parallel.pipeline == 1:
         raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
     chunks = parallel.pipeline * parallel.virtual
-    if model.is_encoder_decoder:
-        if chunks > sum(model.stacks):
-            raise ConfigError(
-                f"{' + '.join(map(str, model.stacks))} layers cannot be divided into {chunks} chunks "
-                f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): use fewer"
-            )
-    elif model.layers % chunks:
+    if chunks > sum(model.stacks):
+        layers = " + ".join(str(count) for count in model.stacks if count)
         raise ConfigError(
-            f"model.layers={model.layers} cannot be divided into {chunks} equal chunks "
-            f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "
-            f"use a product of {_nearest(_divisors(model.layers), chunks)}"
+            f"{layers} layers cannot be divided into {chunks} chunks (parallel.pipeline={parallel.pipeline} x "
+            f"parallel.virtual={parallel.virtual}): use fewer"
         )
     if model.characters is not None:
         _check_characters(parallel)

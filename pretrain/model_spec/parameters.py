@@ -112,7 +112,7 @@ def _stages_of(name: str, chunks: set[int], stages: int) -> Stages:
 
 def chunk_parameters(model: Model, layout: Layout) -> list[list[StageParameter]]:
     """The parameters of each pipeline chunk of `model`."""
-    layers = chunk_layers(model, layout.pipeline * layout.virtual)
+    layers = chunk_layers(model, layout.pipeline, layout.virtual)
     return parameters_by_chunk(parameter_specs(model), layers, layout.pipeline)
 
 

@@ -6,11 +6,58 @@ from itertools import accumulate
 from pretrain.config.model import Model
 
 
-def chunk_layers(model: Model, chunks: int) -> list[int]:
-    """Number of layers of each chunk, in the order of the model."""
+def chunk_layers(model: Model, pipeline: int, virtual: int = 1) -> list[int]:
+    """Number of layers of each chunk, in the order of the model: equal ones where layers divide into them, unless
+    modules that predict further tokens are beside the last layers."""
+    chunks, layers = pipeline * virtual, sum(model.stacks)
     if model.is_encoder_decoder:
         return split_layers(model, chunks)
-    return [sum(model.stacks) // chunks] * chunks
+    if layers % chunks == 0 and model.mtp is None:
+        return [layers // chunks] * chunks
+    return balanced_layers(layers, pipeline, virtual, beside_last_layer(model))
+
+
+def balanced_layers(layers: int, pipeline: int, virtual: int, beside: float) -> list[int]:
+    """Number of layers of each chunk, at least one each: the stage with the most work has as little as can be, where
+    the last one has the work of so many layers `beside` its own. Of other stages, the first ones may have one layer
+    less, as they hold the most micro-batches. Of a stage's chunks, the first ones may, which are in flight the longest;
+    of the last stage's the last ones, beside the head."""
+    if pipeline == 1:
+        return [layers]
+    others = pipeline - 1
+    fits = range(virtual, layers - virtual * others + 1)
+    last = min(fits, key=lambda count: (max(count + beside, -(-(layers - count) // others)), -count))
+    each, more = divmod(layers - last, others)
+    of_stages = [each + (stage >= others - more) for stage in range(others)] + [last]
+    chunks = [
+        [count // virtual + (chunk >= virtual - count % virtual) for chunk in range(virtual)] for count in of_stages
+    ]
+    chunks[-1].reverse()
+    return [of_stage[chunk] for chunk in range(virtual) for of_stage in chunks]
+
+
+def beside_last_layer(model: Model) -> float:
+    """Work of the head and of modules that predict further tokens, each with a projection, a layer and the head, in
+    multiples of a layer's. (Multiply-adds of the forward pass for each position; the head counts at those with a
+    label.)"""
+    layers = range(sum(model.stacks))
+    layer = sum(_decoder_layer_work(model, number) for number in layers) / len(layers)
+    head = model.hidden * model.head_outputs * model.label_length / model.sequence_length
+    further = 0 if model.mtp is None else model.mtp.num_layers
+    module = _decoder_layer_work(model, layers[-1]) + 2 * model.hidden**2 + head
+    return (head + further * module) / layer
+
+
+def _decoder_layer_work(model: Model, number: int) -> float:
+    """Multiply-adds of a layer for each position. Of experts, those count that a token passes through."""
+    features = model.active_ffn_dim(number)
+    found = sum(inputs * outputs for inputs, outputs in model.query_key_value_matrices)
+    found += model.heads * model.value_dim * model.hidden
+    found += (3 if model.gated else 2) * model.hidden * features // model.ffn_blocks
+    if model.experts is not None and model.has_experts(number):
+        found += model.hidden * model.experts.count
+    keys = model.attention.of_layer(number).mean_keys(model.sequence_length, model.is_causal)
+    return found + model.heads * (model.dim_per_head + model.value_dim) * keys
 
 
 def split_layers(model: Model, chunks: int) -> list[int]:

@@ -9,7 +9,7 @@ from torch import nn
 from pretrain.config.experts import Experts
 from pretrain.config.finetune import Lora
 from pretrain.config.run_config import RunConfig
-from pretrain.model_spec.split import split_layers
+from pretrain.model_spec.split import chunk_layers
 from pretrain.models.kernels import Kernels
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
@@ -101,9 +101,10 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
 def _stages(config: RunConfig) -> list[list[str]] | None:
     """The parts of each model chunk, in the order of the model, where these have unequal numbers of layers."""
     parallel = config.parallel
-    if parallel.pipeline == 1 or not config.model.is_encoder_decoder:
+    counts = chunk_layers(config.model, parallel.pipeline, parallel.virtual)
+    if parallel.pipeline == 1 or (len(set(counts)) == 1 and not config.model.is_encoder_decoder):
         return None
-    chunks = [["decoder"] * count for count in split_layers(config.model, parallel.pipeline * parallel.virtual)]
+    chunks = [["decoder"] * count for count in counts]
     chunks[0].insert(0, "embedding")
     chunks[-1].append("loss")
     return chunks

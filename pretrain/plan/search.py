@@ -154,13 +154,16 @@ def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> It
     """Every legal layout, without ZeRO and expert ranks. `common`: the greatest common divisor of the batch's sizes.
     `plan_layout` decides; layouts that are obviously illegal are skipped first, as checking them would take most of the
     time."""
-    layers, unequal = sum(config.model.stacks), config.model.is_encoder_decoder
+    layers, unequal = sum(config.model.stacks), config.model.is_encoder_decoder or config.model.mtp is not None
     for tensor in _divisors(gpus, min(_MOST_TENSOR, per_node)):
         for context in _divisors(gpus // tensor, _MOST_CONTEXT):
             for pipeline in _divisors(gpus // tensor // context, layers):
                 data = gpus // tensor // context // pipeline
                 for virtual in range(1, min(_MOST_VIRTUAL, layers // pipeline) + 1) if pipeline > 1 else (1,):
-                    if common % _group(data, pipeline, virtual) or (layers % (pipeline * virtual) and not unequal):
+                    if common % _group(data, pipeline, virtual):
+                        continue
+                    # Stages are equal where they can be, and then chunks are, too.
+                    if layers % (pipeline * virtual) and not (unequal or layers % pipeline):
                         continue
                     for sequence in (False, True) if tensor > 1 else (False,):
                         yield from _legal(

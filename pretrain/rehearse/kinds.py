@@ -93,6 +93,6 @@ def _layers_of_stages(model: Model, layout: Layout) -> list[tuple[tuple[tuple[in
         for stack, count in enumerate(model.stacks)
         for layer in range(count)
     ]
-    ends = [0, *accumulate(chunk_layers(model, layout.pipeline * layout.virtual))]
+    ends = [0, *accumulate(chunk_layers(model, layout.pipeline, layout.virtual))]
     chunks = [tuple(layers[begin:end]) for begin, end in pairwise(ends)]
     return [tuple(chunks[stage :: layout.pipeline]) for stage in range(layout.pipeline)]

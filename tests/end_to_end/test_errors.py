@@ -21,7 +21,7 @@ from tests.helpers import command
         (["model.layers=two"], ["model.layers", "two"]),
         (["train.tokens=5"], ["exactly one of train.steps, train.tokens and train.epochs"]),
         (["parallel.tensor=3", "--nproc", "3"], ["parallel.tensor=3", "model.heads", "nearest", "2"]),
-        (["parallel.pipeline=3", "--nproc", "3"], ["model.layers=2", "3 equal chunks"]),
+        (["parallel.pipeline=3", "--nproc", "3"], ["2 layers cannot be divided into 3 chunks", "use fewer"]),
         (["parallel.sequence=true"], ["parallel.sequence", "parallel.tensor"]),
         (["parallel.tensor=2", "--nproc", "3"], ["3 ranks", "multiple of 2"]),
         (["--nproc", "3"], ["global batch of 8", "nearest"]),

@@ -318,6 +318,7 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
         head_input=predicts,
         predicts=predicts,
         position=np.stack([0 * ones, ones, pipeline - 1], axis=1) * (count > 0),
+        in_flight_share=np.ones_like(count),
         summed_parameters=(embeds + predicts) * table * (tied & (pipeline > 1))[:, None],
     )
     return shapes, on_stage

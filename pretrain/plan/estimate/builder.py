@@ -153,6 +153,7 @@ class WorkloadBuilder:
             predicts=padded("predicts"),
             head_input=padded("head_input"),
             position=padded("position"),
+            in_flight_share=padded("in_flight_share"),
             summed_parameters=padded("summed"),
         )
         names = ("layers", "backward_layers", "input_gradients", "weight_gradients")

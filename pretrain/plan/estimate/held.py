@@ -251,7 +251,7 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         of_stack = of_stack + np.where(stack.backward_layers > 0, encoded, 0.0)
         if not last:  # the last norm lies with the head
             of_stack = of_stack + np.where(full | (stack.backward_layers == 0), 0.0, norm)
-        saved = saved + of_stack * work.in_flight
+        saved = saved + of_stack * work.in_flight * stages.in_flight_share
         freed_before = _freed_before_core(work, stack)
         core = core_bytes(work, stack, work.attention.max_score_share)[:, None] - freed_before
         gradients, softmax = (part(work, stack)[:, None] for part in (_feed_forward_gradients, _score_gradients))

@@ -61,6 +61,8 @@ class StageGroups:
     head_input: Array
     position: Array
     """index of the stage, from 0"""
+    in_flight_share: Array
+    """`StageShapes.in_flight_share`"""
     summed: Array
     """`StageShapes.summed_parameters`"""
 
@@ -147,7 +149,8 @@ class ParametersByDepth:
 
     def stages(self, pipeline: int, virtual: int) -> StageGroups:
         """Stages of a legal pipeline."""
-        ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
+        counts = chunk_layers(self.model, pipeline, virtual)
+        ends = np.cumsum(counts)
         layer_depths = np.arange(1, ends[-1] + 1)
         of_chunk = np.searchsorted(ends, layer_depths)
         of_stage = of_chunk % pipeline  # stage of each layer
@@ -181,6 +184,9 @@ class ParametersByDepth:
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
         first_stack = self.model.stacks[0] if self.model.experts is None else self.model.experts.dense_layers
         on_stage = np.eye(pipeline)[of_stage]
+        in_flight = np.ones(pipeline)
+        if not self.model.is_encoder_decoder:  # whose chunks have layers of two kinds
+            in_flight = in_flight_share(np.reshape(counts, (virtual, pipeline)))
 
         def by_stage(of_layers: Array) -> Array:
             """Sums over layers, [..., layers], of each part of them and stage: [2, ..., s]."""
@@ -204,13 +210,29 @@ class ParametersByDepth:
             "predicts": np.eye(pipeline)[-1],
             "head_input": np.eye(pipeline)[-1] * (is_trained if of_chunk[-1] else self.gradients.head_input),
             "position": np.arange(pipeline, dtype=np.float64),
+            "in_flight_share": in_flight,
             "summed": summed,
             **{name: values @ at_depth for name, values in state.values.items()},
         }
         has_dense = self.model.experts is not None and self.model.experts.dense_layers > 0
         differ = self.model.is_encoder_decoder or has_dense or (self._weights != self._weights[:, :1]).any()
+        differ = differ or len(set(counts)) > 1
         if differ or pipeline <= 3:
             return StageGroups(**groups)
         first_middle_last = [0, 1, pipeline - 1]  # stages between the ends are alike
         groups = {name: values[..., first_middle_last] for name, values in groups.items()}
         return StageGroups(**groups | {"count": np.array([1.0, pipeline - 2.0, 1.0])})
+
+
+def in_flight_share(counts: Array) -> Array:
+    """`StageShapes.in_flight_share` of stages whose chunks have `counts` [virtual, stages] layers. Micro-batches pass
+    in groups of as many as there are stages, first through the first chunk; gradients come in the opposite order."""
+    virtual, pipeline = counts.shape
+    found = np.ones(pipeline)
+    for stage in np.flatnonzero(np.ptp(counts, axis=0)):
+        forward, backward = (np.tile(np.repeat(of, pipeline), 4) for of in (counts[:, stage], counts[::-1, stage]))
+        chunks = 2 * (pipeline - 1 - stage) + (virtual - 1) * pipeline + 1  # as `StepWorkload.in_flight` has them
+        ended = np.concatenate([[0], np.cumsum(backward)])[: len(forward) - chunks + 1]
+        most = (np.cumsum(forward)[chunks - 1 :] - ended).max()
+        found[stage] = most / (chunks * counts[:, stage].mean())
+    return found

@@ -54,6 +54,8 @@ class StageShapes(Entries):
     """1 on stages with the head, if its input has a gradient"""
     position: Array
     """index of the stage, from 0"""
+    in_flight_share: Array
+    """most layers of the chunks in flight, as a multiple of as many of the stage's mean length"""
     summed_parameters: Array
     """trained parameters that tensor ranks split and other stages hold too, such as a tied embedding; each counts
     2 (m - 1) / m times where m stages hold it, as in an all-reduce"""

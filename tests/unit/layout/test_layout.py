@@ -86,14 +86,14 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         ("parallel.virtual", "parallel.pipeline is 1", "virtual=1"),
     ),
     "pipeline": (
-        {"parallel": {"pipeline": 5}},
-        5,
-        ("model.layers=8", "5 equal chunks", "parallel.pipeline=5", "a product of 4"),
+        {"parallel": {"pipeline": 9}},
+        9,
+        ("8 layers cannot be divided into 9 chunks", "parallel.pipeline=9"),
     ),
     "pipeline x virtual": (
         {"parallel": {"pipeline": 4, "virtual": 3}},
         4,
-        ("model.layers=8", "12 equal chunks", "parallel.virtual=3", "a product of 8"),
+        ("8 layers cannot be divided into 12 chunks", "parallel.virtual=3"),
     ),
     "world": (
         {"parallel": {"tensor": 2, "pipeline": 2}},
