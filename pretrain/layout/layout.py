@@ -212,9 +212,9 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     if model.positions.name == "disentangled":
         _check_shared_distances(parallel)
     if trains and config.distillation.model is not None:
-        _check_second_model("distillation.teacher", config.of_teacher(), world)
+        _check_second_model("distillation.teacher", config.of_teacher(), model, world)
     if config.generator is not None:
-        _check_second_model("generator", config.of_generator(), world)
+        _check_second_model("generator", config.of_generator(), model, world)
     data = world // parallel.model_ranks
     if parallel.expert > 1 or parallel.expert_tensor is not None:
         _check_expert_ranks(config, parallel.context * data, trains)
@@ -319,12 +319,25 @@ def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
         )
 
 
-def _check_second_model(name: str, config: RunConfig, world: int) -> None:
-    """Refuse a layout on which the second model of a run cannot be computed, which it shares with the first."""
+def _check_second_model(name: str, config: RunConfig, model: Model, world: int) -> None:
+    """Refuse a layout on which the second model of a run cannot be computed, which it shares with the first `model`."""
     try:
+        for one in (config.model, model):
+            _check_equal_chunks(one, config.parallel)
         plan_layout(config, world, trains=False)
     except ConfigError as error:
         raise ConfigError(f"{name} is computed on the layout of the model, and {error}") from None
+
+
+def _check_equal_chunks(model: Model, parallel: Parallel) -> None:
+    """Refuse layers that do not divide into chunks, for runs of two models."""
+    chunks = parallel.pipeline * parallel.virtual
+    if not model.is_encoder_decoder and model.layers % chunks:
+        raise ConfigError(
+            f"model.layers={model.layers} cannot be divided into {chunks} equal chunks "
+            f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "
+            f"use a product of {_nearest(_divisors(model.layers), chunks)}"
+        )
 
 
 def _check_blocks(sizes: Mapping[str, int], name: str, ranks: int) -> None:

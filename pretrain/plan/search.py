@@ -162,8 +162,9 @@ def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> It
                 for virtual in range(1, min(_MOST_VIRTUAL, layers // pipeline) + 1) if pipeline > 1 else (1,):
                     if common % _group(data, pipeline, virtual):
                         continue
-                    # Stages are equal where they can be, and then chunks are, too.
-                    if layers % (pipeline * virtual) and not (unequal or layers % pipeline):
+                    # Stages are equal where they can be, and then chunks are, too; those of two models always.
+                    divides = config.distillation.model is not None or layers % pipeline == 0
+                    if layers % (pipeline * virtual) and divides and not unequal:
                         continue
                     for sequence in (False, True) if tensor > 1 else (False,):
                         yield from _legal(
