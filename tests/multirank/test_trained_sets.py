@@ -255,8 +255,10 @@ def test_every_optimizer_trains_a_set_alike_on_any_ranks(optimizer: str, trained
     _compare("bert", sections, LAYOUTS[layout])
 
 
-def _saved_and_resumed(directory: Path, sections: dict[str, Any], layout: dict[str, Any], saves: bool) -> Any:
-    engine = build_engine(set_config("bert", {**sections, "parallel": layout}))
+def _saved_and_resumed(
+    directory: Path, sections: dict[str, Any], layout: dict[str, Any], saves: bool, family: str = "bert"
+) -> Any:
+    engine = build_engine(set_config(family, {**sections, "parallel": layout}))
     if saves:
         train_family(engine, range(1, 3))
         save(directory, engine, 2)
@@ -280,6 +282,15 @@ def test_a_run_moves_between_layouts(precision: str, trained: str, tmp_path: Pat
     for layout in ("pp2dp2", "dp4zero1", "dp4zero3"):
         for resumed in run_ranks(4, _saved_and_resumed, tmp_path, sections, LAYOUTS[layout], False):
             assert np.allclose(resumed, steps, rtol=tolerance)
+
+
+@pytest.mark.slow
+def test_updates_of_experts_move_between_layouts(tmp_path: Path) -> None:
+    sections, family = {"objective": CLASSES, "finetune": SETS["lora"]}, "biased_experts"
+    steps = run_ranks(4, _saved_and_resumed, tmp_path, sections, SHARED["tp2ep2"], True, family)[0]
+    for layout in (SHARED["ep4etp1"], SHARED["ep4full"], LAYOUTS["pp2dp2"], LAYOUTS["dp4zero3"]):
+        for resumed in run_ranks(4, _saved_and_resumed, tmp_path, sections, layout, False, family):
+            assert np.allclose(resumed, steps, rtol=2e-5)
 
 
 def _moved(family: str, sections: dict[str, Any]) -> dict[str, np.ndarray]:

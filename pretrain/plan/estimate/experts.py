@@ -140,7 +140,7 @@ def separate_kernels(work: StepWorkload, grouped: ExpertProduct) -> tuple[Array,
     others, fp8 = grouped.matrices - 1, work.step.fp8 > 0
     apart = np.where(work.kernels.grouped_products > 0, 0.0, others)
     forward, of_input, of_matrix = (
-        np.where(fp8, each * grouped.matrices + rounding, apart) for each, rounding in ((4, 25), (6, 25), (6, 15))
+        np.where(fp8, each * grouped.matrices + rounding, apart) for each, rounding in ((5, 30), (6, 30), (6, 20))
     )
     return forward, of_input, of_matrix
 
