@@ -27,7 +27,8 @@ from tests.helpers.crash import CORES, Files, Kill, Moment, changed, statuses
 from tests.helpers.crash_build import build
 
 PHASES = ("starting up", "loading", "training", "writing a checkpoint", "removing an old one")
-LAYOUTS: dict[str, tuple[int, list[str]]] = {
+Layouts = dict[str, tuple[int, list[str]]]
+LAYOUTS: Layouts = {
     "one rank": (1, []),
     "tensor 2": (2, ["parallel.tensor=2"]),
     "pipeline 2": (2, ["parallel.pipeline=2"]),
@@ -44,6 +45,21 @@ _RUNS = [  # (layout, dropout) of cases that stay on one layout, in turn
     ("one rank", False),
     ("data 2, zero 1", True),
     ("tensor 2 x pipeline 2", False),
+]
+_DEEPSPEED = "parallel.zero_engine=deepspeed"
+EXPERT_LAYOUTS: Layouts = {
+    "one rank": (1, []),
+    "tensor 2": (2, ["parallel.tensor=2"]),
+    "expert 2, zero 1": (2, ["parallel.expert=2"]),
+    "expert 2, DeepSpeed's zero 1": (2, ["parallel.expert=2", "parallel.zero=1", _DEEPSPEED]),
+    "expert 2, zero 2": (2, ["parallel.expert=2", "parallel.zero=2", _DEEPSPEED]),
+    "tensor 2 x expert 2, zero 2": (4, ["parallel.tensor=2", "parallel.expert=2", "parallel.zero=2", _DEEPSPEED]),
+}
+_EXPERT_RUNS = [
+    ("expert 2, zero 2", True),
+    ("expert 2, DeepSpeed's zero 1", False),
+    ("expert 2, zero 1", True),
+    ("tensor 2 x expert 2, zero 2", False),
 ]
 _STEPS, _KEEP = 24, 2
 _CONFIG = f"""
@@ -104,6 +120,11 @@ data: {{sources: [
   {{path: ../uninterrupted-build/dataset, name: short, weight: 2, objective: {{name: span_corruption}}}},
   {{path: ../uninterrupted-build/dataset, name: long, objective: {{name: span_corruption, mean_span: 8.0}}}}]}}
 """,
+    "experts": f"""
+model: {{family: llama, {_SIZE}, norm_type: rms, bias: false, activation: gated_silu, ffn: 48, positions: rotary,
+  attention: {{}}, experts: {{count: 4, top_k: 2, scores: sigmoid, selection_bias: true, bias_rate: 0.001,
+  balance_loss: 0.01}}}}
+""",
     "document-mask": f"""
 model: {{{_SIZE}, attention: {{}}}}
 objective: {{name: causal, document_mask: true}}
@@ -160,15 +181,17 @@ def train_campaign(directory: Path, kills: int, seed: int, kind: str = "gpt") ->
     making = Lock()
     expected: dict[Path, tuple[Path, bool]] = {}
 
+    layouts, runs = (EXPERT_LAYOUTS, _EXPERT_RUNS) if kind == "experts" else (LAYOUTS, _RUNS)
+
     def case(number: int, kills: int) -> list[Kill]:
-        layout, dropout = _RUNS[number // 2 % len(_RUNS)] if number % 2 else (None, False)
+        layout, dropout = runs[number // 2 % len(runs)] if number % 2 else (None, False)
         run = (layout or "one rank", dropout)
         with making:
             if run not in uninterrupted:
-                uninterrupted[run] = _uninterrupted(directory, run)
+                uninterrupted[run] = _uninterrupted(directory, run, layouts)
         place, right = directory / f"train-{number:03d}", uninterrupted[run]
         expected[place] = right, layout is not None
-        return _case(place, kills, layout, dropout, right, Random(f"{seed}/{number}"))
+        return _case(place, kills, layout, layouts, dropout, right, Random(f"{seed}/{number}"))
 
     kills_done = crash.run_cases(case, kills)
     ends = {place: _end(place) for place in [*expected, *{right for right, _ in expected.values()}]}
@@ -185,38 +208,38 @@ def _train_teacher(place: Path) -> None:
     assert set(found) == {0}, (place / "log").read_text()[-3000:]
 
 
-def _uninterrupted(directory: Path, run: tuple[str, bool]) -> Path:
+def _uninterrupted(directory: Path, run: tuple[str, bool], layouts: Layouts) -> Path:
     """The run on a layout, with or without dropout, that nothing disturbs."""
     layout, dropout = run
     place = directory / f"uninterrupted, {layout}, dropout {dropout}"
     place.mkdir()
     with CORES:
-        found = statuses(_start(place, layout, dropout), _LIMIT_S)
+        found = statuses(_start(place, layouts[layout], dropout), _LIMIT_S)
     assert set(found) == {0}, (place / "log").read_text()[-3000:]
     return place
 
 
-def _start(place: Path, layout: str, dropout: bool) -> list[BaseProcess]:
-    world, parallel = LAYOUTS[layout]
+def _start(place: Path, layout: tuple[int, list[str]], dropout: bool) -> list[BaseProcess]:
+    world, parallel = layout
     arguments = ["train", "../config.yaml", *parallel, *(_DROPOUT if dropout else [])]
     return command.start(arguments, world, place, place / "log")
 
 
 def _case(
-    place: Path, most: int, layout: str | None, dropout: bool, right: Path, random: Random
+    place: Path, most: int, layout: str | None, layouts: Layouts, dropout: bool, right: Path, random: Random
 ) -> list[Kill]:  # fmt: skip
-    """One run, on `layout` or on a random one at each start, that ends as the run in `right`."""
+    """One run, on `layout` or on a random one of `layouts` at each start, that ends as the run in `right`."""
     place.mkdir()
     kills: list[Kill] = []
     try:
         finished = False
         while len(kills) < most and not finished:
-            killed = _start_and_kill(place, layout or _any_layout(random), dropout, random)
+            killed = _start_and_kill(place, layout or _any_of(layouts, random), layouts, dropout, random)
             finished = killed is None
             kills += [] if killed is None else [killed]
             _check_checkpoints(place)
         with CORES:
-            found = statuses(_start(place, layout or _any_layout(random), dropout), _LIMIT_S)
+            found = statuses(_start(place, layouts[layout or _any_of(layouts, random)], dropout), _LIMIT_S)
         assert set(found) == {0}, f"the last start, undisturbed, ended with {found}"
         _check_run(place, right, exact=layout is not None)
     except Exception as error:
@@ -225,18 +248,18 @@ def _case(
     return kills
 
 
-def _any_layout(random: Random) -> str:
-    return random.choices(list(LAYOUTS), _WEIGHTS)[0]
+def _any_of(layouts: Layouts, random: Random) -> str:
+    return random.choices(list(layouts), _WEIGHTS)[0]
 
 
-def _start_and_kill(place: Path, layout: str, dropout: bool, random: Random) -> Kill | None:
+def _start_and_kill(place: Path, layout: str, layouts: Layouts, dropout: bool, random: Random) -> Kill | None:
     """None if the run was done before the kill came."""
-    world, _ = LAYOUTS[layout]
+    world, _ = layouts[layout]
     victims = random.choice([list(range(world)), [random.randrange(world)]])
     moment = random.choices(list(_MOMENTS), list(_MOMENTS.values()))[0]
     with CORES:
         before = crash.files(place)
-        processes = _start(place, layout, dropout)
+        processes = _start(place, layouts[layout], dropout)
         now = crash.kill(processes, victims, moment, place, before, random)
     found = statuses(processes, _LIMIT_S)
     if now is None:
