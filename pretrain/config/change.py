@@ -10,7 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from pretrain.config.section import Section
 
-CHANGEABLE = ("optimizer.learning_rate", "schedule", "batch.sequences", "batch.ramp", "train")
+CHANGEABLE = (
+    *("optimizer.learning_rate", "schedule", "batch.sequences", "batch.ramp", "train"),
+    *("model.mtp.loss_scaling_factor", "model.experts.bias_rate"),
+)
 
 
 class RequestedChange(Section):

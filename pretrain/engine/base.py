@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
+from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 from pretrain.models.route_log import LoggedRoutes
 
@@ -140,6 +141,10 @@ class TrainEngine(ScoreEngine, Protocol):
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """One optimizer step on this data rank's rows of the global batch."""
+
+    def use_settings(self, config: RunConfig) -> None:
+        """Takes from `config`, that of the step to come, the weights of the loss's terms and how far biases of routers
+        move: a run may change them (`run.change`)."""
 
     def named_ranges(self) -> AbstractContextManager[None]:
         """Inside, phases and modules of steps are ranges for a profiler. Not collective."""

@@ -63,13 +63,13 @@ class Router(nn.Module):
         self._first_pass.clear()
 
     @torch.no_grad()
-    def move_bias(self, chosen_E: Tensor) -> None:
-        """Moves the bias after a step in which all tokens together chose each expert `chosen_E` times (int64): up where
-        that is less than the mean, down where it is more (Wang et al. 2024, arXiv 2408.15664). A frozen router's
-        stays."""
+    def move_bias(self, chosen_E: Tensor, rate: float) -> None:
+        """Moves the bias by `rate` after a step in which all tokens together chose each expert `chosen_E` times
+        (int64): up where that is less than the mean, down where it is more (Wang et al. 2024, arXiv 2408.15664). A
+        frozen router's stays."""
         if self.bias_E is not None and self.weight.requires_grad:
             under_E = torch.sign(chosen_E.sum() - len(chosen_E) * chosen_E)  # in integers, so alike on every layout
-            self.bias_E += self.settings.bias_rate * under_E
+            self.bias_E += rate * under_E
 
     def _kept(self, preferences_TE: Tensor) -> Tensor:
         if not (self.training and self.recomputes):

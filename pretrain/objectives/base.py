@@ -79,6 +79,9 @@ class LossObjective(ABC):
     def counts(self, rows: Rows) -> Sequence[float]:
         """How many losses of each term, in the order of `weights`, `rows` ask for."""
 
+    def use_settings(self, config: RunConfig) -> None:  # noqa: B027  # most losses have none that change
+        """Takes the weights of terms from `config`, that of the step to come."""
+
     def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
         """Hidden states for the next stage, or on the last one logits."""
         return model(batch)

@@ -23,10 +23,15 @@ class FurtherTokens(Tokens):
     def __init__(self, config: RunConfig, kernels: Kernels, groups: LossGroups) -> None:
         super().__init__(config, kernels, groups)
         assert config.model.mtp is not None
-        depths, factor = config.model.mtp.num_layers, config.model.mtp.loss_scaling_factor
-        self._further = [f"mtp_{depth}" for depth in range(1, depths + 1)]
+        self._further = [f"mtp_{depth}" for depth in range(1, config.model.mtp.num_layers + 1)]
         self._plain = list(self.weights)
-        self.weights = {**self.weights, **dict.fromkeys(self._further, factor / depths)}
+        self.use_settings(config)
+
+    def use_settings(self, config: RunConfig) -> None:
+        """See `base.LossObjective`."""
+        assert config.model.mtp is not None
+        weight = config.model.mtp.loss_scaling_factor / config.model.mtp.num_layers
+        self.weights = {**self.weights, **dict.fromkeys(self._further, weight)}
 
     @property
     def scored(self) -> Sequence[str]:

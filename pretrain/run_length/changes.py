@@ -7,6 +7,7 @@ from typing import Any
 from pretrain.config.change import Change
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 
 
 def config_after(config: RunConfig, changes: Sequence[Change]) -> RunConfig:
@@ -17,6 +18,10 @@ def config_after(config: RunConfig, changes: Sequence[Change]) -> RunConfig:
     tree["run"] |= {"change": None, "changes": []}
     for change in changes:
         for key, value in change.settings.items():
+            if (missing := _missing_section(tree, key)) is not None:
+                raise ConfigError(
+                    f"run.change '{change.why}' changes {key}, and the run has no {missing}: leave the setting out"
+                )
             set_key(tree, key, value)
     return validate(RunConfig, tree, f"run.change '{changes[-1].why}'" if changes else "run.changes")
 
@@ -40,10 +45,23 @@ def describe_change(record: dict[str, Any]) -> str:
 
 
 def get_key(tree: dict[str, Any], key: str) -> Any:
-    """The value of a dotted key."""
+    """The value of a dotted key; None if its section is not there."""
+    if _missing_section(tree, key) is not None:
+        return None
     for name in key.split("."):
         tree = tree[name]
     return tree
+
+
+def _missing_section(tree: dict[str, Any], key: str) -> str | None:
+    """The first of the sections above a dotted key that is not there."""
+    value: Any = tree
+    *sections, _ = key.split(".")
+    for number, name in enumerate(sections, start=1):
+        value = value[name]
+        if value is None:
+            return ".".join(sections[:number])
+    return None
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:

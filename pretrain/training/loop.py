@@ -127,6 +127,7 @@ def make_step(session: Session, state: RunState, segment: Segment, batch: Batch,
     """Makes the step to `state`, with the settings of `segment`. Raises MiscomputedError, and records it, where a
     machine computes wrong (`health.replay_every`). Collective."""
     rate = learning_rate(segment.config, (state.step, state.tokens), segment.end)
+    session.run.engine.use_settings(segment.config)
     try:
         result = session.run.engine.train_step(batch, rate, state.step)
     except MiscomputedError as error:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from pretrain.checkpoint import files, store
+from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers import command
 
 BEGINS = ("schedule=constant", "train.steps=8")
@@ -56,3 +59,40 @@ def test_killed_after_the_change_and_started_plainly_on_another_layout_it_is_the
     ledger = json.loads(command.run("data", "ledger", run, "--json").stdout)
     assert ledger["realised"] == ledger["planned"]
     assert ledger["changes"] == [{"why": "more of it", "step": 8, "settings": event["settings"]}]
+
+
+MIXED = (
+    "model={family: llama, layers: 2, hidden: 32, heads: 2, sequence_length: 32, norm_type: rms, bias: false,"
+    " activation: gated_silu, ffn: 48, positions: rotary, attention: {},"
+    " mtp: {num_layers: 1, loss_scaling_factor: 0.3},"
+    " experts: {count: 4, top_k: 2, scores: sigmoid, selection_bias: true, bias_rate: 0.001}}"
+)
+CALMED = (
+    "run.change={why: DeepSeek-V3, model.mtp.loss_scaling_factor: 0.1, model.experts.bias_rate: 0, train.steps: 12}"
+)
+
+
+def _biases(run: Path) -> dict[str, list[float]]:
+    """Biases of routers in the newest checkpoint."""
+    newest = complete_checkpoints(run / "checkpoints")[-1]
+    manifest = files.Manifest.read(newest)
+    names = [name for name in manifest.tensors if name.endswith(".router.bias")]
+    return {name: store.read_full_tensor(newest, manifest, name).tolist() for name in names}
+
+
+@pytest.mark.slow
+def test_weights_of_further_tokens_and_rates_of_biases_change_from_their_step_on(config: Path) -> None:
+    run = config.parent / "run"
+    train(config, *BEGINS, MIXED)
+    biases = _biases(run)
+    assert len(biases) == 3
+    assert all(any(values) for values in biases.values())
+    said = train(config, *BEGINS, MIXED, CALMED, "parallel.expert=2", "--nproc", "2")
+    assert "model.mtp.loss_scaling_factor from 0.3 to 0.1; model.experts.bias_rate from 0.001 to 0.0" in said
+    train(config, *BEGINS, MIXED, "checkpoint.every_steps=2")  # the run is finished, and remains as it is
+    assert _biases(run) == biases
+    found = lines(run / "metrics.jsonl")
+    assert [line["step"] for line in found] == list(range(1, 13))
+    for line in found:
+        weight = 0.3 if line["step"] <= 8 else 0.1
+        assert line["loss"] == pytest.approx(line["loss_tokens"] + weight * line["loss_mtp_1"], abs=1e-6), line["step"]

@@ -69,7 +69,7 @@ def _bias_of_another_rank(patch: pytest.MonkeyPatch) -> None:
 def _bias_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
     """The second rank's biases stay where they are."""
     move = Router.move_bias
-    patch.setattr(Router, "move_bias", lambda self, chosen: None if dist.get_rank() else move(self, chosen))
+    patch.setattr(Router, "move_bias", lambda self, *step: None if dist.get_rank() else move(self, *step))
 
 
 def _groups_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,13 @@ class MegatronEngine:
             self.loss_scale.begin()
         self.state_loaded(0)
 
+    def use_settings(self, config: RunConfig) -> None:
+        """See `base.TrainEngine`."""
+        self.objective.use_settings(config)
+        if self.router is not None:
+            self.router.use_settings(config)
+        self._weights = {**self.objective.weights, **({} if self.router is None else self.router.weights)}
+
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
         the main term's count in the global batch. The host waits once for what the device has found."""

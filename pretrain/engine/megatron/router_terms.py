@@ -60,6 +60,7 @@ class RouterTerms:
         }
         self.weights = {name: settings[name] for name in TERMS if settings[name]}
         """weight of each term that the loss has"""
+        self.use_settings(config)
         self._groups, self._device, self._splits = groups, device, config.parallel.sequence
         self._numbers = {name: number for number, name in enumerate(expert_layer_names(model))}
         self._depths = len(mtp_depths(model))
@@ -77,6 +78,11 @@ class RouterTerms:
         """choices in the last step that was applied, of this rank's layers, as a checkpoint has them"""
         self.log: RouteLog | None = None
         """what the last step, or call that scored, logged of routes; None: they are not logged"""
+
+    def use_settings(self, config: RunConfig) -> None:
+        """Takes from `config`, that of the step to come, how far biases move."""
+        assert config.model.experts is not None
+        self._bias_rate = config.model.experts.bias_rate
 
     def counts(self, batch: Rows) -> list[float]:
         """How many summands of each term this rank's rows have."""
@@ -149,7 +155,7 @@ class RouterTerms:
         """Notes that the step was applied: the next one balances by its choices, and biases move."""
         chosen_LE = step.chosen_LE[self._own_numbers]
         for router, chosen_E in zip(self._routers.values(), chosen_LE, strict=True):
-            router.move_bias(chosen_E)
+            router.move_bias(chosen_E, self._bias_rate)
         self._saved_LE2[..., 0], self._saved_LE2[..., 1] = chosen_LE // _UNIT, chosen_LE % _UNIT
 
     def state(self) -> dict[str, GlobalPart]:

@@ -122,20 +122,21 @@ def _router(**settings: Any) -> Router:
 
 
 def test_the_bias_moves_by_a_rate_towards_the_mean_load() -> None:
-    router = _router(bias_rate=0.25)
+    router = _router()
     assert router.bias_E is not None
-    router.move_bias(torch.tensor([4, 0, 7, 5]))
+    router.move_bias(torch.tensor([4, 0, 7, 5]), 0.25)
     assert router.bias_E.tolist() == [0, 0.25, -0.25, -0.25], "the mean is 4, and one that has it stays"
     many = 2**60 // 4  # which neither fp32 nor fp64 tells apart from its neighbours
-    router.move_bias(torch.tensor([many, many + 1, many - 1, many]))
+    router.move_bias(torch.tensor([many, many + 1, many - 1, many]), 0.25)
     assert router.bias_E.tolist() == [0, 0, 0, -0.25]
 
 
 def test_a_frozen_router_and_a_rate_of_nothing_keep_the_bias() -> None:
-    for router in (_router(bias_rate=0.25), _router()):
+    for rate in (0.25, 0.0):
+        router = _router()
         assert router.bias_E is not None
-        router.weight.requires_grad_(router.settings.bias_rate == 0)
-        router.move_bias(torch.tensor([4, 0, 7, 5]))
+        router.weight.requires_grad_(rate == 0)
+        router.move_bias(torch.tensor([4, 0, 7, 5]), rate)
         assert not router.bias_E.any()
 
 

@@ -181,6 +181,47 @@ def test_what_cannot_be_changed_is_refused_in_a_sentence(request_: str, words: s
     assert words in str(error.value)
 
 
+LLAMA = {"family": "llama", "norm_type": "rms", "bias": False, "activation": "gated_silu", "positions": "rotary"}
+MIXED = {
+    **LLAMA,
+    "mtp": {"num_layers": 1, "loss_scaling_factor": 0.3},
+    "experts": {"count": 4, "top_k": 2, "scores": "sigmoid", "selection_bias": True, "bias_rate": 0.001},
+}
+
+
+def test_weights_of_further_tokens_and_rates_of_biases_change_as_learning_rates_do() -> None:
+    base = begun(model=MIXED)
+    run = changed(base, 50, "{why: DeepSeek-V3, model.mtp: {loss_scaling_factor: 0.1}, model.experts.bias_rate: 0}")
+    found = [(p.config.model.mtp, p.config.model.experts) for p in segments(run)]
+    assert [mtp and mtp.loss_scaling_factor for mtp, _ in found] == [0.3, 0.1]
+    assert [experts and experts.bias_rate for _, experts in found] == [0.001, 0]
+    assert describe_change(change_record(run, 0)).endswith(
+        "model.mtp.loss_scaling_factor from 0.3 to 0.1; model.experts.bias_rate from 0.001 to 0.0"
+    )
+    check_same_run(record(run, 60), resolve_changes(wants(base), record(run, 60), run.run.changes).config)
+    other = resolve_changes(wants(base, "model.mtp.loss_scaling_factor=0.2"), record(run, 60), run.run.changes)
+    with pytest.raises(ConfigError, match=r"model\.mtp\.loss_scaling_factor=0\.3.*run\.change"):
+        check_same_run(record(run, 60), other.config)
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "words"),
+    [
+        ({}, "model.mtp.loss_scaling_factor: 0.1", "and the run has no model.mtp: leave the setting out"),
+        ({}, "model.experts.bias_rate: 0.1", "and the run has no model.experts: leave the setting out"),
+        (
+            {**LLAMA, "experts": {"count": 4, "top_k": 2}},
+            "model.experts.bias_rate: 0.1",
+            "moves a bias that the model has not",
+        ),
+    ],
+)
+def test_what_the_model_has_not_cannot_be_changed(model: dict[str, Any], setting: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        changed(begun(model=model), 50, f"{{why: x, {setting}}}")
+    assert words in str(error.value)
+
+
 def test_a_name_stands_for_one_change() -> None:
     run = changed(begun(), 50, "{why: a spike, optimizer.learning_rate: 0.5}")
     with pytest.raises(ConfigError, match="'a spike' is the name of a change made at step 50"):
