@@ -5,6 +5,8 @@ refuses models of a billion layers at once; the bytes of tensors that a rank hol
 and these with the overhead of libraries and the allocator. A run is refused by the first two, which are certain;
 `pretrain plan` shows only layouts that fit by the third."""
 
+import numpy as np
+
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
@@ -65,7 +67,9 @@ def _nearest(config: RunConfig, builder: WorkloadBuilder, current: LayoutChoice,
     choices = list(every_choice(config, current.layout.world, _PER_NODE))
     if not choices:
         return "use more devices, or a smaller model"
-    held = held_bytes(builder.build(choices), constants()).fullest
+    held = np.empty(len(choices))
+    for indices, work in builder.build_in_parts(choices):
+        held[indices] = held_bytes(work, constants()).fullest
     fitting = [i for i in range(len(choices)) if held[i] <= available_bytes]
     if not fitting:
         return "no layout of as many devices fits: use more devices, or a smaller model"

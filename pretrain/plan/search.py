@@ -1,7 +1,7 @@
 """Search over every legal layout of a run on a number of devices, with estimates, the best first."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import gcd
 from typing import Literal
@@ -27,7 +27,7 @@ _GIB = 2**30
 SAFE_MEMORY_SHARE = 0.9
 """Share of the memory above which a layout that is estimated to fit may not: one in eight published peaks is further
 off than this margin."""
-_LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
+_LAYOUTS: dict[tuple[str, bool, bool, int, int, int], list[Layout]] = {}
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,16 @@ def search(
 def estimate(
     config: RunConfig, device: Device, per_node: int, choices: Sequence[LayoutChoice], stack: StackFactor
 ) -> tuple[StepSeconds, HeldBytes, float]:
-    """Seconds and bytes of each choice, all on the same number of devices, and the bytes of memory of a device."""
-    work = WorkloadBuilder(config, device, per_node).build(choices)
+    """Seconds and bytes of each choice, the latter on its fullest stage, all on the same number of devices, and the
+    bytes of memory of a device."""
     c = constants_on(device, min(per_node, choices[0].layout.world))
-    return step_seconds(work, c, stack.factor), held_bytes(work, c), device.memory_gib * _GIB
+    seconds = {field.name: np.empty(len(choices)) for field in fields(StepSeconds)}
+    held = {field.name: np.empty((len(choices), 1)) for field in fields(HeldBytes)}
+    for indices, work in WorkloadBuilder(config, device, per_node).build_in_parts(choices):
+        for into, found in ((seconds, step_seconds(work, c, stack.factor)), (held, held_bytes(work, c).on_fullest)):
+            for name, values in into.items():
+                values[indices] = getattr(found, name)
+    return StepSeconds(**seconds), HeldBytes(**held), device.memory_gib * _GIB
 
 
 def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: int, has_headroom: bool) -> Option:
@@ -144,7 +150,8 @@ def _splits(config: RunConfig, layout: Layout) -> list[Layout]:
 
 def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> list[Layout]:
     """Cached `every_layout`, computed once for all batches of a model that have the same divisor."""
-    key = (dump(config.model), config.batch.short is not None, gpus, per_node, common)
+    settings = config.batch.short is not None, config.distillation.model is not None
+    key = (dump(config.model), *settings, gpus, per_node, common)
     if key not in _LAYOUTS:
         _LAYOUTS[key] = list(every_layout(config, gpus, per_node, common))
     return _LAYOUTS[key]

@@ -1,10 +1,11 @@
 """Builds the workload of a run's config on any number of layouts: the one place that does."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
@@ -33,6 +34,8 @@ from pretrain.plan.estimate.step_settings import (
 from pretrain.plan.estimate.workload import StepWorkload
 from pretrain.plan.memory import build_bytes, state_bytes
 
+_PART = 20_000
+"""choices whose workload is built at a time"""
 _FILLED = 2 / 3
 """Share of a bucket that is filled when the next gradient no longer fits into it. Counted by a rehearsal of GPT-3 13B:
 0.67 where most activations are held, 0.74 on average."""
@@ -83,6 +86,15 @@ class WorkloadBuilder:
         if settings.model is not None and not settings.kl_weight:
             other = replace(other, model=replace(other.model, vocabulary=np.zeros_like(other.model.vocabulary)))
         return replace(work, others=(other,))
+
+    def build_in_parts(self, choices: Sequence[LayoutChoice]) -> Iterator[tuple[NDArray[np.intp], StepWorkload]]:
+        """The workloads of some of the choices at a time, with their indices: of one number of stages each, as arrays
+        are as wide as the pipeline with the most kinds of stages, and of as many as bound the memory."""
+        pipelines = np.array([choice.layout.pipeline for choice in choices])
+        for pipeline in np.unique(pipelines):
+            alike = np.flatnonzero(pipelines == pipeline)
+            for indices in np.array_split(alike, -(-len(alike) // _PART)):
+                yield indices, self.build([choices[index] for index in indices])
 
     def _of_model(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         if self._frozen:  # every data rank holds it in full

@@ -46,6 +46,13 @@ class HeldBytes:
         most: Array = self.total.max(axis=1)
         return most
 
+    @property
+    def on_fullest(self) -> "HeldBytes":
+        """Bytes by part on the fullest stage alone, [n, 1]."""
+        stages = self.total.argmax(axis=1)[:, None]
+        parts = {name: np.take_along_axis(getattr(self, name), stages, 1) for name in self.__dataclass_fields__}
+        return HeldBytes(**parts)
+
     def of_fullest(self, index: int) -> dict[str, float]:
         """Bytes by part on the fullest stage of the layout at `index`."""
         stage = int(self.total[index].argmax())

@@ -7,10 +7,14 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
+from pretrain.plan.estimate import builder
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
+from pretrain.plan.estimate.constants import constants, find_stack
+from pretrain.plan.estimate.held import held_bytes
+from pretrain.plan.estimate.seconds import step_seconds
 from pretrain.plan.estimate.stages import in_flight_share
 from pretrain.plan.estimate.workload import StepWorkload
-from pretrain.plan.search import every_choice
+from pretrain.plan.search import estimate, every_choice
 
 SETTINGS = ("run.dir=x", "data.path=x", "model.vocabulary=2000", "batch.sequences=64", "parallel.tensor=1")
 
@@ -54,3 +58,19 @@ def test_layouts_whose_stages_are_unequal_are_judged_where_none_are_equal() -> N
     assert (2, 4) in ranks
     assert (2, 3) not in ranks, "a stage's four layers have chunks of equal length"
     assert all(8 % (pipeline * virtual) == 0 for pipeline, virtual in ranks)
+
+
+def test_choices_in_parts_have_the_estimates_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any order of them."""
+    run, device = _config("model.layers=7"), find_device("h100")
+    choices = list(every_choice(run, 8, 8))[::-3]
+    at_once = WorkloadBuilder(run, device, 8).build(choices)
+    monkeypatch.setattr(builder, "_PART", 7)
+    seconds, held, _ = estimate(run, device, 8, choices, find_stack("unknown"))
+    expected, held_at_once = (
+        step_seconds(at_once, constants(), find_stack("unknown").factor),
+        held_bytes(at_once, constants()),
+    )
+    assert seconds.total == pytest.approx(expected.total)
+    assert held.fullest == pytest.approx(held_at_once.fullest)
+    assert held.of_fullest(5) == pytest.approx(held_at_once.of_fullest(5))
