@@ -117,9 +117,10 @@ def settings_on(parallel: Parallel, layout: Layout) -> dict[str, Any]:
     }
 
 
-def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
+def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool = False) -> Layout:
     """The layout that `config.parallel` describes on `world` ranks. `trains=False`, for evaluation, does not check the
-    global batch. Raises ConfigError with the violated rule and the nearest legal value."""
+    global batch; nor does `beside`, for a model that is computed on the layout of another, which trains. Raises
+    ConfigError with the violated rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
     if (reason := refused_ranks(model, parallel)) is not None:
         raise ConfigError(reason)
@@ -217,7 +218,10 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         _check_second_model("generator", config.of_generator(), model, world)
     data = world // parallel.model_ranks
     if parallel.expert > 1 or parallel.expert_tensor is not None:
-        _check_expert_ranks(config, parallel.context * data, trains)
+        teacher = config.distillation.model if trains else None
+        of_other = beside or (teacher is not None and teacher.experts is not None)
+        if model.experts is not None or not of_other:
+            _check_expert_ranks(config, parallel.context * data, trains or beside)
     if trains:
         _check_sharding(parallel, parallel.context * data)
         _check_batches(config.batch, parallel, data)
@@ -256,6 +260,10 @@ def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
         )
     unsplit = _unsplit_experts(parallel)
     _check_divides("parallel.expert", parallel.expert, "model.experts.count", experts.count)
+    teacher = config.distillation.model
+    if teacher is not None and teacher.experts is not None:
+        of_teacher = "model.experts.count of distillation.teacher"
+        _check_divides("parallel.expert", parallel.expert, of_teacher, teacher.experts.count)
     if unsplit:
         ranks = parallel.tensor * replicas
         _check_divides("parallel.expert", parallel.expert, "the tensor, data and context ranks", ranks)
@@ -271,10 +279,6 @@ def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
             parallel.shards_by_deepspeed and parallel.zero == 3,
             "DeepSpeed's stage 3 shards each weight over all data and context ranks, those of experts too: set "
             f"parallel.zero=2, or {undo}",
-        ),
-        (
-            config.distillation.teacher is not None,
-            f"a teacher is computed on the layout of the model with all its experts on each data rank: set {undo}",
         ),
     ):
         if without:
@@ -324,7 +328,7 @@ def _check_second_model(name: str, config: RunConfig, model: Model, world: int) 
     try:
         for one in (config.model, model):
             _check_equal_chunks(one, config.parallel)
-        plan_layout(config, world, trains=False)
+        plan_layout(config, world, trains=False, beside=True)
     except ConfigError as error:
         raise ConfigError(f"{name} is computed on the layout of the model, and {error}") from None
 

@@ -45,6 +45,13 @@ def check_bound(
     )
 
 
+def _held_of(model: Model, layout: Layout) -> float:
+    """Parameters that ranks hold on average of a model that data ranks do not shard."""
+    of_experts = num_expert_parameters(model)
+    others = (count_parameters(model) - of_experts) / layout.tensor
+    return (others + of_experts / (layout.expert_tensor * layout.expert)) / layout.pipeline
+
+
 def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[str, float]:
     """Bytes by part that the fullest rank holds at least: it has no fewer parameters than ranks have on average, and
     keeps the input of each of its layers for the backward pass."""
@@ -70,7 +77,7 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     teacher = config.distillation.model
     return {
         "weights": state.weights,
-        "teacher": width * count_parameters(teacher) / (layout.tensor * layout.pipeline) if teacher else 0.0,
+        "teacher": width * _held_of(teacher, layout) if teacher else 0.0,
         "gradients": state.gradients,
         "optimizer states": state.optimizer,
         "activations": layers * positions * model.hidden * width / slices,

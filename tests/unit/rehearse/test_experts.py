@@ -113,6 +113,24 @@ def test_matrices_of_experts_stay_on_the_ranks_that_hold_them(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("learns", ["mixture", "dense"])
+def test_a_teacher_whose_experts_are_shared_is_planned(learns: str) -> None:
+    dense = [] if learns == "mixture" else ["model.experts=null"]
+    config, teacher = (
+        load(RunConfig, "debug/experts", ["run.dir=unused", *BF16, "parallel.expert=2", *more]) for more in (dense, [])
+    )
+    distillation = {"teacher": "unused", "teacher_model": teacher.model.model_dump(mode="json")}
+    config = RunConfig.model_validate(config.model_dump(mode="json") | {"distillation": distillation})
+    found = rehearse(config, 4, ranks=("last",), device=H100, per_node=4)
+    assert found.problems == []
+    (rank,), (planned,) = found.ranks, found.planned
+    assert planned.flops == pytest.approx(sum(rank.flops.values()), rel=0.001)
+    assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=0.03)
+    for group in ("expert", "data"):
+        assert planned.sent_bytes[group] == pytest.approx(rank.sent_bytes[group], rel=0.01)
+
+
+@pytest.mark.slow
 def test_ranks_that_share_experts_agree_on_their_exchanges() -> None:
     """Also where rows do not divide evenly, so that ranks receive other numbers of them."""
     odd, batch = (
