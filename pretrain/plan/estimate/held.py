@@ -169,12 +169,12 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
 
 def _further_bytes(work: StepWorkload) -> Array:
     """Bytes that further predictions save for all micro-batches in flight beside their layers and logits, [n, s]: the
-    embeddings that travel with the states of each chunk; and on the last stage, unless recomputed, these behind the
-    layers, and joined to states for each projection."""
+    embeddings that travel with the states of each chunk; and of the one micro-batch in the last chunk, unless
+    recomputed, these behind the layers, and joined to states for each projection."""
     model, stages = work.model, work.stages
     travelling = (model.further * _hidden(work, model.label_length))[:, None]
-    kept = np.where(work.step.recompute < 2, 3.0, 0.0)[:, None] * stages.predicts / work.layout.virtual[:, None]
-    return travelling * ((stages.count > 0) + kept) * work.in_flight
+    kept = np.where(work.step.recompute < 2, 3.0, 0.0)[:, None] * stages.predicts
+    return travelling * ((stages.count > 0) * work.in_flight + kept)
 
 
 def _character_bytes(work: StepWorkload, masks: Array) -> tuple[Array, Array]:
@@ -258,7 +258,10 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         of_stack = of_stack + np.where(stack.backward_layers > 0, encoded, 0.0)
         if not last:  # the last norm lies with the head
             of_stack = of_stack + np.where(full | (stack.backward_layers == 0), 0.0, norm)
-        saved = saved + of_stack * work.in_flight * stages.in_flight_share
+        in_flight = work.in_flight * stages.in_flight_share
+        if last:  # of layers behind the last chunk's, one micro-batch is
+            in_flight = np.where(model.further[:, None] > 0, work.layout.virtual[:, None], in_flight)
+        saved = saved + of_stack * in_flight
         freed_before = _freed_before_core(work, stack)
         core = core_bytes(work, stack, work.attention.max_score_share)[:, None] - freed_before
         gradients, softmax = (part(work, stack)[:, None] for part in (_feed_forward_gradients, _score_gradients))
