@@ -10,6 +10,7 @@ import numpy as np
 from pretrain.plan.estimate import experts, latent
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.products import head_product
 from pretrain.plan.estimate.shapes import LayerStack
 from pretrain.plan.estimate.workload import StepWorkload
 
@@ -96,13 +97,40 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     memory_gradient = 2 * _gathered(work, stack.memory + stack.content, work.model.hidden)
     of_table = _distance_table_bytes(work)
     latents, latents_again = _latents_instead(work, stack)
-    repeated = repeated + np.where(shared, latents_again, 0.0)
-    beside = routes + np.where(crosses & shared, encoder_sent, 0.0) + np.where(shared, latents, 0.0)
-    beside_back = routes_back + memory_gradient + encoder_gradient + np.where(shared, 1.0, 2.0) * latents
+    updates = _update_bytes(work, stack)
+    repeated = repeated + np.where(shared, latents_again, 0.0) + updates.repeated
+    beside = updates.forward + routes + np.where(crosses & shared, encoder_sent, 0.0) + np.where(shared, latents, 0.0)
+    beside_back = (
+        updates.backward + routes_back + memory_gradient + encoder_gradient + np.where(shared, 1.0, 2.0) * latents
+    )
     return TensorBytes(
         forward=2 * sums * sent + beside + of_table.forward,
         backward=2 * sums * sent + beside_back + repeated + of_table.backward,
         repeated=repeated + of_table.repeated,
+    )
+
+
+def _update_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
+    """Bytes of the low-rank updates beside a layer's linears, of what A makes: tensor ranks sum it where they share
+    the inputs of A, and its gradient where they share the outputs of B. Under sequence parallelism each has that of its
+    own positions in between, and gathers it; of experts they sum that of all rows."""
+    shared, has_ffn = work.layout.sequence > 0, np.where(stack.ffn > 0, 1.0, 0.0)
+    length, crossing = stack.length, stack.encoder_length
+    columns = (("qkv", length), ("fc1", has_ffn * length), ("cross_q", length * (crossing > 0)), ("cross_kv", crossing))
+    rows = (("projection", length), ("fc2", has_ffn * length), ("cross_projection", length * (crossing > 0)))
+    of_columns, of_rows = (
+        sum((_gathered(work, positions, stack.lora_rank(name)) for name, positions in linears), np.zeros_like(length))
+        for linears in (columns, rows)
+    )
+    splits = (stack.experts > 0) & (work.layout.expert_slices == 1)
+    of_features, of_inputs = (
+        splits * _gathered(work, stack.top_k * length, 2 * stack.lora_rank(name)) for name in ("fc2", "fc1")
+    )
+    repeated = np.where(shared, of_columns, 0.0)
+    return TensorBytes(
+        forward=np.where(shared, of_columns + of_rows, 2 * of_rows) + of_features,
+        backward=np.where(shared, of_columns + of_rows, 2 * of_columns) + of_inputs + repeated,
+        repeated=repeated,
     )
 
 
@@ -123,17 +151,31 @@ def _routes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
 
 
 def _replicated_gradient_bytes(work: StepWorkload) -> Array:
-    """Bytes per step, [n, s], of the gradients of routers, of what makes latents, and of what joins states of further
-    predictions to embeddings, in fp32, each tensor rank's of its own positions."""
+    """Bytes per step, [n, s], of the gradients of routers, of what makes latents, of low-rank updates, of a matrix
+    before the logits or answers, and of what joins states of further predictions to embeddings, in fp32, each tensor
+    rank's of its own positions."""
     ranks, model = work.layout.tensor, work.model
     of_value = (work.layout.sequence > 0) * 8 * (ranks - 1) / ranks
-    total = work.stages.predicts * (of_value * model.further * 2 * model.hidden**2)[:, None]
+    before_head = model.head_transform * model.trains_transform * head_product(work)[2] * model.hidden
+    of_head = of_value * (before_head + model.further * 2 * model.hidden**2)
+    total = work.stages.predicts * of_head[:, None]
     for stack in work.stacks:
         of_router = of_value * stack.experts * work.model.hidden
         total = total + stack.with_weight_gradient("fc1") * of_router[:, None]
         of_latents = of_value * latent.replicated_values(work)
         total = total + stack.with_weight_gradient("qkv") * of_latents[:, None]
+        total = total + stack.backward_layers * (of_value * _replicated_updates(work, stack))[:, None]
     return total
+
+
+def _replicated_updates(work: StepWorkload, stack: LayerStack) -> Array:
+    """Parameters of a layer's low-rank updates that tensor ranks hold of all features: A of linears whose outputs they
+    share, and B of others. Those of experts have the gradient of all rows."""
+    exist = {"fc1": stack.ffn > 0, "fc2": stack.ffn > 0}
+    exist |= dict.fromkeys(("cross_q", "cross_kv", "cross_projection"), stack.encoder_length > 0)
+    names = ("qkv", "projection", "fc1", "fc2", "cross_q", "cross_kv", "cross_projection")
+    ranks = sum((stack.lora_rank(name) * exist.get(name, True) for name in names), np.zeros_like(stack.length))
+    return ranks * work.model.hidden
 
 
 def _mixer_tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
@@ -155,7 +197,11 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, gathers_again: bool = Tru
     forward = (stack.layers + repeats * stack.backward_layers) * one.forward[:, None]
     backward = stack.backward_layers * (one.backward - one.repeated)[:, None]
     again = gathers_again * stack.trained_layers * one.repeated[:, None]
-    total: Array = forward + backward + again
+    # Below the lowest update nothing reads the gradient of what queries, keys and values are made of.
+    unread = np.where(repeats > 0, 0.0, stack.backward_layers - stack.with_input_gradient("qkv")).clip(min=0)
+    once = _gathered(work, stack.length, work.model.hidden) * np.where(work.layout.sequence > 0, 1.0, 2.0)
+    once = np.where(work.model.latent_key > 0, 0.0, once)  # which sum those of latents
+    total: Array = forward + backward + again - unread * once[:, None]
     return total
 
 

@@ -19,7 +19,7 @@ from tests.helpers.breadth import slow
 from tests.helpers.small_configs import small_model
 
 H100 = find_device("h100")
-MOST_OPERATIONS_OFF, MOST_MEMORY_OFF = 0.02, 0.03
+MOST_OPERATIONS_OFF, MOST_MEMORY_OFF, MOST_TRAFFIC_OFF = 0.02, 0.03, 0.02
 CLASSES = "objective={name: classification, labels: ['0', '1'], sequence_length: 128}"
 BATCH = ("batch.sequences=16", "batch.micro_sequences=8", "batch.ramp=null", "train.steps=10", "train.tokens=null")
 MODELS = {
@@ -43,6 +43,7 @@ TRAINED = {
     "top": ("finetune.train=top", "finetune.layers=2"),
     "lora": ("finetune.lora={rank: 8}",),
     "lora of one": ("finetune.lora={rank: 8, targets: [qkv]}",),
+    "lora of a high rank": ("finetune.lora={rank: 64}",),
     "adapters": ("finetune.adapters={size: 64}",),
     "unfrozen by and by": ("finetune.unfreeze_steps=5",),
 }
@@ -50,11 +51,13 @@ SEQUENCE = ("parallel.tensor=2", "parallel.sequence=true")
 EVERY = [
     ("bert", "head", ()),
     ("llama", "lora", ()),
-    *(slow(("bert", trained, ())) for trained in TRAINED if trained != "head"),
-    *(slow(("llama", trained, ())) for trained in TRAINED if trained != "lora"),
+    *(slow(("bert", trained, ())) for trained in TRAINED if trained not in ("head", "lora of a high rank")),
+    *(slow(("llama", trained, ())) for trained in TRAINED if trained not in ("lora", "lora of a high rank")),
     *(slow(("llama of tokens", trained, ())) for trained in ("lora", "adapters")),
     *(slow(("mixture", trained, ())) for trained in ("all", "top", "lora", "lora of one")),
-    *(slow(("mixture", "lora", parallel)) for parallel in (SEQUENCE, ("parallel.expert=2",))),
+    *(slow(("mixture", "lora", parallel)) for parallel in (SEQUENCE, ("parallel.tensor=2",), ("parallel.expert=2",))),
+    *(slow((model, "lora of a high rank", ("parallel.tensor=2",))) for model in ("bert", "llama", "mixture")),
+    *(slow((model, "lora of a high rank", SEQUENCE)) for model in ("bert", "llama", "mixture")),
     *(slow(("bert", trained, ("parallel.pipeline=2",))) for trained in ("head", "top", "lora", "adapters")),
     *(slow(("bert", trained, SEQUENCE)) for trained in ("head", "top", "lora", "adapters")),
 ]
@@ -72,6 +75,10 @@ def test_operations_and_peaks_are_those_of_the_engine(model: str, trained: str, 
         assert planned.flops == pytest.approx(sum(rank.flops.values()), rel=MOST_OPERATIONS_OFF)
         assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=MOST_MEMORY_OFF)
         assert planned.parameters == rank.parameters
+        if trained == "adapters":  # whose gradients are summed beside what is planned
+            continue
+        sent = planned.sent_bytes["tensor"]
+        assert sent == pytest.approx(rank.sent_bytes.get("tensor", 0), rel=MOST_TRAFFIC_OFF)
 
 
 # A layer of the small model has 48 weights of queries, keys and values, 16 of the projection behind attention, and
