@@ -24,6 +24,7 @@ _FP32_RESOLUTION = 2.0**-23
 _LEAST_DECAY = (
     2.0**-20
 )  # of an update: less is lost in its rounding, as in weights that a few updates brought from zero
+_FEW_UPDATES = 10.0  # weights of no more than so many updates are their sum: errors of the next go with their signs
 _FULL_STEPS = 3.0  # two of opposite signs, and a margin for weight decay and for varying sizes
 
 Before = dict[tuple[int, str, tuple[int, ...]], np.ndarray]
@@ -42,6 +43,9 @@ class Reference:
         self.replay = Replay.of(config, self.steps)
         self.weights = [{shard.name: shard.value for shard in seen.weights} for seen in self.steps]
         self.gradients = [{shard.name: shard.value for shard in seen.gradients} for seen in self.steps]
+        self._sizes = [{name: _rms(gradient) for name, gradient in step.items()} for step in self.gradients]
+        """root mean square of each step's gradients"""
+        self._typical = [float(np.median(list(sizes.values()) or [0.0])) for sizes in self._sizes]
         self._clear: dict[tuple[int, str], np.ndarray] = {}
 
     def compare(
@@ -99,7 +103,7 @@ class Reference:
                 for shard in seen.weights
                 if shard.name in self._biases
             ],
-            "gradient": [(self._gradient(seen.step, shard), shard.name, shard.rank) for shard in seen.gradients]
+            "gradient": [(self._gradient(seen.step, s, bounds, dtype), s.name, s.rank) for s in seen.gradients]
             + _unheld(self.gradients[seen.step], seen.gradients),
             "scores": _scores(seen.scores, expected.scores),
             "flips": [(flips.share, None, None) for flips in self._flips(seen)],
@@ -129,12 +133,30 @@ class Reference:
         pairs = (seen.samples, self.steps[seen.step].samples), (_present(found), _present(expected))
         return [count_flips(*pair) for pair in pairs if pair[0]]
 
-    def _gradient(self, step: int, shard: TensorShard) -> float:
-        whole = self.gradients[step][shard.name]
-        wanted = shard.of(whole)
+    def _gradient(self, step: int, shard: TensorShard, bounds: dict[str, float], dtype: torch.dtype) -> float:
+        wanted = shard.of(self.gradients[step][shard.name])
         if shard.name in self._vanishing:
-            return _rms(shard.value) / max(map(_rms, self.gradients[step].values()))
-        return _relative(shard.value - wanted, wanted, _rms(whole))
+            return _rms(shard.value) / max(self._sizes[step].values())
+        return _relative(shard.value - wanted, wanted, self._size(step, shard.name, bounds, dtype))
+
+    def _size(self, step: int, name: str, bounds: dict[str, float], dtype: torch.dtype) -> float:
+        """Root mean square of what rounding of a gradient is relative to. Where terms cancel, rounding is that of the
+        terms. In half precision they are taken to be as large as the sum of the step where the least cancels. In any, a
+        gradient that rounding of the model's others moves by more than the bound is taken to be larger: of a bias that
+        moves all scores of a softmax nearly alike, next to nothing is left."""
+        steps = [step] if dtype == torch.float32 else range(1, len(self._sizes))
+        smallest = self._rounding(step, dtype) / bounds["gradient"]
+        return max(smallest, *(self._sizes[number].get(name, 0.0) for number in steps))  # some unfreeze later
+
+    def _is_rounding(self, step: int, name: str, dtype: torch.dtype) -> bool:
+        """Whether a gradient that is not zero, of this step or of one before it, is smaller than rounding of the
+        model's others."""
+        steps = range(1, step + 1)
+        return any(0 < self._sizes[number].get(name, 0.0) < self._rounding(number, dtype) for number in steps)
+
+    def _rounding(self, step: int, dtype: torch.dtype) -> float:
+        """Rounding of a term as large as the model's gradients are, by their median."""
+        return torch.finfo(dtype).eps / 2 * self._typical[step]
 
     def _updates(
         self, seen: Observation, before: Before, bounds: dict[str, float], dtype: torch.dtype
@@ -153,17 +175,19 @@ class Reference:
                 updates.append((_different(shard.value, shard.of(old)), name, rank))
                 continue
             difference = (shard.value - before[rank, name, shard.offset]) - shard.of(new - old)
-            if name in self._vanishing:  # Adam makes steps of any sign of what is left of the gradient
+            if name in self._vanishing or self._is_rounding(seen.step, name, dtype):
+                # Adam makes steps of any sign of what is left of the gradient.
                 updates.append((0.0 if np.isfinite(difference).all() else np.nan, name, rank))
                 continue
-            whole_clear = self._clear_elements(seen.step, name, bounds["gradient"])
+            whole_clear = self._clear_elements(seen.step, name, bounds, dtype)
             learning_rate = self.steps[seen.step].learning_rate
             by = self._update(shard, old, new, difference, whole_clear)
             if name in self._amplification and self._is_explained(shard, difference, learning_rate, dtype):
                 by = 0.0
             updates.append((by, name, rank))
             rate = decay_rate(self._optimizer, learning_rate * self._amplification.rate_factor(name), new - old)
-            if rate * _rms(old) < _LEAST_DECAY * _rms(new - old):
+            of_update, of_old = _rms(new - old), _rms(old)
+            if rate * of_old < _LEAST_DECAY * of_update or of_old < _FEW_UPDATES * of_update:
                 continue
             clear = shard.of(whole_clear)
             decay = decay_sums(difference[clear], shard.of(old)[clear], rate)
@@ -180,20 +204,20 @@ class Reference:
         off = np.abs(difference) - 2 * _FP32_RESOLUTION * np.abs(shard.value)
         return dtype == torch.float32 and float(np.linalg.norm(np.maximum(off, 0))) <= explained
 
-    def _clear_elements(self, step: int, name: str, bound: float) -> np.ndarray:
+    def _clear_elements(self, step: int, name: str, bounds: dict[str, float], dtype: torch.dtype) -> np.ndarray:
         """Mask of the elements whose gradients so far are all clear of zero. From a gradient within rounding of zero
         Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay. Of `lion`
         the sums of momentum and gradient count, whose signs its steps have."""
         if name in self._amplification:
             return np.ones(self.gradients[step][name].shape, bool)
         if (step, name) not in self._clear:
-            earlier = self._clear_elements(step - 1, name, bound) if step > 1 else True
+            earlier = self._clear_elements(step - 1, name, bounds, dtype) if step > 1 else True
             gradient, old = self.gradients[step][name], self.weights[step - 1][name]
             given = gradient + self._optimizer.weight_decay * old if self._decays_in_gradient(old) else gradient
-            scale = _rms(gradient)
+            scale = self._size(step, name, bounds, dtype)
             if isinstance(self._optimizer, LionOptimizer):
                 given, scale = self._lion_direction(self._optimizer, step, name)
-            self._clear[step, name] = (np.abs(given) > min(1.0, 100 * bound) * scale) & earlier
+            self._clear[step, name] = (np.abs(given) > min(1.0, 100 * bounds["gradient"]) * scale) & earlier
         return self._clear[step, name]
 
     def _lion_direction(self, settings: LionOptimizer, step: int, name: str) -> tuple[np.ndarray, float]:

@@ -8,10 +8,11 @@ stages; inputs and targets of different lengths; heads in proportion to the conf
 
 from collections.abc import Sequence
 from itertools import count
-from math import gcd, lcm
+from math import gcd, lcm, sqrt
 from typing import Any, Literal
 
 from pretrain.config.experts import Experts
+from pretrain.config.init import NormalInit
 from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import width
@@ -124,12 +125,15 @@ def _mup(model: Model, hidden: int, ffn: int) -> dict[str, int | None]:
 
 
 def _shrink_cells(tree: dict[str, Any], model: Model) -> None:
-    """Sizes of a recurrent model, which takes a step of its own for each position."""
+    """Sizes of a recurrent model, which takes a step of its own for each position. A state keeps what a step multiplies
+    it by, which grows with std * sqrt(width): position after position, it multiplies rounding, too."""
     tree |= {"heads": 1, "head_dim": None, "ffn": None, "sequence_length": _CELL_LENGTH}
     if model.is_encoder_decoder:
         tree["target_length"] = _CELL_LENGTH // 2
     if model.cells.encoder_size is not None:
         tree["recurrent"]["encoder_size"] = tree["hidden"] // len(model.cells.directions)
+    if isinstance(model.init, NormalInit):
+        tree["init"]["std"] = model.init.std * sqrt(model.hidden / tree["hidden"])
     if tree["recurrent"]["score"] is not None and "size" in tree["recurrent"]["score"]:
         tree["recurrent"]["score"]["size"] = None
 

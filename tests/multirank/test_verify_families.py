@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from tests.helpers.datasets import build_dataset, make_documents
 from tests.helpers.families import family_config, needs_one_chunk
@@ -64,10 +66,26 @@ def test_two_lengths_in_one_stream_are_the_same_run(family: str, tmp_path: Path)
     check_sound(table(family_config(family, precision="bf16"), tmp_path, layouts))
 
 
+@pytest.mark.parametrize("config", ["tests", "debug"])
+def test_convolutions_in_place_of_attention_are_the_same_run(config: str, tmp_path: Path) -> None:
+    layouts = ["tp2pp2", "pp2+vp2", "tp2dp2+zero1", "dp2+zero2", "pp2dp2+zero3"]
+    made = family_config("monarch_mixer", precision="bf16")
+    if config == "debug":
+        made = load(RunConfig, "debug/monarch-mixer", ["precision=bf16"])
+    check_sound(table(made, tmp_path, layouts))
+
+
+def test_attention_that_adds_scores_is_the_same_run(tmp_path: Path) -> None:
+    """From small weights, of which the gradients of some parameters are 1e-8 and less of those of others."""
+    config = load(RunConfig, "rnn/bahdanau", ["precision=bf16"])
+    check_sound(table(config, tmp_path, ["dp2+zero1"]))
+
+
 @pytest.mark.parametrize("encodes", [False, True], ids=["language model", "translator"])
 def test_recurrent_networks_are_the_same_run_on_data_ranks(encodes: bool, tmp_path: Path) -> None:
-    # The language model in fp32: in bf16 the gradient of a bias is .22 off on one rank, where .2 is allowed.
-    config = translator_config({"cell": "lstm"}, precision="bf16") if encodes else language_model_config()
+    config = (
+        translator_config({"cell": "lstm"}, precision="bf16") if encodes else language_model_config(precision="bf16")
+    )
     check_sound(table(config, tmp_path, ["dp2", "dp2+zero1", "dp2+zero2", "dp2+zero3"]))
 
 

@@ -1,5 +1,6 @@
 """What verify runs: small, of the same kind, and legal on every layout asked for."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,13 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
         plan_layout(job.config, job.layout.world)  # legal
         small = job.config
         assert job.reference.precision == "fp32"
-        kept = ("norm", "tie_word_embeddings", "dropout", "attention_dropout", "family", "norm_eps", "init_std")
+        kept = ("norm", "tie_word_embeddings", "dropout", "attention_dropout", "family", "norm_eps")
         assert [getattr(small.model, key) for key in kept] == [getattr(config.model, key) for key in kept]
+        if config.model.recurrent is None:
+            assert small.model.init == config.model.init
+        elif small.model.init.name == "normal":  # by which a step multiplies a state
+            gains = [model.init_std * math.sqrt(model.hidden) for model in (small.model, config.model)]
+            assert gains[0] == pytest.approx(gains[1])
         names = [[pattern.name for pattern in one.model.attention.pattern] for one in (small, config)]
         assert names[0] == names[1]
         assert small.model.layers >= len(config.model.attention.pattern), "every pattern of attention occurs"

@@ -1,11 +1,13 @@
 """How a run is compared with the reference, of observations made by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pretrain.verify.bounds import HALF
+from pretrain.config.run_config import RunConfig
+from pretrain.verify.bounds import FP32, HALF
 from pretrain.verify.decay import decay_sums
 from pretrain.verify.departure import Departure
 from pretrain.verify.jobs import ONE_RANK
@@ -32,9 +34,14 @@ def _run(before: np.ndarray, after: np.ndarray, gradient: np.ndarray, score: flo
     ]  # fmt: skip
 
 
-def _departures(reference: list[Observation], found: list[Observation], **optimizer: Any) -> dict[str, Departure]:
-    config = tiny_config(optimizer={"learning_rate": RATE, "weight_decay": DECAY, **optimizer})
-    verdict = Reference(config, reference).compare(found, ONE_RANK, "fp32", HALF)
+def _config(**optimizer: Any) -> RunConfig:
+    return tiny_config(optimizer={"learning_rate": RATE, "weight_decay": DECAY, **optimizer})
+
+
+def _departures(
+    reference: list[Observation], found: list[Observation], bounds: dict[str, float] = HALF, **optimizer: Any
+) -> dict[str, Departure]:
+    verdict = Reference(_config(**optimizer), reference).compare(found, ONE_RANK, "fp32", bounds)
     return {departure.quantity: departure for departure in verdict.departures}
 
 
@@ -60,6 +67,37 @@ def test_scores_that_are_off_are_a_departure() -> None:
     found = _departures(_run(ones, ones * 0.9, ones), _run(ones, ones * 0.9, ones, score=-1.2))
     assert found.keys() == {"scores"}
     assert found["scores"].by == pytest.approx(0.2)
+
+
+def _of_two(before: np.ndarray, after: np.ndarray, gradient: np.ndarray) -> list[Observation]:
+    """A run with a parameter whose gradient is 1 everywhere, and another."""
+    ones = np.ones((8, 8))
+    one, other = _run(ones, ones - RATE, ones), _run(before, after, gradient)
+    fields = "weights", "replicas", "gradients"
+    return [
+        replace(a, **{f: [*getattr(a, f), *(replace(shard, name="small") for shard in getattr(b, f))] for f in fields})
+        for a, b in zip(one, other, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("size", "quantities"), [(1e-9, set()), (1e-2, {"gradient", "update"})])
+def test_a_gradient_is_no_departure_where_its_terms_cancel_to_less_than_rounding(
+    size: float, quantities: set[str]
+) -> None:
+    """Seen with additive attention: a bias that adds nearly the same to all scores of a softmax."""
+    weights, gradient = np.ones((8, 8)), np.full((8, 8), size)
+    reference = _of_two(weights, weights - RATE, gradient)
+    found = _departures(reference, _of_two(weights, weights + 4 * RATE, -gradient), FP32)
+    assert found.keys() & {"gradient", "update"} == quantities
+
+
+@pytest.mark.parametrize(("size", "found"), [(2 * RATE, set()), (1.0, {"decay"})])
+def test_decay_is_judged_only_of_weights_larger_than_a_few_updates(size: float, found: set[str]) -> None:
+    """Smaller ones are a sum of updates, whose differences go with their signs."""
+    weights = np.full((16, 16), size)
+    decay = RATE * DECAY * weights
+    runs = [_run(weights, weights - RATE - share * decay, np.ones((16, 16))) for share in (1.0, 0.2)]
+    assert _departures(*runs, FP32).keys() & {"decay"} == found
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-6])
