@@ -92,7 +92,7 @@ SCORING_PARALLEL: dict[str, Any] = {
     "recompute": "none",
 }
 """`parallel.*` of an engine that only scores and generates, which change no number"""
-SCORING_OVERRIDES = [f"parallel.{key}={str(value).lower()}" for key, value in SCORING_PARALLEL.items()]
+SCORING_OVERRIDES = [f"parallel.{key}={json.dumps(value)}" for key, value in SCORING_PARALLEL.items()]
 """`SCORING_PARALLEL` as overrides of a config"""
 
 
