@@ -170,6 +170,10 @@ class DecodeEngine(ScoreEngine, Protocol):
     decodes: bool
     """whether the layout can read on from what it has read: `prefill`, `next_tokens` and `score_continuations` work"""
 
+    def in_step(self) -> AbstractContextManager[None]:
+        """Inside, data ranks may decode other texts, in another number of steps, also where they share the weights of
+        a decoder (`shares_weights`). Collective: on leaving, a rank takes part until all have left."""
+
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Any:
         """Hypotheses without a token yet, one for each of `inputs` (ids, of any lengths), which have been read: by an
         encoder-decoder's encoder; else by the decoder itself, as a prompt to continue (which may be empty) or, if it is

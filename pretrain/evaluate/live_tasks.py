@@ -26,16 +26,11 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: DataSource) -> Scores
         raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")
     tasks = [task_named(name) for name in section.tasks]
     texts = [task.name for task in tasks if "generate_until" in task.output_types]
-    if texts and (engine.shares_weights or not engine.decodes):
-        because = (
-            "under parallel.expert or parallel.zero=3 data ranks compute each layer together, and each writes texts of "
-            "other lengths"
-            if engine.shares_weights
-            else "no rank has all positions and layers in one pass under parallel.virtual or parallel.context"
-        )
+    if texts and (config.parallel.zero == 3 or not engine.decodes):
         raise ConfigError(
-            f"evaluate.tasks: {', '.join(texts)} asks for text, and {because}: leave it out, and score checkpoints "
-            "with `pretrain eval`, on any layout"
+            f"evaluate.tasks: {', '.join(texts)} asks for text, which a model makes that is not laid out with "
+            "parallel.virtual, parallel.context or parallel.zero=3: leave it out, and score checkpoints with `pretrain "
+            "eval`, on any layout"
         )
     scorer = make_scorer(config, engine, dataset.tokenizer())
     settings = EvalSettings(

@@ -35,12 +35,13 @@ class TextJudge:
     @property
     def obstacle(self) -> str | None:
         """Why this layout writes no texts, and what to do; None: it does."""
-        if self.engine.decodes and not self.engine.shares_weights:
+        shards_weights = self.engine.shares_weights and self.config.parallel.zero == 3
+        if self.engine.decodes and not shards_weights:
             return None
         return (
             "the answers of the model are not judged: a model with parallel.virtual, parallel.context or, in training, "
-            "parallel.expert or parallel.zero=3 writes no texts; run the same `pretrain finetune` without them, which "
-            "judges the finished run"
+            "parallel.zero=3 writes no texts; run the same `pretrain finetune` without them, which judges the finished "
+            "run"
         )
 
     def __call__(self, split: LabelledSplit) -> AnsweredSplit:

@@ -230,12 +230,20 @@ def test_every_checkpoint_of_a_run_makes_a_curve(run: Path, tmp_path: Path) -> N
     assert "<svg" in (tmp_path / "all" / "report.html").read_text()
 
 
+MIXTURE = (
+    "model.family=llama model.norm_type=rms model.bias=false model.activation=gated_silu model.positions=rotary "
+    'model.ffn=48 model.experts={"count":4,"top_k":2}'
+)
+
+
 @pytest.mark.parametrize(
     ("layout", "tasks"),
     [
         ("parallel.tensor=2", "arithmetic_2da,last_word"),  # the first asks for text, which the others make none of
         slow(("parallel.zero=3 parallel.zero_engine=deepspeed", "last_word")),
         slow(("parallel.context=2", "last_word")),
+        slow((f"{MIXTURE} parallel.expert=2", "arithmetic_2da,last_word")),
+        slow((f"{MIXTURE} parallel.expert=2 parallel.zero=2 parallel.zero_engine=deepspeed", "arithmetic_2da")),
         slow(("parallel.pipeline=2 parallel.virtual=2 model.layers=4", "last_word")),
     ],
 )

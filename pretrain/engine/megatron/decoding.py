@@ -1,6 +1,7 @@
 """Making text: what a model would say next, after inputs of any lengths, each position of which is read once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
 from pretrain.objectives.tokens import Tokens
+from pretrain.process import watchdog
 
 _FILLER = 0  # behind the end of a row, where nobody looks
 
@@ -42,11 +44,29 @@ class Decoder:
 
     def __init__(
         self, *, config: RunConfig, layout: Layout, groups: Groups, runner: Runner, cutter: Cutter, objective: Tokens,
-        device: torch.device,
+        device: torch.device, any_rank: Callable[[bool], bool] | None,
     ) -> None:  # fmt: skip
+        """`any_rank`: see `base.Ranks.any`; None where data ranks need not compute equally often."""
+        self._any, self._in_step = any_rank, False
         self._model, self._layout, self._groups = config.model, layout, groups
         self._runner, self._cutter, self._objective, self._device = runner, cutter, objective, device
         self._prefix = config.model.shape == "prefix_decoder" and not config.objective.predicts_next
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """See `base.DecodeEngine`. Before each of its passes a rank tells the others, which compute at the same time:
+        rows of their own, or once they have none, nobody's."""
+        if self._any is None:
+            yield
+            return
+        self._in_step = True
+        try:
+            yield
+        finally:
+            self._in_step = False
+        while self._any(False):
+            watchdog.kick()
+            self.prefill([[_FILLER]])
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""
@@ -158,6 +178,8 @@ class Decoder:
     def _run(self, batch: MicroBatch, cache: KeyValueCache, report: Any, forward: Any = None) -> list[Any]:
         """Results of `report`, which gets the micro-batch and the outputs of `forward` (default: the logits); empty
         before the last stage."""
+        if self._in_step and self._any is not None:
+            self._any(True)
         forward = partial(forward or self._objective.forward, cache=cache)
         with self._runner.without_sequence_parallel():
             return self._runner.evaluate([batch], forward, _reported(report), cached=True)

@@ -168,6 +168,7 @@ class MegatronEngine:
             cutter=self._cutter,
             objective=Tokens(config, kernels, loss_groups),
             device=self.device,
+            any_rank=self.any if self.shares_weights else None,
         )
 
         self._hidden_states = HiddenStates(
@@ -438,6 +439,10 @@ class MegatronEngine:
         else:
             results = self._runner.evaluate(micro_batches, self.objective.forward, real_logits)
         return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
+
+    def in_step(self) -> AbstractContextManager[None]:
+        """See `base.DecodeEngine`."""
+        return self._decoder.in_step()
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""

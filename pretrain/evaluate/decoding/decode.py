@@ -31,7 +31,9 @@ def decode(
     Collective over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
     mine = [requests[item] for item in my_items(engine, len(requests))]
     packed = np.full((len(mine), decoding.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
-    for item, texts in enumerate(decode_mine(engine, mine, decoding, stops, progress=progress, hypotheses=hypotheses)):
+    with engine.in_step():
+        decoded = decode_mine(engine, mine, decoding, stops, progress=progress, hypotheses=hypotheses)
+    for item, texts in enumerate(decoded):
         for number, text in enumerate(texts):
             packed[item, number, :2] = text.log_probability, _ENDED.index(text.ended)
             packed[item, number, 2 : 2 + len(text.tokens)] = text.tokens

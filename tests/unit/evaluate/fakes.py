@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ class FakeEngine:
             logits = logits[torch.arange(len(tokens))[:, None], torch.from_numpy(batch.label_positions)]
         log_probability = logits.log_softmax(-1).gather(-1, torch.from_numpy(labels)[..., None])[..., 0]
         return Scores(log_probability.numpy(), (logits.argmax(-1).numpy() == labels))
+
+    def in_step(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> list[list[int]]:
         return [list(ids) for ids in inputs]

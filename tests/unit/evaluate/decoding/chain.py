@@ -2,6 +2,7 @@
 the request and on the last two tokens."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,9 @@ class Chain:
         self.table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         self.batches: list[int] = []
         """texts of each call"""
+
+    def in_step(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Any:
         return {"inputs": np.array([ids[0] for ids in inputs]), "last": np.full(len(inputs), START)}
