@@ -1,12 +1,13 @@
 """What CANINE predicts (Clark et al. 2022, arXiv 2103.06874, section 3.2): characters of masked spans, one after the
-other in a random order, or the subwords that masked spans are. Rows are code points, [CLS] text [SEP], cut from the
-stream without regard to documents; a subword tokenizer chooses spans, and the model never sees its ids.
+other in a random order, or the subwords that masked spans are. Rows are code points: [CLS] text [SEP], cut from the
+stream without regard to documents, or with a question about the second of two segments [CLS] A [SEP] B [SEP]. A subword
+tokenizer chooses spans, and the model never sees its ids.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,15 +21,17 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, check_dataset, generator, one_span_per_sample, too_short_error
+from data_pipeline.recipes.base import Ids, check_dataset, generator, one_span_per_sample, pad_rows, too_short_error
 from data_pipeline.recipes.masking import single_words
 from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.recipes.segments import Segments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds
+from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # fractions of the chosen subwords; the rest stay unchanged
+_SHORT = 0.1  # fraction of the rows of two segments that are cut to a random length, as BERT's
 _LAST_SPACE = 0x3000
 _SPACES = np.array([point for point in range(_LAST_SPACE + 1) if chr(point).isspace()])
 
@@ -44,6 +47,11 @@ class CharacterObjective(Objective):
     """predictions that 128 positions have at most, unless `max_predictions` says how many"""
 
     noise_density: NoiseDensity = 0.15
+    next_sentence: bool = Field(
+        default=False,
+        description="predict whether the second of two segments follows the first in its document, as it does half "
+        "the time, or comes from another document",
+    )
     max_predictions: int | None = Field(
         default=None, gt=0, description="largest number of predictions of a row; default: as many as CANINE has"
     )
@@ -51,7 +59,12 @@ class CharacterObjective(Objective):
     @property
     def columns(self) -> frozenset[str]:
         """See `Objective`."""
-        return frozenset({"label_positions"})
+        return frozenset({"label_positions"} | ({"segments", "next_sentence"} if self.next_sentence else set()))
+
+    @property
+    def loss(self) -> str:
+        """See `Objective`."""
+        return "next_sentence" if self.next_sentence else "tokens"
 
     @property
     def needs(self) -> SpecialTokenNeeds:
@@ -59,8 +72,8 @@ class CharacterObjective(Objective):
         return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
-        """See `Objective`: [CLS] text [SEP]."""
-        return self._enough(sequence_length - 2, sequence_length)
+        """See `Objective`: [CLS] text [SEP], or [CLS] A [SEP] B [SEP]."""
+        return self._enough(sequence_length - (3 if self.next_sentence else 2), sequence_length)
 
     def target_length(self, sequence_length: int) -> int:
         """See `Objective`: predictions of a row."""
@@ -158,14 +171,38 @@ class CharacterRecipe:
     def predictions(self, row: Ids, random: np.random.Generator) -> Predictions:
         """What is predicted of a row."""
 
-    def samples(self, dataset: Dataset, split: SplitName) -> CharacterSamples:
+    def samples(self, dataset: Dataset, split: SplitName) -> CharacterSamples | Segments:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         check_dataset(dataset, self.tokenizer)
         text = self.objective.text_tokens(self.sequence_length)
+        if self.objective.next_sentence:
+            known = Vocabulary.of(dataset.tokenizer(), self.objective.needs)
+            return Segments(
+                dataset,
+                split,
+                SegmentsOfCharacters(self, known),
+                sequence_length=self.sequence_length,
+                text_tokens=text,
+                short_fraction=_SHORT,
+            )
         count = dataset.num_tokens(split) // text
         if count == 0:
             raise too_short_error(dataset, split, text)
         return CharacterSamples(recipe=self, dataset=dataset, split=split, count=count, text=text)
+
+    def predicted(
+        self, rows: list[Ids], randoms: Iterable[np.random.Generator]
+    ) -> tuple[list[Ids], Ids, Ids, NDArray[np.float32]]:
+        """Rows as the model reads them, and of each the positions that predict, their labels, and which of these are
+        there: [rows, target_length]."""
+        tokens = list[Ids]()
+        places, labels = np.zeros((2, len(rows), self.target_length), np.int64)
+        mask = np.zeros(labels.shape, np.float32)
+        for number, (row, random) in enumerate(zip(rows, randoms, strict=True)):
+            read, at, predicted = self.predictions(row, random)
+            tokens.append(read)
+            places[number, : len(at)], labels[number, : len(at)], mask[number, : len(at)] = at, predicted, 1
+        return tokens, places, labels, mask
 
     def is_text(self, row: Ids) -> NDArray[np.bool_]:
         """Which characters of a row are of a text."""
@@ -275,17 +312,27 @@ class CharacterSamples:
         text = self.dataset.read(self.split, ids[:, 2] * self.text, self.text)
         full = np.pad(text, ((0, 0), (1, 1)))
         full[:, 0], full[:, -1] = recipe.specials.cls, recipe.specials.sep
-        tokens = np.empty_like(full)
-        labels, places = np.zeros((2, len(ids), recipe.target_length), np.int64)
-        mask = np.zeros(labels.shape, np.float32)
-        for number, (row, sample) in enumerate(zip(full, ids, strict=True)):
-            tokens[number], at, predicted = recipe.predictions(row, generator(seed, sample))
-            places[number, : len(at)], labels[number, : len(at)], mask[number, : len(at)] = at, predicted, 1
-        return Rows(tokens, labels, mask, label_positions=places)
+        tokens, places, labels, mask = recipe.predicted(list(full), (generator(seed, sample) for sample in ids))
+        return Rows(np.stack(tokens), labels, mask, label_positions=places)
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
         return one_span_per_sample(ids[:, 2] * self.text, self.text)
+
+
+@dataclass(frozen=True)
+class SegmentsOfCharacters:
+    """See `SegmentRows`."""
+
+    recipe: CharacterRecipe
+    known: Vocabulary
+
+    def padded(self, rows: list[Ids], randoms: list[np.random.Generator], length: int, segments: list[Ids]) -> Rows:
+        """See `SegmentRows`."""
+        tokens, places, labels, mask = self.recipe.predicted(rows, randoms)
+        read, visible = pad_rows(tokens, length, self.known.specials.pad)
+        of_segments, _ = pad_rows(segments, length, 0)
+        return Rows(read, labels, mask, attention_mask=visible, segments=of_segments, label_positions=places)
 
 
 def _runs(members: NDArray[np.bool_]) -> tuple[Ids, Ids]:

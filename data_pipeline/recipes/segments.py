@@ -5,6 +5,7 @@ before it."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -13,11 +14,25 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, generator
-from data_pipeline.recipes.masking import Masking
 from data_pipeline.recipes.pieces import DocumentPieces
+from data_pipeline.tokenizers.specials import Vocabulary
 
 _Segment = tuple[int, Ids]  # where its tokens begin in the stream, and they
 _SEARCH_TOKENS = 64  # in which a second segment from another document looks for the start of a sentence
+
+
+class SegmentRows(Protocol):
+    """Makes rows of texts with two segments."""
+
+    @property
+    def known(self) -> Vocabulary:
+        """The ids."""
+        ...
+
+    def padded(self, rows: list[Ids], randoms: list[np.random.Generator], length: int, segments: list[Ids]) -> Rows:
+        """Each row with some masked by its own generator, and which segment each of its tokens belongs to, padded to
+        `length`."""
+        ...
 
 
 class Segments:
@@ -29,7 +44,7 @@ class Segments:
         self,
         dataset: Dataset,
         split: SplitName,
-        masking: Masking,
+        masking: SegmentRows,
         *,
         sequence_length: int,
         text_tokens: int,

@@ -70,6 +70,24 @@ class CharacterTokenizer(Tokenizer):
             "CanineTokenizer, which needs no file."
         )
 
+    def is_special(self) -> NDArray[np.bool_]:
+        """See `Tokenizer`; as the next two, without a list of all characters."""
+        return self._members(_IDS)
+
+    def starts_word(self) -> NDArray[np.bool_]:
+        """See `Tokenizer`."""
+        spaces = [point for point in range(self.vocabulary_size) if chr(point).isspace()]
+        return self._members(np.array([*_IDS, *spaces]))
+
+    def ends_sentence(self) -> NDArray[np.bool_]:
+        """See `Tokenizer`."""
+        return self._members(np.array([ord(character) for character in ".!?\n"]))
+
+    def _members(self, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found = np.zeros(self.vocabulary_size, np.bool_)
+        found[points] = True
+        return found
+
     def texts(self) -> list[str]:
         """[1114112] the character of each code point; U+FFFD for one that is none, "" of special pieces."""
         found = [chr(i) if not 0xD800 <= i < 0xE000 else "\ufffd" for i in range(self.vocabulary_size)]

@@ -272,7 +272,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         positions=("learned",),
         only=_BEFORE_LLAMA
         | {
-            "binary_head": False,
             "norm": "post",
             "norm_type": "layer",
             "bias": True,

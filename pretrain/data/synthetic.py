@@ -175,7 +175,12 @@ class SyntheticStream:
             places[row, : len(found)] = found
             mask[row, : len(found)] = 1
         labels = np.take_along_axis(tokens, places, axis=1) % vocabulary
-        return Rows(tokens, labels, mask, attention_mask=seen, label_positions=places)
+        rows = Rows(tokens, labels, mask, attention_mask=seen, label_positions=places)
+        if "next_sentence" not in self._objective.columns:
+            return rows
+        segments = (np.arange(tokens.shape[1]) * 3 >= seen.sum(axis=1, keepdims=True)).astype(np.int64)
+        follows = np.array([random.integers(2) for random in randoms])
+        return replace(rows, segments=segments, next_sentence=follows)
 
     def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:
         """Three documents in each row, and padding."""

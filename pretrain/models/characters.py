@@ -241,11 +241,13 @@ class KnownCharacters(nn.Module):
 
 class CharacterOutput(nn.Module):
     """From the layers' molecules to what the head reads: states of characters at the places of predictions, or of all;
-    for a head that answers for the row, the first molecule in the place of each."""
+    for a head that answers for the row, the first molecule in the place of each; for one that does both, the first
+    molecule before the states of predictions."""
 
     def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None) -> None:
         super().__init__()
         self.up: Upsampling | None = None
+        self.answers = model.picks_labels and model.binary_head
         self.known = KnownCharacters(model, megatron, chunk) if model.predicts_in_order else None
         if model.ends_in_characters:
             self.up = Upsampling(model, megatron)
@@ -264,7 +266,9 @@ class CharacterOutput(nn.Module):
             return everywhere
         picked_LBH = x_SBH.gather(0, places_BL.T[..., None].expand(-1, -1, x_SBH.shape[-1]))
         out: Tensor = self.layer(picked_LBH, reads, x_SBH)
-        return out if self.known is None else self.known(out, parts["known"], places_BL)
+        if self.known is not None:
+            out = self.known(out, parts["known"], places_BL)
+        return torch.cat((molecules_MBH[:1], out)) if self.answers else out
 
 
 def inputs_of_layers(batch: MicroBatch, rate: int) -> AttentionInputs:

@@ -29,12 +29,15 @@ class MaskedHead(nn.Module):
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
         self.pooler = linear(model.hidden, model.hidden) if model.binary_head else None
         self.next_sentence = linear(model.hidden, 2) if model.binary_head else None
-        self.shares_sequence = megatron.sequence_parallel
+        self.shares_sequence, self.first_apart = megatron.sequence_parallel, model.picks_labels
 
     def forward(self, hidden_SBH: Tensor, project: Project) -> Any:
+        first_BH: Tensor | None = None
+        if self.first_apart and self.pooler is not None:  # before the states of predictions
+            first_BH, hidden_SBH = hidden_SBH[0], hidden_SBH[1:]
         logits = project(self.norm(self.activation(self.transform(hidden_SBH))))
         if self.pooler is None or self.next_sentence is None:
             return logits
         if self.shares_sequence:  # what follows is computed alike on all tensor ranks: each keeps its slice's gradient
             hidden_SBH = gather_from_sequence_parallel_region(hidden_SBH, tensor_parallel_output_grad=False)
-        return logits, self.next_sentence(torch.tanh(self.pooler(hidden_SBH[0])))
+        return logits, self.next_sentence(torch.tanh(self.pooler(hidden_SBH[0] if first_BH is None else first_BH)))

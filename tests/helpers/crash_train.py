@@ -61,6 +61,14 @@ _EXPERT_RUNS = [
     ("expert 2, zero 1", True),
     ("tensor 2 x expert 2, zero 2", False),
 ]
+_DATA_LAYOUTS: Layouts = {
+    "data 2, zero 1": (2, []),
+    "one rank": (1, []),
+    "data 2, zero 3": (2, ["parallel.zero=3", _DEEPSPEED]),
+    "data 2, zero 2": (2, ["parallel.zero=2", _DEEPSPEED]),
+}
+_DATA_RUNS = [("data 2, zero 3", True), ("data 2, zero 1", False), ("data 2, zero 2", True)]
+_LAYOUTS_OF = {"experts": (EXPERT_LAYOUTS, _EXPERT_RUNS), "rnn": (_DATA_LAYOUTS, _DATA_RUNS)}
 _STEPS, _KEEP = 24, 2
 _CONFIG = f"""
 run: {{name: crash, dir: run, seed: 3}}
@@ -75,6 +83,7 @@ track: {{mlflow: false}}
 health: {{timeout_s: 10, rendezvous_timeout_s: 10}}
 """
 _SIZE = "layers: 2, hidden: 32, heads: 2, sequence_length: 32"
+_WITHOUT_HEADS = _SIZE.replace("heads: 2", "heads: 1")
 _ENCODER = f"{_SIZE}, norm: post, norm_eps: 1e-12, activation: gelu, embedding_norm: true"
 KINDS = {  # what makes a step of each kind: one model, two, one whose state has memory, or one of characters
     "gpt": f"model: {{{_SIZE}, attention: {{pattern: [dense, banded], window: 8}}}}",
@@ -125,6 +134,14 @@ model: {{family: llama, {_SIZE}, norm_type: rms, bias: false, activation: gated_
   attention: {{}}, experts: {{count: 4, top_k: 2, scores: sigmoid, selection_bias: true, bias_rate: 0.001,
   balance_loss: 0.01}}}}
 """,
+    "rnn": f"""
+model: {{family: rnn, encoder_layers: 0, {_WITHOUT_HEADS}, positions: nope, recurrent: {{cell: lstm}}, attention: {{}}}}
+""",
+    "monarch-mixer": f"""
+model: {{family: monarch_mixer, {_WITHOUT_HEADS}, norm: post, norm_eps: 1e-12, embedding_norm: true,
+  activation: gated_gelu, ffn_blocks: 4, mixer: {{filter_order: 12}}, attention: {{}}}}
+objective: {{name: masked}}
+""",
     "document-mask": f"""
 model: {{{_SIZE}, attention: {{}}}}
 objective: {{name: causal, document_mask: true}}
@@ -132,6 +149,7 @@ objective: {{name: causal, document_mask: true}}
 }
 _TEACHER = [*("model.layers=4", "model.heads=4", "train.steps=2"), "schedule.warmup_tokens=128", "distillation={}"]
 _DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]
+_DROPOUT_OF = {"rnn": _DROPOUT[:1], "monarch-mixer": [_DROPOUT[0], "model.ffn_dropout=0.1"]}
 # Survivors of a rank that is killed while they join it give up after two or three times health.timeout_s.
 _LIMIT_S = 120.0
 _CHECKPOINT = re.compile(r"run/checkpoints/step-\d+")
@@ -181,17 +199,18 @@ def train_campaign(directory: Path, kills: int, seed: int, kind: str = "gpt") ->
     making = Lock()
     expected: dict[Path, tuple[Path, bool]] = {}
 
-    layouts, runs = (EXPERT_LAYOUTS, _EXPERT_RUNS) if kind == "experts" else (LAYOUTS, _RUNS)
+    layouts, runs = _LAYOUTS_OF.get(kind, (LAYOUTS, _RUNS))
+    noise = _DROPOUT_OF.get(kind, _DROPOUT)
 
     def case(number: int, kills: int) -> list[Kill]:
         layout, dropout = runs[number // 2 % len(runs)] if number % 2 else (None, False)
         run = (layout or "one rank", dropout)
         with making:
             if run not in uninterrupted:
-                uninterrupted[run] = _uninterrupted(directory, run, layouts)
+                uninterrupted[run] = _uninterrupted(directory, run, layouts, noise if dropout else [])
         place, right = directory / f"train-{number:03d}", uninterrupted[run]
         expected[place] = right, layout is not None
-        return _case(place, kills, layout, layouts, dropout, right, Random(f"{seed}/{number}"))
+        return _case(place, kills, layout, layouts, noise if dropout else [], right, Random(f"{seed}/{number}"))
 
     kills_done = crash.run_cases(case, kills)
     ends = {place: _end(place) for place in [*expected, *{right for right, _ in expected.values()}]}
@@ -208,25 +227,25 @@ def _train_teacher(place: Path) -> None:
     assert set(found) == {0}, (place / "log").read_text()[-3000:]
 
 
-def _uninterrupted(directory: Path, run: tuple[str, bool], layouts: Layouts) -> Path:
+def _uninterrupted(directory: Path, run: tuple[str, bool], layouts: Layouts, noise: list[str]) -> Path:
     """The run on a layout, with or without dropout, that nothing disturbs."""
     layout, dropout = run
     place = directory / f"uninterrupted, {layout}, dropout {dropout}"
     place.mkdir()
     with CORES:
-        found = statuses(_start(place, layouts[layout], dropout), _LIMIT_S)
+        found = statuses(_start(place, layouts[layout], noise), _LIMIT_S)
     assert set(found) == {0}, (place / "log").read_text()[-3000:]
     return place
 
 
-def _start(place: Path, layout: tuple[int, list[str]], dropout: bool) -> list[BaseProcess]:
+def _start(place: Path, layout: tuple[int, list[str]], noise: list[str]) -> list[BaseProcess]:
     world, parallel = layout
-    arguments = ["train", "../config.yaml", *parallel, *(_DROPOUT if dropout else [])]
+    arguments = ["train", "../config.yaml", *parallel, *noise]
     return command.start(arguments, world, place, place / "log")
 
 
 def _case(
-    place: Path, most: int, layout: str | None, layouts: Layouts, dropout: bool, right: Path, random: Random
+    place: Path, most: int, layout: str | None, layouts: Layouts, noise: list[str], right: Path, random: Random
 ) -> list[Kill]:  # fmt: skip
     """One run, on `layout` or on a random one of `layouts` at each start, that ends as the run in `right`."""
     place.mkdir()
@@ -234,12 +253,12 @@ def _case(
     try:
         finished = False
         while len(kills) < most and not finished:
-            killed = _start_and_kill(place, layout or _any_of(layouts, random), layouts, dropout, random)
+            killed = _start_and_kill(place, layout or _any_of(layouts, random), layouts, noise, random)
             finished = killed is None
             kills += [] if killed is None else [killed]
             _check_checkpoints(place)
         with CORES:
-            found = statuses(_start(place, layouts[layout or _any_of(layouts, random)], dropout), _LIMIT_S)
+            found = statuses(_start(place, layouts[layout or _any_of(layouts, random)], noise), _LIMIT_S)
         assert set(found) == {0}, f"the last start, undisturbed, ended with {found}"
         _check_run(place, right, exact=layout is not None)
     except Exception as error:
@@ -249,17 +268,17 @@ def _case(
 
 
 def _any_of(layouts: Layouts, random: Random) -> str:
-    return random.choices(list(layouts), _WEIGHTS)[0]
+    return random.choices(list(layouts), _WEIGHTS[: len(layouts)])[0]
 
 
-def _start_and_kill(place: Path, layout: str, layouts: Layouts, dropout: bool, random: Random) -> Kill | None:
+def _start_and_kill(place: Path, layout: str, layouts: Layouts, noise: list[str], random: Random) -> Kill | None:
     """None if the run was done before the kill came."""
     world, _ = layouts[layout]
     victims = random.choice([list(range(world)), [random.randrange(world)]])
     moment = random.choices(list(_MOMENTS), list(_MOMENTS.values()))[0]
     with CORES:
         before = crash.files(place)
-        processes = _start(place, layouts[layout], dropout)
+        processes = _start(place, layouts[layout], noise)
         now = crash.kill(processes, victims, moment, place, before, random)
     found = statuses(processes, _LIMIT_S)
     if now is None:

@@ -20,7 +20,7 @@ def _config(family: str, parallel: dict[str, Any] | None = None, **model: Any) -
     return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})
 
 
-def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict[str, float]]:
+def _against_transformers(padded: bool, length: int, asked: bool) -> tuple[float, float, dict[str, float]]:
     """(our loss, theirs, the largest difference of the gradient of each of their tensors)"""
     import torch
     import torch.nn.functional as F
@@ -32,7 +32,7 @@ def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict
     from pretrain.data.synthetic import SyntheticStream
     from tests.helpers.hf import randomise
 
-    config = _config("canine", sequence_length=length)
+    config = _asked("canine", asked, sequence_length=length)
     engine = build_engine(config)
     randomise(engine)
     specials = Specials(pad=0, cls=1, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=97)
@@ -46,7 +46,7 @@ def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict
     for link in links:
         weights |= dict(zip(link.hf_names, (x.clone() for x in link.out(*map(ours, link.mcore_names))), strict=True))
     left = theirs.load_state_dict({name.removeprefix("canine."): x for name, x in weights.items()}, strict=False)
-    assert left.missing_keys == ["pooler.dense.weight", "pooler.dense.bias"]
+    assert left.missing_keys == ([] if asked else ["pooler.dense.weight", "pooler.dense.bias"])
     assert not left.unexpected_keys
     batch = SyntheticStream(config).batch(0, 8, 0, 1)
     assert batch.attention_mask is not None
@@ -55,7 +55,8 @@ def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict
     engine.keeps_gradients = True
     result = engine.train_step(batch, 0.0, 1)
     shown = from_numpy(batch.attention_mask).long()
-    states = theirs(from_numpy(batch.tokens), attention_mask=shown).last_hidden_state
+    kinds = None if batch.segments is None else from_numpy(batch.segments)
+    states, pooled = theirs(from_numpy(batch.tokens), attention_mask=shown, token_type_ids=kinds)[:2]
     places = from_numpy(batch.label_positions)
     picked = states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))
     dense = F.gelu(F.linear(picked, ours("head.transform.weight"), ours("head.transform.bias")))
@@ -64,6 +65,10 @@ def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict
     losses = F.cross_entropy(logits.transpose(1, 2), from_numpy(batch.labels), reduction="none")
     mask = from_numpy(batch.loss_mask)
     loss = (losses * mask).sum() / mask.sum()
+    if asked:
+        answers = F.linear(pooled, ours("head.next_sentence.weight"), ours("head.next_sentence.bias"))
+        assert batch.next_sentence is not None
+        loss = loss + F.cross_entropy(answers, from_numpy(batch.next_sentence))
     loss.backward()
     gradients, named = engine.gradients(), dict(theirs.named_parameters())
     off = {}
@@ -75,9 +80,12 @@ def _against_transformers(padded: bool, length: int) -> tuple[float, float, dict
     return result.loss_sum / result.token_count, loss.item(), off
 
 
-@pytest.mark.parametrize(("padded", "length"), [(True, 32), (False, 44)])  # blocks are of 8
-def test_states_and_gradients_are_those_of_transformers_class(padded: bool, length: int) -> None:
-    ours, theirs, off = run_ranks(1, _against_transformers, padded, length)[0]
+# Blocks are of 8.
+@pytest.mark.parametrize(("padded", "length", "asked"), [(True, 32, False), (False, 44, False), (True, 44, True)])
+def test_states_and_gradients_are_those_of_transformers_class(padded: bool, length: int, asked: bool) -> None:
+    """Also of its pooler, with which a model `asked` about the next sentence answers."""
+    ours, theirs, off = run_ranks(1, _against_transformers, padded, length, asked)[0]
+    assert ("canine.pooler.dense.weight" in off) == asked
     assert ours == pytest.approx(theirs, abs=1e-5)
     assert len(off) > 80
     assert max(off.values()) <= 1e-5, max(off, key=lambda name: off[name])
@@ -102,22 +110,29 @@ def test_a_prediction_reads_those_before_it_alone() -> None:
     assert changed[3:].min() > 0, "a prediction reads all before it"
 
 
-def _save(family: str, tokenizer: Path, directory: Path) -> None:
+def _asked(family: str, asked: bool, parallel: dict[str, Any] | None = None, **model: Any) -> RunConfig:
+    """A model with the head of the question about the next sentence, if it is `asked`."""
+    config = _config(family, parallel, binary_head=asked, **model)
+    objective = config.objective.model_copy(update={"next_sentence": True} if asked else {})
+    return config.model_copy(update={"objective": objective})
+
+
+def _save(family: str, asked: bool, tokenizer: Path, directory: Path) -> None:
     from tests.helpers.hf import randomise, save
 
-    engine = build_engine(_config(family, {"tensor": 2, "pipeline": 2}))
+    engine = build_engine(_asked(family, asked, {"tensor": 2, "pipeline": 2}))
     randomise(engine)
     save(engine, engine.config, tokenizer, directory)
 
 
-def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) -> Any:
+def _there_and_back(family: str, asked: bool, checkpoint: Path, exported: Path, run: Path) -> Any:
     """(differences at both gates, the weights that came back, warnings)"""
     from pretrain.checkpoint.hf.export import export
     from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
     from tests.helpers.tiny import whole_state
 
-    config, warnings = _config(family), list[str]()
+    config, warnings = _asked(family, asked), list[str]()
     there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
     imported = read_config(exported, run)
     engine = build_empty(imported)
@@ -125,19 +140,24 @@ def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) ->
     return there, back, whole_state(engine), warnings
 
 
-def test_an_encoder_goes_to_transformers_class_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [False, True], ids=["", "with its pooler"])
+def test_an_encoder_goes_to_transformers_class_and_back(asked: bool, tmp_path: Path) -> None:
     from tests.helpers.hf import value
 
     CharacterTokenizer().save(tmp_path / "characters.json")
-    run_ranks(4, _save, "canine-c", tmp_path / "characters.json", tmp_path / "checkpoints")
+    run_ranks(4, _save, "canine-c", asked, tmp_path / "characters.json", tmp_path / "checkpoints")
     checkpoint = tmp_path / "checkpoints" / "step-00000000"
     there, back, state, warnings = run_ranks(
-        1, _there_and_back, "canine-c", checkpoint, tmp_path / "exported", tmp_path / "imported"
+        1, _there_and_back, "canine-c", asked, checkpoint, tmp_path / "exported", tmp_path / "imported"
     )[0]
     assert max(there.difference, back.difference) < 1e-4
     assert there.compared == back.compared == "hidden state"
     assert "head that predicts characters" in warnings[-1]
-    drawn = ("model/head.", "model/output_layer.", "model/characters.known.")
+    drawn: tuple[str, ...] = ("model/output_layer.", "model/characters.known.")
+    drawn += tuple(
+        f"model/head.{name}." for name in ("transform", "norm", "next_sentence", *(() if asked else ("pooler",)))
+    )
+    assert not asked or any(name.startswith("model/head.pooler.") for name in state)
     for name, found in state.items():
         expected = value(name.removeprefix("model/"), found.shape)
         assert np.array_equal(found, expected) != name.startswith(drawn), name

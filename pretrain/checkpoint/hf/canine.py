@@ -1,5 +1,6 @@
 """Our CANINE as Hugging Face's `CanineModel`. No class there has the heads that it is pretrained with: the encoder is
-exported, and an import draws a head. Its pooler, which pretraining does not train here, is left to transformers."""
+exported, and an import draws a head. Its pooler is that of a model that was asked about the next sentence, and left to
+transformers for others."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
+_POOLER = "canine.pooler"
 _LONGEST = 2048
 """characters of the authors' rows; their configs count the rows of the table of positions"""
 
@@ -95,6 +97,8 @@ def links(model: Model) -> Iterator[Link]:
     yield from _convolution("embedding.down", "canine.chars_to_molecules", model, shape.rate)
     for layer in range(model.layers):
         yield from _layer(f"encoder.layers.{layer}", f"canine.encoder.layer.{layer}", model)
+    if model.binary_head and model.task_head is None:
+        yield from linear("head.pooler", f"{_POOLER}.dense", model)
     if model.ends_in_characters:
         yield from _convolution("characters.up", "canine.projection", model, shape.kernel)
         yield from _layer("characters.layer", "canine.final_char_encoder.layer.0", model)
@@ -131,6 +135,7 @@ CANINE = HfFamily(
     links=links,
     encoder=CanineModel,
     untrained=("pooler.", "canine.pooler."),
+    pooler="canine.pooler.dense",
     heads={
         "sequence": "its class has layers behind the one that answers, which a run does not train",
         "tokens": HfHead(model_class=CanineForTokenClassification, classifier="classifier"),

@@ -85,6 +85,8 @@ class HfFamily:
     encoders are exported with their heads"""
     untrained: tuple[str, ...] = ()
     """prefixes of tensors of the encoder's class that no run trains: transformers draws them"""
+    pooler: str | None = None
+    """name of the dense layer of the encoder's class that classifiers begin with, where no class has ours"""
     fan_in_fan_out: bool = False
     """whether layers are Conv1D, which keeps weights [inputs, outputs]; PEFT's name"""
     padded: bool = True

@@ -131,7 +131,8 @@ def without_head(family: HfFamily) -> HfFamily:
 
     def links(model: Model) -> Iterator[Link]:
         for link in family.links(headless(model)):
-            if not link.mcore_names[0].startswith(_OF_TOKENS):
+            pools = family.pooler is not None and link.hf_names[0].startswith(family.pooler)
+            if pools or not link.mcore_names[0].startswith(_OF_TOKENS):
                 yield replace(link, hf_names=tuple(name.partition(".")[2] for name in link.hf_names))
 
     return replace(family, model_class=family.encoder, hf_class=None, hf_config=hf_config, links=links)

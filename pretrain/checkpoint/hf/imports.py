@@ -94,11 +94,13 @@ def import_hf(
     values, state = hf_model.state_dict(), engine.state()
     _warn_of_skipped(folder, config, values, warn)
     is_encoder = folder.objective is None and folder.family.has_no_head
+    links = list(folder.family.links_of_loaded(config.model))
     if is_encoder:
         engine.initialise()
-        state = {name: part for name, part in state.items() if not name.startswith(_OF_HEAD)}
+        linked = {f"model/{name}" for link in links for name in link.mcore_names}  # as a pooler is, of the head
+        state = {name: part for name, part in state.items() if name in linked or not name.startswith(_OF_HEAD)}
         warn(f"{folder.path} has no weights for the head that predicts characters: they are initialized randomly")
-    for link in folder.family.links_of_loaded(config.model):
+    for link in links:
         for name in link.hf_names:
             if not values[name].isfinite().all():
                 raise ConfigError(f"{directory}: {name} has values that are no finite numbers")
@@ -168,9 +170,10 @@ def _has_pooler(folder: Folder) -> bool:
     """Whether the folder has the dense layer that the family's classifiers begin with. A fine-tuned model starts with
     it, so it is imported, with the head of two segments that reads it here."""
     head = folder.family.heads.get("sequence")
-    if not isinstance(head, HfHead) or head.pooler is None:
+    pooler = head.pooler if isinstance(head, HfHead) else folder.family.pooler
+    if pooler is None:
         return False
-    name = f"{head.pooler}.weight"
+    name = f"{pooler}.weight"
     return not folder.tensors.keys().isdisjoint((name, name.partition(".")[2]))
 
 

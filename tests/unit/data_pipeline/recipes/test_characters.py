@@ -174,3 +174,34 @@ def test_texts_come_back_from_their_code_points(tmp_path: Path) -> None:
         assert read.encode(text) == list(map(ord, text))
     assert read.encode("\0[MASK]\ue003") == [0xFFFD, *map(ord, "[MASK]"), 0xFFFD], "no text encodes to special pieces"
     assert [read.id_of(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]")] == [0xE000, 0xE001, MASK, 0]
+
+
+def test_two_segments_of_one_document_or_of_two(characters: Dataset, objective: CharacterObjective) -> None:
+    more = {"buckets": 2**16} if isinstance(objective, CharacterSpans) else {}
+    objective = objective.model_copy(update={"next_sentence": True, **more})
+    recipe = objective.recipe(characters.tokenizer(), LENGTH)
+    rows = recipe.samples(characters, "train").rows(0, _ids(60))
+    assert rows.next_sentence is not None
+    assert rows.segments is not None
+    assert rows.attention_mask is not None
+    assert rows.label_positions is not None
+    assert 15 < rows.next_sentence.sum() < 45
+    assert (rows.attention_mask.sum(axis=1) < LENGTH).any()
+    text = characters.window("train", 0, characters.num_tokens("train"))
+    stream = "".join(map(chr, text))
+    for number, row in enumerate(rows.tokens):
+        count, places = int(rows.attention_mask[number].sum()), rows.label_positions[number]
+        ends = np.flatnonzero(row == 0xE001)
+        assert row[0] == 0xE000
+        assert list(rows.segments[number, :count]) == [0] * (ends[0] + 1) + [1] * (count - ends[0] - 1)
+        assert (ends[-1] + 1, len(ends)) == (count, 2)
+        assert not row[count:].any()
+        asked_at = places[rows.loss_mask[number] > 0]
+        assert len(asked_at) > 0
+        assert asked_at.max() < count
+        if isinstance(objective, CharacterSpans):
+            full = row.copy()
+            full[asked_at] = rows.labels[number][rows.loss_mask[number] > 0]
+            joined = "".join(map(chr, np.delete(full[1 : ends[1]], ends[0] - 1)))
+            if len(joined) > 60 and max(map(ord, joined)) < objective.buckets:  # no label is another character
+                assert (joined in stream) == bool(rows.next_sentence[number])
