@@ -63,10 +63,11 @@ def _initial(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value for name, value in state.items() if ".mlp.experts." in name and name.startswith("model/")}
 
 
-def _runs(parallels: list[dict[str, Any]], family: str) -> list[Any]:
+def run_layouts(parallels: list[dict[str, Any]], family: str, micro_sequences: int = 2) -> list[Any]:
+    """Of each layout: losses and norms, initial weights of experts, and counts and biases after three steps."""
     found = []
     for parallel in parallels:
-        found.append(_run(parallel, family))
+        found.append(_run(parallel, family, batch={"micro_sequences": micro_sequences}))
         meet_again()
     return found
 
@@ -75,10 +76,10 @@ def _runs(parallels: list[dict[str, Any]], family: str) -> list[Any]:
 @pytest.mark.parametrize("layouts", [LAYOUTS[:2], slow((LAYOUTS[2:],))], ids=["one", "others"])
 def test_ranks_that_share_experts_are_the_same_run(layouts: list[dict[str, Any]], family: str) -> None:
     """Initial weights, counts and biases to the bit; losses and norms within rounding."""
-    ((curve, initial, routed),) = run_ranks(1, _runs, [{}], family)[0]
+    ((curve, initial, routed),) = run_ranks(1, run_layouts, [{}], family)[0]
     assert initial
     assert routed
-    for found, other_initial, other_routed in run_ranks(4, _runs, layouts, family)[0]:
+    for found, other_initial, other_routed in run_ranks(4, run_layouts, layouts, family)[0]:
         assert np.abs(np.array(found) - np.array(curve)).max() <= TOLERANCE
         for name, value in (initial | routed).items():
             assert np.array_equal((other_initial | other_routed)[name], value), name
