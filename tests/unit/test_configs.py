@@ -9,6 +9,7 @@ import torch
 from pretrain.config.attention import Banded
 from pretrain.config.health import Health
 from pretrain.config.load import load
+from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
@@ -71,7 +72,8 @@ def test_loads_and_is_legal(path: Path) -> None:
     config = load(RunConfig, path)
     if config.model.vocabulary is None:
         config = load(RunConfig, path, ["model.vocabulary=8192"])
-    assert plan_layout(config, config.parallel.model_ranks).data == 1
+    experts = config.parallel.expert  # ranks that share them are data ranks
+    assert plan_layout(config, config.parallel.model_ranks * experts).data == experts
 
 
 @pytest.mark.parametrize("path", [path for path in RUNS if path.parent.name == "gpt3"], ids=name)
@@ -107,6 +109,11 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
     matrices = (num_parameters(model, padded=False) - vectors) / 1e9
     digits = 1 if billions > 100 else 3
     assert round(matrices, digits) == billions
+
+
+def _without_further_tokens(size: str) -> Model:
+    """What DeepSeek calls the main model."""
+    return read(size).model.model_copy(update={"mtp": None})
 
 
 # Elements of the weights that the authors released.
@@ -149,7 +156,7 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
     ],
 )
 def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
-    assert num_parameters(read(size).model, padded=False) == parameters
+    assert num_parameters(_without_further_tokens(size), padded=False) == parameters
 
 
 # Counted on transformers' classes (docs/experts.md): all parameters but those of experts that a token is not sent to.
@@ -167,7 +174,7 @@ def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, para
     ],
 )
 def test_a_token_passes_through_exactly_so_many_parameters(size: str, active: int) -> None:
-    assert num_active_parameters(read(size).model) == active
+    assert num_active_parameters(_without_further_tokens(size)) == active
 
 
 # What no count of parameters shows, as released. docs/families.md says where each was read.
@@ -495,7 +502,7 @@ def test_what_is_declared_is_what_is_built(case: str | Path, one_rank: Layout) -
     from pretrain.models.placement import parameters
     from pretrain.models.registry import build_chunk
 
-    alone = ["parallel.tensor=1", "parallel.sequence=false", "parallel.pipeline=1"]
+    alone = ["parallel.tensor=1", "parallel.sequence=false", "parallel.pipeline=1", "parallel.expert=1"]
     config = SMALL[case] if isinstance(case, str) else load(RunConfig, case, alone)
     megatron = megatron_config(config, plain(torch.device("cpu")))
     with torch.device("meta"):

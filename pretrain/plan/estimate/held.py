@@ -137,9 +137,10 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     gathered_weights = 2 * step.activation_bytes[:, None] * (parameters - resident) / layers
     gathered = np.where(shards_weights, gathered_weights, 0.0)
     messages = 2 * _hidden(work, work.length)[:, None] * (layout.pipeline > 1)[:, None]
-    # Under DeepSpeed, a bucket is copied while layers are on their way back. At the end, only the embedding is left.
+    # Under DeepSpeed, a bucket is copied while layers are on their way back. At the end, only the embedding is left of
+    # a micro-batch, beside what is saved of others that are in flight.
     table = (step.table_copies * work.model.vocabulary / layout.tensor * work.model.embedding_dim)[:, None]
-    at_end = table * work.stages.embeds - saved - first - gathered
+    at_end = table * work.stages.embeds - (saved + first) / np.maximum(work.in_flight, 1) - gathered
     # No bucket is full when the first layer begins its backward pass.
     bucket_copies = step.bucket_copy_bytes[:, None]
     in_layers = np.maximum(with_gradients, recomputed + bucket_copies)

@@ -31,10 +31,10 @@ CLUSTERS = {
 GPUS = 512
 SETTINGS = dict.fromkeys(("debug/experts", "debug/experts-biased", "debug/latent", "debug/mtp"), ("precision=bf16",))
 """On GPUs, products of experts in fp32 are made one by one, and the host waits for the device to know their rows."""
-SETTINGS["deepseek-v3/671b"] = ("model.layers=12",)
-"""On one stage, 61 layers would take longer than a test may. Each is one of two kinds, which are there with twelve."""
 WAITS = ("tolist at pretrain/engine/megatron/engine.py", "tolist at pretrain/engine/optimizer/totals.py")
 """of the step's results, and of sums for all factors of Adafactor or norms of LAMB"""
+WAIT_FOR_ROWS = "tolist at pretrain/models/expert_exchange.py"
+"""of how many rows go to which rank, in each layer whose experts ranks share"""
 _PLANNED_HIGH = {"debug/canine": 0.18}
 """the last stage, where windows of so narrow a model weigh more than its layers: see docs/rehearse.md"""
 _MOST_MEMORY_OFF, _MOST_OPERATIONS_OFF, _MOST_SENT_OFF = 0.03, 0.02, 0.01
@@ -92,7 +92,8 @@ def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...], *setting
     for rank, planned in zip(found.ranks, found.planned, strict=True):
         assert rank.without_kernel == {}
         assert rank.left_bytes == 0
-        assert all(cause.startswith(WAITS) and count == 1 for cause, count in rank.waits.items())
+        once = {cause: count for cause, count in rank.waits.items() if not cause.startswith(WAIT_FOR_ROWS)}
+        assert all(cause.startswith(WAITS) and count == 1 for cause, count in once.items())
         assert_planned(name, rank, planned)
 
 
