@@ -338,7 +338,8 @@ def test_mistakes_are_one_sentence_before_the_first_step(
     assert len(error.splitlines()) == 1
 
 
-_OF_ENCODER_DECODERS = ("finetune/translation", "finetune/text-task")  # see test_translation.py, test_multitask.py
+_OF_ENCODER_DECODERS = ("finetune/translation", "finetune/text-task", "finetune/summaries")
+"""see test_translation.py, test_multitask.py, and docs/summaries.md"""
 
 
 @pytest.mark.parametrize(
