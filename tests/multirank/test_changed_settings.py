@@ -25,8 +25,8 @@ def _config(weight: float, rate: float, parallel: dict[str, Any]) -> RunConfig:
 
 
 def _runs(parallel: dict[str, Any], built: list[tuple[float, float]]) -> list[Any]:
-    """Of engines built with other settings: curves of two steps before the change and two after it, and the state at
-    the change and at the end."""
+    """Builds an engine for each of the settings and returns its losses and norms of two steps before the change and two
+    after it, and its state at the change and at the end."""
     found = []
     for settings in built:
         engine = build_engine(_config(*settings, parallel))

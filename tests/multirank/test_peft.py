@@ -333,7 +333,7 @@ def test_adapters_of_peft_are_imported_where_they_have_one_a_for_each_matrix(tmp
 @needs_peft
 @pytest.mark.slow
 def test_adapters_of_experts_are_imported(tmp_path: Path) -> None:
-    """Of one of the two parameters of each layer, which PEFT names as it does the first of two."""
+    """PEFT names the update of a layer's only trained parameter as it names the first of two."""
     base = _exported("mixtral", False, tmp_path)[0] / BASE
     for parameter, target in (("down_proj", "fc2"), ("gate_up_proj", "fc1")):
         settings = {

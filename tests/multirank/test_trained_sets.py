@@ -143,7 +143,7 @@ def test_updates_of_experts_are_trained_alike_on_any_ranks(family: str, layout: 
 
 
 def _gradients_of_experts(parallel: dict[str, Any], fault: str = "") -> dict[str, np.ndarray]:
-    """Of all updates, whose matrices are random, in a step of one batch."""
+    """Makes all updates random, and returns the gradients of a step of one batch."""
     from pretrain.models import lora
 
     if fault == "each tensor rank hands on the gradient of the input":
