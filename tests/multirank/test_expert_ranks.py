@@ -64,7 +64,7 @@ def _initial(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def run_layouts(parallels: list[dict[str, Any]], family: str, micro_sequences: int = 2) -> list[Any]:
-    """Returns, for each layout, losses and norms, initial weights of experts, and counts and biases after three steps."""
+    """Returns of each layout losses and norms, initial weights of experts, and counts and biases after three steps."""
     found = []
     for parallel in parallels:
         found.append(_run(parallel, family, batch={"micro_sequences": micro_sequences}))
