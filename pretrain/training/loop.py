@@ -53,6 +53,8 @@ def train(session: Session) -> int:
     stopping, save_seconds = False, 0.0
     with _lost_peers_explained(session, lambda: state.step), _saver(session, state) as saver, watchdog.stop_on_error():
         saver.reserve(session.run.engine.state())
+        if state.evaluates_start:
+            _evaluate(session, replace(state, evaluations=None))  # no checkpoint holds step 0, which could be the best
         while not state.is_finished and not stopping:
             watchdog.kick(f"step {state.step + 1}", state.step + 1)
             session.run.stragglers.begin()

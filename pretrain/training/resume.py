@@ -76,6 +76,14 @@ class RunState:
         return self.is_finished or is_due(self.step, self.config.evaluate.every_steps)
 
     @property
+    def evaluates_start(self) -> bool:
+        """Whether weights of another run are evaluated before they are trained. Not with a task head, which is drawn
+        from the seed."""
+        run, model = self.config.run, self.config.model
+        trained = run.start_from is not None and self.config.finetune.weights != "random"
+        return self.step == 0 and trained and model.task_head is None
+
+    @property
     def may_be_best(self) -> bool:
         """Whether this step may turn out to be the best."""
         return self.evaluations is not None and self.evaluates

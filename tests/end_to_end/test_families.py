@@ -34,9 +34,10 @@ def _train(family: str, dataset: Path, run: Path, steps: int, *more: str) -> lis
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def _heldout(run: Path) -> float:
+def _heldout(run: Path) -> dict[int, float]:
+    """The held-out loss by step."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return float([line["loss"] for line in events if line["event"] == "heldout"][-1])
+    return {event["step"]: event["loss"] for event in events if event["event"] == "heldout"}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_an_exported_and_imported_model_has_the_same_held_out_loss(alone: dict[s
         out = tmp_path / f"report-{len(losses)}"
         _run("eval", run, "--tasks", "heldout", "--limit", "16", "--out", out, *overrides)
         losses.append(json.loads((out / "report.json").read_text())["results"]["heldout"]["0"]["loss"])
-    assert losses[0] == pytest.approx(_heldout(alone["bert"]), abs=1e-6)
+    assert losses[0] == pytest.approx(_heldout(alone["bert"])[6], abs=1e-6)
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
@@ -99,6 +100,8 @@ def test_a_run_starts_from_anothers_weights(dataset: Path, alone: dict[str, Path
     first = json.loads((alone["bert"] / "metrics.jsonl").read_text().splitlines()[0])
     assert more[0]["data_hash"] == first["data_hash"], "a run of its own, from the first sample"
     assert more[0]["loss"] < first["loss"] - 0.01, "that has learnt already"
+    before = _heldout(run)[0]  # the first step
+    assert before == pytest.approx(_heldout(source)[6], abs=1e-5), "that of the weights where the other run ended"
     shutil.rmtree(source)
     assert len(_train("bert", dataset, run, 4, f"run.start_from={source}")) == 4, "which are not asked for again"
 

@@ -1,5 +1,6 @@
 """Every shipped run config: loads, is legal, has the published size, and the size that the model is built with."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,26 +11,27 @@ from pretrain.config.attention import Banded
 from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.model import Model
-from pretrain.config.positions import RotaryPositions, SinusoidalPositions
+from pretrain.config.positions import Llama3Scaling, RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.generator import generator_specs
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import chunk_parameters, num_active_parameters, num_parameters
+from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
 from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.shipped import NO_RUNS
 from tests.helpers.tiny import tiny_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# Not runs by themselves: configs of `pretrain data build`, descriptions of clusters, files that others extend, and
-# fine-tuning, whose model is a checkpoint's.
 RUNS = sorted(
     path
     for path in CONFIGS.rglob("*.yaml")
-    if path.relative_to(CONFIGS).parts[0] not in ("data", "cluster", "finetune") and path.stem != "common"
+    if path.relative_to(CONFIGS).parts[0] not in NO_RUNS and path.stem != "common"  # which others extend
 )
+CONTINUED = sorted(path for path in CONFIGS.glob("continue/*.yaml") if path.stem != "common")
 SIZES = [path for path in RUNS if path.parent.name != "debug"]
 
 
@@ -58,6 +60,7 @@ def test_all_published_sizes_are_shipped() -> None:
     transformer = {f"transformer/{size}" for size in ("base", "big", "shaw-base", "shaw-big")}
     llama = {f"llama/{size}" for size in GPT3_SIZES if size != "175b"}
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
+    released |= {f"llama3/{size}" for size in ("8b", "70b", "3.2-1b", "3.2-3b")}
     released |= {"bloom/560m", "smollm2/135m", "mistral/7b", "gemma2/2b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
     released |= {"mixtral/8x7b", "mixtral/8x22b", "qwen3-moe/30b-a3b", "qwen3-moe/235b-a22b", "olmoe/1b-7b"}
@@ -74,6 +77,16 @@ def test_loads_and_is_legal(path: Path) -> None:
         config = load(RunConfig, path, ["model.vocabulary=8192"])
     experts = config.parallel.expert  # ranks that share them are data ranks
     assert plan_layout(config, config.parallel.model_ranks * experts).data == experts
+
+
+@pytest.mark.parametrize("path", CONTINUED, ids=name)
+def test_a_recipe_of_continued_pretraining_trains_the_model_that_it_starts_from(path: Path, tmp_path: Path) -> None:
+    start = read("llama3/3.2-1b")
+    (tmp_path / RECORD).write_text(json.dumps({"config": start.model_dump(mode="json")}))
+    config = load(RunConfig, path, [f"run.start_from={tmp_path}"])
+    assert config.model == start.model.model_copy(update={"sequence_length": 2048}).trained_by(config.finetune)
+    assert [source.called for source in config.data.sources] == ["domain", "general"]
+    assert plan_layout(config, 8).data == 8
 
 
 @pytest.mark.parametrize("path", [path for path in RUNS if path.parent.name == "gpt3"], ids=name)
@@ -131,6 +144,10 @@ def _without_further_tokens(size: str) -> Model:
         ("llama1/65b", 65_285_660_672),
         ("llama2/7b", 6_738_415_616),
         ("llama2/70b", 68_976_648_192),
+        ("llama3/8b", 8_030_261_248),
+        ("llama3/70b", 70_553_706_496),
+        ("llama3/3.2-1b", 1_235_814_400),
+        ("llama3/3.2-3b", 3_212_749_824),
         ("smollm2/135m", 134_515_008),
         ("gemma3/270m", 268_098_176),
         ("gemma3/1b", 999_885_952),
@@ -183,6 +200,7 @@ def test_a_token_passes_through_exactly_so_many_parameters(size: str, active: in
     [
         (("llama1/7b", "llama1/13b", "llama1/33b"), 1e-6, 1e4, None, None),
         (("llama1/65b", "llama2/7b", "llama2/13b", "llama2/70b"), 1e-5, 1e4, None, None),
+        (("llama3/8b", "llama3/70b"), 1e-5, 5e5, None, None),
         (("smollm2/135m",), 1e-5, 1e5, None, None),
         (("gemma2/2b",), 1e-6, 1e4, None, 4096),
         (("gemma3/270m", "gemma3/1b"), 1e-6, 1e6, 1e4, 512),
@@ -204,6 +222,13 @@ def test_a_decoder_has_the_released_epsilon_base_and_window(
         ), size  # fmt: skip
         windows = {pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)}
         assert windows == ({window} if window else set()), size
+
+
+@pytest.mark.parametrize("size", ["llama3/3.2-1b", "llama3/3.2-3b"])
+def test_llama_3_2_has_the_released_positions(size: str) -> None:
+    scaling = Llama3Scaling(factor=32, original_length=8192, low_freq_factor=1, high_freq_factor=4)
+    assert read(size).model.positions == RotaryPositions(base=5e5, scaling=scaling)
+    assert read(size).model.norm_eps == 1e-5
 
 
 # Millions of parameters as the papers give them, and how far the recount may be off: some count without heads, or round

@@ -39,6 +39,7 @@ CLASSES = {
     "llama/": "LlamaForCausalLM",
     "llama1/": "LlamaForCausalLM",
     "llama2/": "LlamaForCausalLM",
+    "llama3/": "LlamaForCausalLM",
     "smollm2/": "LlamaForCausalLM",
     "mistral/": "MistralForCausalLM",
     "qwen2/": "Qwen2ForCausalLM",

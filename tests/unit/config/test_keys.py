@@ -13,6 +13,7 @@ from pretrain.config.keys import Key, keys
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
+from tests.helpers.shipped import NO_RUNS
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 RUN = keys(RunConfig)
@@ -75,9 +76,7 @@ def test_every_key_says_what_it_means() -> None:
 def test_every_key_of_every_shipped_config_is_listed() -> None:
     listed = {key.dotted.replace("[]", "") for key in RUN}
     for name in shipped():
-        if name.startswith("cluster/"):
-            continue  # read as a site, of `pretrain launch`
-        if name.startswith(("data/", "finetune/")):  # the latter have a checkpoint's model
+        if name.partition("/")[0] in NO_RUNS:
             continue
         config = load(RunConfig, name, ["model.vocabulary=300000", "run.dir=r"])
         assert set(_leaves(config.model_dump(mode="json"), "", listed)) <= listed

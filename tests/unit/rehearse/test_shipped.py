@@ -16,6 +16,7 @@ from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal
 from pretrain.rehearse.run import rehearse
 from tests.helpers.breadth import only
+from tests.helpers.shipped import NO_RUNS
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 HARDWARE = find_device("h200")
@@ -55,8 +56,7 @@ MEMORY_SETTINGS = [
     "precision=fp32 parallel.zero=0", "model.attention_dropout=0.1", "model.memory_length=1600 batch.micro_sequences=1",
     "model.attention.pattern=[banded] model.attention.window=100",
 ]  # fmt: skip
-NO_RUNS = ("debug", "data", "cluster", "finetune")
-PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in NO_RUNS]
+PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in ("debug", *NO_RUNS)]
 
 
 def _with_teacher(config: RunConfig) -> RunConfig:

@@ -16,10 +16,9 @@ from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.jobs import fits, plan
 from pretrain.verify.shrink import shrink
 from tests.helpers.breadth import only
+from tests.helpers.shipped import NO_RUNS
 
-CONFIGS = sorted(
-    path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in ("data", "cluster", "finetune")
-)
+CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in NO_RUNS)
 CONFIGS = [path for path in CONFIGS if path.stem not in ("common", "t5-multitask", "t5-leave-one-out")]
 """but for those that name data sets, which would have to be there"""
 
