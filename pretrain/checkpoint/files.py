@@ -12,7 +12,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -145,13 +145,14 @@ def open_plain(path: Path) -> Iterator[BufferedReader]:
         yield file
 
 
-def write(path: Path, parts: Sequence[bytes | memoryview]) -> Digest:
-    """Writes a new file and has the disk hold it. The digest is of what is given: it is computed on the way, and what
-    the disk then gives back is compared with it. Raises OSError."""
-    digest = hashlib.sha256()
+def write(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
+    """Writes a new file and has the disk hold it. `parts` are taken one after the other. The digest is of what is
+    given: it is computed on the way, and what the disk then gives back is compared with it. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
     with _naming(path):
         with path.open("xb") as file:
             for part in parts:
+                size += len(part)
                 for start in range(0, len(part), _CHUNK_BYTES):
                     chunk = part[start : start + _CHUNK_BYTES]
                     file.write(chunk)
@@ -162,7 +163,7 @@ def write(path: Path, parts: Sequence[bytes | memoryview]) -> Digest:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # or memory would answer for the disk
             if hashlib.file_digest(file, "sha256").digest() != digest.digest():
                 raise OSError(errno.EIO, "The disk does not give back what was written")
-    return Digest(sum(map(len, parts)), digest.hexdigest())
+    return Digest(size, digest.hexdigest())
 
 
 def header(boxes: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]]) -> bytes:

@@ -1,11 +1,14 @@
 """A rank's part of a checkpoint, copied to host memory: training continues while it is written."""
 
+import math
 import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pretrain.checkpoint.files import ITEM_BYTES
 from pretrain.checkpoint.state import Record
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
@@ -33,6 +36,35 @@ class Snapshot:
     parts: list[Part]
     buffer: Tensor
     source_tokenizer: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.buffer.nbytes
+
+    def values(self) -> Iterator[memoryview]:
+        """The bytes of all parts, in their order."""
+        yield memoryview(self.buffer.numpy().data).cast("B")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A rank's values that were never in memory together: `tensors` are made one at a time, in the order of `parts`,
+    while they are written."""
+
+    record: Record
+    tokenizer: bytes
+    parts: list[Part]
+    tensors: Iterable[Tensor]
+    source_tokenizer: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(ITEM_BYTES * math.prod(part.shape) for part in self.parts)
+
+    def values(self) -> Iterator[memoryview]:
+        """The bytes of all parts, in their order."""
+        for value in self.tensors:
+            yield memoryview(value.float().contiguous().view(-1).numpy().data).cast("B")
 
 
 def pieces_of(state: dict[str, GlobalPart]) -> Pieces:

@@ -113,6 +113,27 @@ def read_full_tensor(checkpoint: Path, manifest: Manifest, name: str) -> np.ndar
     return value.numpy()
 
 
+def read_whole(checkpoint: Path, manifest: Manifest, state: Mapping[str, GlobalPart]) -> None:
+    """Reads the tensors of a checkpoint into `state`, whose pieces are whole tensors, in one process. A box that is a
+    whole tensor is read into its place, so no part of the file stays in memory. Raises RunError for tensors that the
+    checkpoint does not have in this shape."""
+    path = checkpoint / MANIFEST
+    for name, part in state.items():
+        if name not in manifest.tensors:
+            raise RunError(f"{path} has no tensor {name}, which this config needs")
+        _check_shape(path, name, manifest, part.shape)
+        boxes, (piece,) = manifest.tensors[name].boxes, part.pieces
+        value = piece.value
+        if len(boxes) > 1 or value.dtype != torch.float32 or value.is_cuda or not value.is_contiguous():
+            _read(checkpoint, manifest, {name: part})
+            continue
+        with files.open_plain(checkpoint / boxes[0].file) as file:
+            file.seek(boxes[0].position)
+            wanted = memoryview(value.detach().numpy()).cast("B")
+            if file.readinto(wanted) != len(wanted):
+                raise RunError(f"{path} places values beyond the end of {boxes[0].file}")
+
+
 def _first_valid(
     candidates: Iterable[Path], passed_over: Callable[[Path, str], None], group: dist.ProcessGroup | None
 ) -> Path | None:

@@ -7,6 +7,7 @@ checkpoint is valid or is not there. Older ones are removed only after that.
 import errno
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from data_pipeline.common.atomic import fsync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.files import Box, Digest, Manifest, Stored
-from pretrain.checkpoint.snapshot import Snapshot
+from pretrain.checkpoint.snapshot import Snapshot, Stream
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
@@ -48,12 +49,12 @@ class Writer:
         self._directory, self._keep, self._group = directory, keep, group
         self._before, self._warn = before, warn
 
-    def write(self, snapshot: Snapshot) -> int:
+    def write(self, snapshot: Snapshot | Stream) -> int:
         """Returns the bytes in the files of all ranks, on the first rank; 0 on the others. Collective. Raises RunError,
         the same on every rank, if it failed on any; then nothing is there but what was there before."""
         final = self._directory / checkpoint_name(snapshot.record.step)
         action, temporary = f"saving {final}", final.with_name(f"{final.name}.tmp")
-        size_bytes = sum(gather(snapshot.buffer.nbytes, self._group))
+        size_bytes = sum(gather(snapshot.size_bytes, self._group))
         try:
             run_on_all_ranks(action, self._before, self._group)
             run_on_rank_0(action, lambda: self._prepare(temporary, size_bytes), self._group)
@@ -101,7 +102,7 @@ class Writer:
         temporary.mkdir()
 
 
-def _write_part(snapshot: Snapshot, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:
+def _write_part(snapshot: Snapshot | Stream, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:
     """Writes this rank's file, if it saves anything: its digest, and where its boxes lie."""
     if not temporary.exists():
         raise OSError(
@@ -120,12 +121,11 @@ def _write_part(snapshot: Snapshot, temporary: Path) -> tuple[dict[str, Digest],
         boxes = tensors[part.name].boxes if part.name in tensors else ()
         tensors[part.name] = Stored(part.global_shape, (*boxes, box))
         position = box.end
-    values = memoryview(snapshot.buffer.numpy().data).cast("B")
-    return {path.name: files.write(path, [header, values])}, tensors
+    return {path.name: files.write(path, chain([header], snapshot.values()))}, tensors
 
 
 def _finish(
-    snapshot: Snapshot, temporary: Path, final: Path, parts: list[tuple[dict[str, Digest], dict[str, Stored]]]
+    snapshot: Snapshot | Stream, temporary: Path, final: Path, parts: list[tuple[dict[str, Digest], dict[str, Stored]]]
 ) -> int:
     """Adds the remaining files on the first rank, which has the `parts` of all ranks, and publishes the checkpoint.
     Returns the bytes of all files; 0 on the other ranks."""

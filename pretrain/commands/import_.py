@@ -103,13 +103,13 @@ def main(argv: list[str]) -> int:
 
 
 def _import(directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
     config = read_config(directory, out)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
-    engine = build_empty(config)
+    engine = build_empty(config, by_layer=adapter is None and goes_by_layer(config))
     agreement = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr), adapter)
     print("\n".join([f"{out}: {agreement}", *after_import(config)]))

@@ -2,7 +2,7 @@
 parallelism. Four protocols, so that each says what it needs: `TrainEngine`, `DecodeEngine`, `HiddenStateEngine`,
 `InspectEngine`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -232,6 +232,10 @@ class InspectEngine(Ranks, Protocol):
     def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
         """[rows, labels, vocabulary] float32 on the CPU, and with a pooled head [rows, 2]; on one rank, for parity with
         other implementations. Of two models those of the one that is trained, or of the generator."""
+
+    def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
+        """Inside, an engine that was not built to train holds the weights of one layer at a time: `load` fills its
+        state before it computes. Outside, nothing is left of the weights. On one rank."""
 
     def replay_samples(self, tokens: np.ndarray | None) -> None:
         """Has the trained model of the next steps and scores read `tokens` [rows, labels] of this rank's rows in place

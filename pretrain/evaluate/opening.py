@@ -60,11 +60,13 @@ def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
     _load(config, engine, checkpoint)
 
 
-def build_empty(config: RunConfig) -> Engine:
-    """An engine on one rank that can only score, whose weights the caller fills in."""
+def build_empty(config: RunConfig, by_layer: bool = False) -> Engine:
+    """An engine on one rank that can only score, whose weights the caller fills in; `by_layer`: those of one layer at
+    a time (`weights_on_demand`), so the model need not fit in memory."""
     rendezvous.init_process_group(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
-    check_memory_on_all_ranks(config, layout, trains=False)
+    if not by_layer:
+        check_memory_on_all_ranks(config, layout, trains=False)
     return make_engine(config, layout, train=False)
 
 

@@ -65,7 +65,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine.megatron": (
         "built_model micro_batches padding ranges state runner",
-        "decoding generator hidden_states layer_norms layer_outputs miscomputed qk_clip router_terms step_work teacher",
+        (
+            "decoding generator hidden_states layer_norms layer_outputs miscomputed on_demand qk_clip router_terms "
+            "step_work teacher"
+        ),
         "replay",
         "engine",
     ),

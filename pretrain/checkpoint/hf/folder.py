@@ -109,6 +109,11 @@ def _names(folder: Folder, model: Model, name: str) -> list[str]:
     return names + [n.removesuffix(new) + old for n in names for new, old in _FORMER.items() if n.endswith(new)]
 
 
+def name_in(folder: Folder, model: Model, name: str) -> str | None:
+    """What a tensor of the family is called in the folder; None: the folder lacks it."""
+    return next((found for found in _names(folder, model, name) if found in folder.tensors), None)
+
+
 def _files(path: Path) -> set[Path]:
     """The files of weights. Raises ConfigError for none, or for those that would execute code."""
     files = {path / _WEIGHTS}

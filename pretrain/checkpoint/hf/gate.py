@@ -45,6 +45,8 @@ class Agreement:
     compared: str = "logit"
     rounded: tuple[str, float] | None = None
     """the type that weights are stored in after the gate, and the difference that it makes; None: fp32"""
+    by_layer: bool = False
+    """one layer was in memory at a time"""
 
     def __str__(self) -> str:
         measured = f"largest {self.compared} difference from transformers {self.difference:.2e}"
@@ -53,6 +55,8 @@ class Agreement:
         if self.rounded is not None:
             dtype, moved = self.rounded
             measured += f" (fp32 weights); of the weights stored in {dtype}: {moved:.2e}"
+        if self.by_layer:
+            measured += " (all layers computed, with one in memory at a time)"
         return measured
 
 
@@ -70,7 +74,7 @@ def pass_gate(
             f"not {verb}: {compared}s differ by {difference:.2e} from transformers' {type(hf_model).__name__}, more "
             f"than {limit:.2e}"
         )
-    return Agreement(difference, limit, compared)
+    return Agreement(difference, limit, compared, by_layer=hasattr(hf_model, "by_layer"))
 
 
 def check_stored(
@@ -94,13 +98,20 @@ def _rounding(hf_model: Any, batch: Rows, model: Model, expected: tuple[Tensor, 
     moved: a copy would take the memory of another model."""
     draw, moved = torch.Generator().manual_seed(0), []
     for _ in range(_DRAWS):
-        with torch.no_grad():
-            for weight in hf_model.parameters():
-                up = torch.rand(weight.shape, generator=draw) < 0.5
-                weight.mul_(torch.where(up, 1 + _UNIT, 1 - _UNIT))
+        move_by_a_unit(hf_model, draw)
+        if hasattr(hf_model, "by_layer"):  # whose layers are moved when they are read
+            hf_model.by_layer.draws += 1
         before, expected = expected, _hf_answers(hf_model, batch, model)
         moved.append(largest_difference(before, expected))
     return max(moved)
+
+
+def move_by_a_unit(weights: torch.nn.Module, draw: torch.Generator) -> None:
+    """Moves each weight by a unit in the last place, up or down as drawn."""
+    with torch.no_grad():
+        for weight in weights.parameters():
+            up = torch.rand(weight.shape, generator=draw) < 0.5
+            weight.mul_(torch.where(up, 1 + _UNIT, 1 - _UNIT))
 
 
 def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None, end: int = -1) -> Rows:

@@ -1,6 +1,7 @@
 """`pretrain import hf DIR`: a Hugging Face model as a checkpoint that any layout reads, after a gate."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,21 +9,24 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
-from pretrain.checkpoint.hf import chat, vocabulary
+from pretrain.checkpoint import store
+from pretrain.checkpoint.files import Manifest
+from pretrain.checkpoint.hf import chat, streaming, vocabulary
 from pretrain.checkpoint.hf import folder as folders
+from pretrain.checkpoint.hf.by_layer import goes_by_layer, open_model
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.folder import Folder, values_of
 from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for
 from pretrain.checkpoint.hf.mtp import copies, depths_of, is_of_mtp, own_links
 from pretrain.checkpoint.hf.registry import load
+from pretrain.checkpoint.hf.streaming import ImportedTensors
 from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
-from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import dump, validate
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart
-from pretrain.errors import ConfigError, RunError
+from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import RunDir, complete_checkpoints
 
 _OF_HEAD = tuple(f"model/{prefix}" for prefix in ("head.", "output_layer.", "characters.known."))
@@ -80,83 +84,127 @@ def import_hf(
     engine: Engine,
     warn: Callable[[str], None],
     updates: Updates | None = None,
+    *,
+    source: str | None = None,
 ) -> Agreement:
-    """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
-    `config.run.dir`, beside `config` and the chat template if there is one. Returns how far logits differ; raises
-    RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn
-    from the seed. `updates` are low-rank updates of the weights of `directory`, which `config` has, too."""
+    """Saves `directory` as checkpoint 0 of `config.run.dir`, beside `config` and the chat template if there is one,
+    after a gate with `engine` (fp32, one rank, for scoring, of `config`), which gets the weights of a model that is
+    compared as a whole (`goes_by_layer`). Returns how far logits differ; raises RunError when the gate does not pass,
+    and nothing is saved. A head that `directory` lacks is warned of and drawn from the seed. `updates` are low-rank
+    updates of the weights of `directory`, which `config` has, too. `source`: what the record calls the folder; default:
+    its name."""
     run = RunDir(config.run.dir)
     if complete_checkpoints(run.checkpoints):
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
-    hf_model = _model(folder, config, warn)
-    values, state = hf_model.state_dict(), engine.state()
-    _warn_of_skipped(folder, config, values, warn)
-    is_encoder = folder.objective is None and folder.family.has_no_head
-    links = list(folder.family.links_of_loaded(config.model))
-    if is_encoder:
+    by_layer = updates is None and goes_by_layer(config)
+    hf_model = None if by_layer else _model(folder, config, warn)
+    _warn_of_skipped(folder, config, {} if hf_model is None else hf_model.state_dict(), warn)
+    if _is_encoder(folder):
         engine.initialise()
-        linked = {f"model/{name}" for link in links for name in link.mcore_names}  # as a pooler is, of the head
-        state = {name: part for name, part in state.items() if name in linked or not name.startswith(_OF_HEAD)}
         warn(f"{folder.path} has no weights for the head that predicts characters: they are initialized randomly")
-    for link in links:
-        for name in link.hf_names:
-            if not values[name].isfinite().all():
-                raise ConfigError(f"{directory}: {name} has values that are no finite numbers")
-        for name, value in zip(
-            link.mcore_names, link.back(*(values[name].float() for name in link.hf_names)), strict=True
-        ):
-            part = state.pop(f"model/{name}")
-            if tuple(value.shape) != part.shape:
-                raise RunError(
-                    f"{directory}: {link.hf_names[0]} makes {tuple(value.shape)}, and {part.shape} is needed"
-                )
-            for piece in part.pieces:
-                piece.value.copy_(value)
-    _fill_mtp(folder, config.model, state)
+    state = engine.state()
+    tensors = _tensors(folder, config, hf_model, state, warn)
     if updates is not None:
-        for name, value in updates.matrices(folder.family, config.model):
-            for piece in state.pop(f"model/{name}").pieces:
-                piece.value.copy_(value)
-        updates.apply(hf_model, folder.family)
-    assert not state, f"no link leads to {sorted(state)}"
-    batch = encoder_rows(config) if is_encoder else rows_for(config, hf_model.config)
-    if config.model.task_head is not None and config.model.is_causal:
-        hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # without one, it would read no more than one row
-    answers = last_states(engine, config.model, batch) if is_encoder else our_answers(engine, config.model, batch)
-    compared = "hidden state" if is_encoder else "logit"
-    agreement = pass_gate("imported", answers, hf_model, batch, config.model, compared=compared)
-    cursor = {"samples": 0, "fingerprint": "imported"}
+        tensors.add(updates.matrices(folder.family, config.model))
     record = Record(
         step=0,
         updates=0,
         tokens=0,
-        cursor=cursor,
+        cursor={"samples": 0, "fingerprint": "imported"},
         config=config.model_dump(mode="json"),
-        layout=f"imported from {directory.resolve().name}",
+        layout=f"imported from {source or directory.resolve().name}",
         versions={},
     )
-    with Saver(run.checkpoints, keep=1, in_flight=0) as saver:
-        saver.save(engine.state(), record, tokenizer)
+    with streaming.directory_for_import(run) as temporary:
+        checkpoint = streaming.write(
+            temporary, record=record, tokenizer=tokenizer, state=state, tensors=tensors, warn=warn
+        )
+        load_weights = partial(store.read_whole, checkpoint, Manifest.read(checkpoint))
+        if hf_model is None:
+            agreement = _compare_by_layer(folder, config, engine, load_weights, warn)
+        else:
+            load_weights(state)
+            if updates is not None:
+                updates.apply(hf_model, folder.family)
+            agreement = _compare(folder, config, engine, hf_model)
     atomic_write(run.config, dump(config).encode())
     if template is not None:
         atomic_write(run.chat_template, template.encode())
     return agreement
 
 
-def _fill_mtp(folder: Folder, model: Model, state: dict[str, GlobalPart]) -> None:
-    """Fills modules for further tokens from the folder, and takes them out of `state`. Raises ConfigError for values
-    that are no finite numbers, and for an embedding or output layer other than the model's."""
-    for link in own_links(folder.family, model):
-        values = values_of(folder, link.hf_names)
-        for name in link.hf_names:
-            if not values[name].isfinite().all():
-                raise ConfigError(f"{folder.path}: {name} has values that are no finite numbers")
-        found = link.back(*(values[name].float() for name in link.hf_names))
-        for name, value in zip(link.mcore_names, found, strict=True):
-            for piece in state.pop(f"model/{name}").pieces:
-                piece.value.copy_(value)
+def _is_encoder(folder: Folder) -> bool:
+    return folder.objective is None and folder.family.has_no_head
+
+
+def _tensors(
+    folder: Folder,
+    config: RunConfig,
+    hf_model: Any,
+    state: Mapping[str, GlobalPart],
+    warn: Callable[[str], None],
+) -> ImportedTensors:
+    """Where the values of `state` come from: transformers' model, or without one the folder itself."""
+    tensors = ImportedTensors(folder.path)
+    if _is_encoder(folder):
+        of_head = {key: part for key, part in state.items() if key.startswith(_OF_HEAD)}
+        tensors.add((key.removeprefix("model/"), part.pieces[0].value) for key, part in of_head.items())
+    if hf_model is not None:
+        tensors.add_links(folder.family.links_of_loaded(config.model), partial(_taken, hf_model.state_dict()))
+    else:
+        links = list(folder.family.links(config.model))
+        drawn = _drawn(folder, config, [name for link in links for name in link.hf_names], warn)
+        tensors.add_links(links, streaming.reader(folder, config.model, drawn))
+    tensors.add_links(own_links(folder.family, config.model), partial(values_of, folder))
+    _check_copies(folder, config.model)
+    return tensors
+
+
+def _taken(values: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: values[name] for name in names}
+
+
+def _drawn(
+    folder: Folder, config: RunConfig, names: Sequence[str], warn: Callable[[str], None]
+) -> dict[str, Tensor]:  # fmt: skip
+    """Values, from the seed, of those of `names` that the folder lacks."""
+    lacking = [name for name in names if folders.name_in(folder, config.model, name) is None]
+    if not lacking:
+        return {}
+    drawn = open_model(folder, config, partial(_report, folder, config, warn)).state_dict()
+    return {name: drawn[name] for name in lacking}
+
+
+def _compare(folder: Folder, config: RunConfig, engine: Engine, hf_model: Any) -> Agreement:
+    """The gate, with both models as wholes."""
+    model = config.model
+    batch = encoder_rows(config) if _is_encoder(folder) else rows_for(config, hf_model.config)
+    if model.task_head is not None and model.is_causal:
+        hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # without one, it would read no more than one row
+    answers = last_states(engine, model, batch) if _is_encoder(folder) else our_answers(engine, model, batch)
+    compared = "hidden state" if _is_encoder(folder) else "logit"
+    return pass_gate("imported", answers, hf_model, batch, model, compared=compared)
+
+
+def _compare_by_layer(
+    folder: Folder,
+    config: RunConfig,
+    engine: Engine,
+    load_weights: Callable[[dict[str, GlobalPart]], None],
+    warn: Callable[[str], None],
+) -> Agreement:
+    """The gate, with one layer of one of the models in memory at a time. `engine` has no weights after it."""
+    batch = rows_for(config, folder.hf_config)
+    with engine.weights_on_demand(load_weights):
+        answers = our_answers(engine, config.model, batch)
+    hf_model = open_model(folder, config, partial(_report, folder, config, warn))
+    return pass_gate("imported", answers, hf_model, batch, config.model)
+
+
+def _check_copies(folder: Folder, model: Model) -> None:
+    """Raises ConfigError for an embedding or output layer of modules for further tokens other than the model's."""
     for name, original in copies(model):
         values = values_of(folder, (name, original))
         if len(values) == 2 and not torch.equal(values[name], values[original]):
@@ -199,6 +247,15 @@ def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> An
         hf_model, missing, unknown = load(folder.family, config.model, folder.path, folder.hf_config)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder.path} cannot be read ({' '.join(str(error).split())[:200]})") from None
+    _report(folder, config, warn, missing, unknown)
+    return hf_model
+
+
+def _report(
+    folder: Folder, config: RunConfig, warn: Callable[[str], None], missing: Sequence[str], unknown: Sequence[str]
+) -> None:
+    """Warns of tensors that `folder` lacks, and of those that it has beyond the model's. Raises ConfigError where they
+    are not of a head."""
     unknown = [name for name in unknown if not is_of_mtp(name, config.model)]
     for names, why in ((missing, "has no tensor"), (unknown, "has a tensor that the model has no place for,")):
         if astray := [name for name in names if not name.startswith(folder.family.head_prefixes)]:
@@ -207,4 +264,3 @@ def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> An
         warn(f"{folder.path} has no weights for {', '.join(missing)}: they are initialized randomly")
     if unknown:
         warn(f"not imported from {folder.path}: {', '.join(unknown)}")
-    return hf_model

@@ -47,7 +47,11 @@ def rows(mcore: str, hf: str, model: Model) -> Link:
     """The vocabulary's rows, without those that pad it (which are zeros when they come back)."""
     assert model.vocabulary is not None
     real, padding = model.vocabulary, model.padded_vocab_size - model.vocabulary
-    return one(mcore, (hf,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
+
+    def back(x: Tensor) -> Tensor:
+        return torch.cat((x, x.new_zeros(padding, *x.shape[1:]))) if padding else x  # a copy is as large as any tensor
+
+    return one(mcore, (hf,), lambda x: [x[:real]], back)
 
 
 def linear(mcore: str, hf: str, model: Model) -> Iterator[Link]:

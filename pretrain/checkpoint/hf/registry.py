@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig, logging
 
 from pretrain.checkpoint.hf.albert import ALBERT
@@ -100,17 +101,22 @@ def hf_family_of(model: Model) -> HfFamily:
 
 
 def load(
-    family: HfFamily, model: Model, directory: Path, config: PretrainedConfig | None = None
-) -> tuple[Any, list[str], list[str]]:  # fmt: skip
-    """What transformers makes of `directory`, fp32; the names of weights that it misses there (it draws them), and
-    of those that it has no place for. Only safetensors are read, and no code. Raises OSError, ValueError or
-    RuntimeError."""
+    family: HfFamily,
+    model: Model,
+    directory: Path,
+    config: PretrainedConfig | None = None,
+    values: dict[str, Tensor] | None = None,
+) -> tuple[Any, list[str], list[str]]:
+    """What transformers makes of `directory`, or of a `config` and the `values` of some tensors in place of it, fp32;
+    the names of weights that it misses there (it draws them), and of those that it has no place for. Only safetensors
+    are read, and no code. Raises OSError, ValueError or RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
     logging.disable_progress_bar()
     of_experts = {} if model.experts is None else {"experts_implementation": "eager"}
     hf_model, report = family.class_of(model).from_pretrained(
-        directory,
+        directory if values is None else None,
         **of_experts,
+        state_dict=values,
         config=config,
         dtype=torch.float32,
         attn_implementation="eager",  # a config.json may name a kernel to download

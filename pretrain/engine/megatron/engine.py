@@ -1,7 +1,7 @@
 """megatron-core as an engine: its models, schedules, data parallel and optimizer, driven by our objective."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from pretrain.engine.megatron.hidden_states import HiddenStates
 from pretrain.engine.megatron.layer_norms import LayerNorms
 from pretrain.engine.megatron.layer_outputs import LayerOutputs
 from pretrain.engine.megatron.micro_batches import Cutter
+from pretrain.engine.megatron.on_demand import weights_on_demand
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.qk_clip import FIGURES as SCORE_FIGURES
 from pretrain.engine.megatron.qk_clip import QkClip
@@ -105,7 +106,8 @@ class MegatronEngine:
                 for one in (built, beside) if beside is not None else (built,):
                     one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
-        self._state = State(self.parameters, self.groups, self.sharding, built.router_biases)
+        self._router_biases = built.router_biases
+        self._state = State(self.parameters, self.groups, self.sharding, self._router_biases)
         looks = train and config.track.activations_every_steps > 0
         self._outputs = LayerOutputs(config, self.groups, self.bare, self.device) if looks else None
         self._qk_clip: QkClip | None = None
@@ -439,6 +441,12 @@ class MegatronEngine:
         else:
             results = self._runner.evaluate(micro_batches, self.objective.forward, real_logits)
         return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
+
+    def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
+        """See `base.InspectEngine`."""
+        assert self.sharding is None, "built to train"
+        assert self.layout.world == 1, "layers are read on one rank"
+        return weights_on_demand(self.bare, self.parameters, self.groups, self._router_biases, load)
 
     def in_step(self) -> AbstractContextManager[None]:
         """See `base.DecodeEngine`."""
