@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
+from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
@@ -40,7 +41,7 @@ class Updates(Protocol):
         ...
 
 
-def read_config(directory: Path, run: Path) -> RunConfig:
+def read_config(directory: Path, run: Path, bounds: DocumentBounds = AS_RELEASED) -> RunConfig:
     """A config whose model is that of `directory`; what a model does not say (training) is filled in with what its
     family's objective needs at least. Raises ConfigError for a directory that cannot be imported completely: its
     config, its tensors and its tokenizer are held against each other before anything is built."""
@@ -70,7 +71,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))
     folders.check_tensors(folder, config.model)
-    vocabulary.read(directory, config)
+    vocabulary.read(directory, config, bounds)
     return config
 
 
@@ -80,16 +81,19 @@ def import_hf(
     engine: Engine,
     warn: Callable[[str], None],
     updates: Updates | None = None,
+    *,
+    bounds: DocumentBounds = AS_RELEASED,
 ) -> Agreement:
     """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
     `config.run.dir`, beside `config` and the chat template if there is one. Returns how far logits differ; raises
     RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn
-    from the seed. `updates` are low-rank updates of the weights of `directory`, which `config` has, too."""
+    from the seed. `updates` are low-rank updates of the weights of `directory`, which `config` has, too. `bounds`:
+    names of the pieces that texts begin and end with."""
     run = RunDir(config.run.dir)
     if complete_checkpoints(run.checkpoints):
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
-    tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
+    tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
     hf_model = _model(folder, config, warn)
     values, state = hf_model.state_dict(), engine.state()
     _warn_of_skipped(folder, config, values, warn)
