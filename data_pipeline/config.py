@@ -106,8 +106,20 @@ class TokenizerConfig(StrictSettings):
     path: FilePath | None = Field(
         default=None,
         description="an existing tokenizer: a sentencepiece .model, tokenizer.json, BERT vocab.txt or GPT-2's "
-        "encoder.json (or vocab.json; its vocab.bpe or merges.txt beside it), or a folder with one; the other settings "
-        "are then ignored",
+        "encoder.json (or vocab.json; its vocab.bpe or merges.txt beside it), or a folder with one; files that were "
+        "released beside it are read too; type, vocabulary, training_bytes and specials are then ignored",
+    )
+    end_of_text: str | None = Field(
+        default=None,
+        min_length=1,
+        description="name of the special piece after each document, such as <|end_of_text|>; default: the one that the "
+        "tokenizer and the files beside it give",
+    )
+    begin_of_text: str | None = Field(
+        default=None,
+        min_length=1,
+        description="name of the special piece before each document, such as <s>, or off; default: the one that the "
+        "tokenizer and the files beside it add to a text",
     )
 
     @property
@@ -125,6 +137,8 @@ class TokenizerConfig(StrictSettings):
 
     @model_validator(mode="after")
     def _untrained_have_their_ids(self) -> Self:
+        if self.type in _UNTRAINED and self.path is None and (self.end_of_text or self.begin_of_text):
+            raise ValueError(f"end_of_text and begin_of_text do not apply to {self.type}: remove the keys")
         if self.type in _UNTRAINED and self.vocabulary != TokenizerConfig.model_fields["vocabulary"].default:
             raise ValueError(
                 f"vocabulary={self.vocabulary} does not apply to {self.type}, which has {_UNTRAINED[self.type]} ids: "

@@ -11,11 +11,12 @@ from typing import Any
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.hashing import digest_of
+from data_pipeline.config import TokenizerConfig
 from data_pipeline.dataset.manifest import FileRecord
 from data_pipeline.dataset.records import FORMAT
 from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs, reader_versions
-from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.released import DocumentBounds, load_released
 
 _BUILD_VERSION = 2  # increase it when the same input and settings give another dataset
 _WORK_VERSION = 3  # increase it when the format of a stopped build's scratch folder changes
@@ -67,6 +68,11 @@ def find_sources(config: BuildConfig) -> list[InputSource]:
     ]
 
 
+def bounds_of(settings: TokenizerConfig) -> DocumentBounds:
+    """The begin and end of documents that the settings name."""
+    return DocumentBounds(settings.begin_of_text, settings.end_of_text)
+
+
 def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
     """Name, size and digest of a source's files."""
     return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
@@ -113,7 +119,7 @@ def _settings(config: BuildConfig) -> dict[str, Any]:
         exclude_none=True,
     )
     if config.tokenizer.path:
-        settings["tokenizer"] = load_tokenizer(config.tokenizer.path).identity
+        settings["tokenizer"] = load_released(config.tokenizer.path, bounds_of(config.tokenizer)).tokenizer.identity
     return settings
 
 

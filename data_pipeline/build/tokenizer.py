@@ -6,24 +6,28 @@ weight: a uniform sample of the input, the same however the input is split into 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from data_pipeline.build.chunks import InputChunk, RunTasks
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.document_files import SUFFIX, load_documents, save_documents
-from data_pipeline.build.inputs import InputSource
+from data_pipeline.build.inputs import InputSource, bounds_of
 from data_pipeline.build.passes import KEY_BUCKETS, ChunkSummary, GroupSummary, bytes_by_key, cleaned_documents
 from data_pipeline.common.arrays import read_arrays
 from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.tasks import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
-from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
+from data_pipeline.tokenizers.released import load_released
 
+_log = logging.getLogger(__name__)
 _NAMED = 3  # files that an error about a source without text names
 
 
@@ -120,10 +124,18 @@ def _sample(config: BuildConfig, chunk: InputChunk, *, folder: Path, least_key: 
 def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folder: Path) -> str:
     settings = config.tokenizer
     if settings.path is not None:
-        tokenizer = load_tokenizer(settings.path)
+        released = load_released(settings.path, bounds_of(settings))
+        for note in released.notes:
+            _log.warning("%s: %s", settings.path, note)
+        tokenizer = released.tokenizer
     else:
         texts = [text for wanted_bytes, paths in samples.values() for text in _chosen(paths, wanted_bytes)]
         tokenizer = train_tokenizer(texts, settings.type, settings.vocabulary, settings.specials)
+        if settings.begin_of_text or settings.end_of_text:
+            with TemporaryDirectory() as temporary:
+                file = Path(temporary) / tokenizer.file_name
+                tokenizer.save(file)
+                tokenizer = load_released(file, bounds_of(settings)).tokenizer
     with atomic_path(folder / tokenizer.file_name) as path:
         tokenizer.save(path)
     return tokenizer.file_name

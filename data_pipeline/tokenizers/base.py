@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from data_pipeline.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
+NO_END = -1
+"""`Tokenizer.end_of_text` of a file that names no end, which is given one before it is used."""
 
 
 class Tokenizer(ABC):
@@ -20,7 +22,7 @@ class Tokenizer(ABC):
 
     file_name: ClassVar[str]
     """What the file is called in a dataset's directory."""
-    library: ClassVar[str]
+    library: str
     library_version: str
     vocabulary_size: int
     end_of_text: int

@@ -26,16 +26,17 @@ def is_gpt2_vocabulary(content: bytes) -> bool:
     return isinstance(values, dict) and len(values) >= 256 and all(type(value) is int for value in values.values())
 
 
-def from_gpt2_files(content: bytes, path: Path) -> JsonTokenizer:
+def from_gpt2_files(content: bytes, path: Path, needs_end: bool = True) -> JsonTokenizer:
     """The tokenizer of a vocabulary's bytes and of the merges that lie beside `path`.
 
     <|endoftext|> ends documents, and no text encodes to it; in RoBERTa's and BART's files it is </s>. Raises DataError
-    when the merges are missing, or the two files don't belong together.
+    when the merges are missing, the two files don't belong together, or neither piece is there and one is needed.
     """
     vocabulary: dict[str, int] = json.loads(content)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise DataError(f"{path} does not number its pieces 0, 1, 2 ...; give the vocabulary as it was published.")
-    if END_OF_TEXT not in vocabulary and not set(ROBERTA_SPECIALS) <= vocabulary.keys():
+    is_roberta = set(ROBERTA_SPECIALS) <= vocabulary.keys()
+    if needs_end and END_OF_TEXT not in vocabulary and not is_roberta:
         raise DataError(
             f"{path} has no {END_OF_TEXT} to end documents with; of another model, give the tokenizer.json."
         )
@@ -56,9 +57,9 @@ def from_gpt2_files(content: bytes, path: Path) -> JsonTokenizer:
         raise DataError(f"{merges_path} does not belong to {path} ({error}); give both as published.") from error
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    specials = ROBERTA_SPECIALS if set(ROBERTA_SPECIALS) <= vocabulary.keys() else [END_OF_TEXT]
+    specials = ROBERTA_SPECIALS if is_roberta else [piece for piece in (END_OF_TEXT,) if piece in vocabulary]
     tokenizer.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in specials])
-    return JsonTokenizer(tokenizer.to_str().encode(), str(path))
+    return JsonTokenizer(tokenizer.to_str().encode(), str(path), needs_end)
 
 
 def _merge(line: str) -> tuple[str, str]:

@@ -17,11 +17,19 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.base import END_OF_TEXT, Tokenizer
+from data_pipeline.tokenizers.base import END_OF_TEXT, NO_END, Tokenizer
 
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-_ENDS = (END_OF_TEXT, "</s>", "<eos>", "[SEP]")  # what a document ends with: the first that there is
+DOCUMENT_ENDS = (
+    END_OF_TEXT,
+    "</s>",
+    "<eos>",
+    "[SEP]",
+    "<|end_of_text|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
+"""What a document ends with in a tokenizer.json: the first that there is."""
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _MAX_IDS = 2**22  # four times the largest vocabulary in use
 _INSIDE = "##"  # prefix of a wordpiece that continues a word
@@ -34,8 +42,9 @@ class JsonTokenizer(Tokenizer):
 
     file_name, library = "tokenizer.json", "tokenizers"
 
-    def __init__(self, content: bytes, origin: str) -> None:
-        """`content` is a file's bytes, `origin` what errors call it. Raises DataError when it can't be used."""
+    def __init__(self, content: bytes, origin: str, needs_end: bool = True) -> None:
+        """`content` is a file's bytes, `origin` what errors call it. Raises DataError when it can't be used, and, where
+        it `needs_end`, when it has no known name of an end of text."""
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
             self._tokenizer.encode(_PROBE)  # some of what a file lacks shows only then
@@ -46,7 +55,7 @@ class JsonTokenizer(Tokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # as text, that is
-        self._content = content
+        self.content = content
         self.library_version = tokenizers.__version__
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {token.content: index for index, token in added.items() if token.special}
@@ -54,19 +63,21 @@ class JsonTokenizer(Tokenizer):
         self.vocabulary_size: int = max(self._pieces) + 1
         if self.vocabulary_size > _MAX_IDS:
             raise DataError(f"{origin} has a token of id {self.vocabulary_size - 1}, above {_MAX_IDS - 1}; repair it.")
-        ends = [self._special[name] for name in _ENDS if name in self._special]
-        if not ends:
-            raise DataError(f"{origin} has none of the special tokens {', '.join(_ENDS)} to end documents with.")
-        self.end_of_text: int = ends[0]
-        plain = self._tokenizer.encode(_PROBE, add_special_tokens=False).ids
-        with_marks = self._tokenizer.encode(_PROBE).ids
-        if with_marks[1:] == plain:  # not of [CLS], which goes with a [SEP] behind
-            self.begin_of_text = with_marks[0]
+        ends = [self._special[name] for name in DOCUMENT_ENDS if name in self._special]
+        if not ends and needs_end:
+            raise DataError(
+                f"{origin} has none of the special tokens {', '.join(DOCUMENT_ENDS)} to end documents with; "
+                "name its own with tokenizer.end_of_text, or --end-of-text of an import."
+            )
+        self.end_of_text: int = ends[0] if ends else NO_END
+        self.before, self.after = self._marks()
+        if len(self.before) == 1 and not self.after:  # not of [CLS], which goes with a [SEP] behind
+            self.begin_of_text = self.before[0]
         self.identity: str = hashlib.sha256(content + tokenizers.__version__.encode()).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write the tokenizer.json."""
-        path.write_bytes(self._content)
+        path.write_bytes(self.content)
 
     def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
         """Token ids of each text, without an end of text; the library's own threads do it, unless `threads` is 1."""
@@ -103,6 +114,13 @@ class JsonTokenizer(Tokenizer):
         plain = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
         plain.post_processor = None
         return str(plain.to_str())
+
+    def _marks(self) -> tuple[list[int], list[int]]:
+        """Ids that the file puts before a text, and after it."""
+        plain = self._tokenizer.encode(_PROBE, add_special_tokens=False).ids
+        marked = self._tokenizer.encode(_PROBE).ids
+        first = next((k for k in range(len(marked)) if marked[k : k + len(plain)] == plain), 0)
+        return marked[:first], marked[first + len(plain) :]
 
     def _text(self, piece: str) -> str:
         if not piece or piece in self._special:

@@ -2,8 +2,9 @@
 
 `sentencepiece.py` holds bpe and unigram, `hf_json.py` wordpiece (BERT), byte_bpe (GPT-2, RoBERTa) and whatever else a
 Hugging Face tokenizer.json describes, `gpt2.py` reads GPT-2's own two files, `byte.py` is ByT5's bytes, and
-`characters.py` CANINE's code points. A package adds a kind (`pretrain.tokenizers`): its files begin with {"tokenizer":
-"NAME", the kind's name.
+`characters.py` CANINE's code points; `recorded.py` holds any of them with a record of where texts begin and end. A
+package adds a kind (`pretrain.tokenizers`): its files begin with {"tokenizer": "NAME", the kind's name. `released.py`
+reads a tokenizer together with the files that were released beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers import byte, characters, gpt2, hf_json, sentencepiece
+from data_pipeline.tokenizers import byte, characters, gpt2, hf_json, recorded, sentencepiece
 from data_pipeline.tokenizers.base import Tokenizer
 
 Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes", "characters"]
@@ -26,6 +27,7 @@ CONTROL_SYMBOLS: dict[str | None, list[str]] = {
 }
 """What a sentencepiece model trained here holds besides <|endoftext|>, by `tokenizer.specials`."""
 _FILES = (
+    recorded.RecordedTokenizer.file_name,
     "tokenizer.json",
     "tokenizer.model",
     "bytes.json",
@@ -33,13 +35,25 @@ _FILES = (
     "encoder.json",
     "vocab.json",
     "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
 )
 """File names of a folder's tokenizer, by priority."""
 _MAX_FILE_BYTES = 2**28
 _WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
 
 
-PLUGINS: Registry[Callable[[bytes], Tokenizer]] = Registry("pretrain.tokenizers", {}, Callable)  # type: ignore[arg-type]
+def _from_record(content: bytes) -> Tokenizer:
+    bare, begin, end = recorded.parts(content)
+    origin = Path("the tokenizer in a record")
+    return recorded.RecordedTokenizer(open_tokenizer(bare, origin, needs_end=False), bare, begin, end)
+
+
+PLUGINS: Registry[Callable[[bytes], Tokenizer]] = Registry(
+    "pretrain.tokenizers",
+    {recorded.KIND: _from_record},
+    Callable,  # type: ignore[arg-type]
+)
 """What makes a tokenizer of a file's bytes, by the name that the file begins with."""
 _PLUGIN_FILE = re.compile(rb'\s*\{\s*"tokenizer"\s*:\s*"([\w.-]+)"')
 
@@ -50,9 +64,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
     Raises DataError when it is missing or can't be used.
     """
-    if path.is_dir():
-        path = next((path / name for name in _FILES if (path / name).is_file()), path)
-    content = _content(path)
+    path = tokenizer_file(path)
+    return open_tokenizer(read_content(path), path)
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file that `load_tokenizer` reads of `path`: of a folder, the first that it knows."""
+    return next((path / name for name in _FILES if (path / name).is_file()), path) if path.is_dir() else path
+
+
+def open_tokenizer(content: bytes, path: Path, *, needs_end: bool = True) -> Tokenizer:
+    """The tokenizer of a file's bytes, which were read from `path`. Raises DataError as `load_tokenizer` does, for one
+    that names no end of text only if it `needs_end`."""
     if content.lstrip()[:1] == b"{":
         if byte.is_byte_tokenizer(content):
             return byte.ByteTokenizer()
@@ -61,11 +84,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
         if named := _PLUGIN_FILE.match(content):
             return _from_plugin(named[1].decode(), content, path)
         if gpt2.is_gpt2_vocabulary(content):
-            return gpt2.from_gpt2_files(content, path)
-        return hf_json.JsonTokenizer(content, str(path))
+            return gpt2.from_gpt2_files(content, path, needs_end)
+        return hf_json.JsonTokenizer(content, str(path), needs_end)
     if hf_json.is_bert_vocabulary(content):
         return hf_json.from_bert_vocabulary(content, str(path))
-    return sentencepiece.SentencePiece(content, str(path))
+    return sentencepiece.SentencePiece(content, str(path), needs_end)
 
 
 def train_tokenizer(
@@ -94,7 +117,7 @@ def _from_plugin(name: str, content: bytes, path: Path) -> Tokenizer:
     return PLUGINS[name](content)
 
 
-def _content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """A tokenizer file's bytes. Raises DataError when it can't be read, or is larger than any tokenizer is."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):

@@ -19,7 +19,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.base import END_OF_TEXT, Tokenizer
+from data_pipeline.tokenizers.base import END_OF_TEXT, NO_END, Tokenizer
 from data_pipeline.tokenizers.sentencepiece_json import convert, parse
 
 _SPACE = "\u2581"  # stands for a space inside sentencepiece, so it can't stand for itself
@@ -38,8 +38,9 @@ class SentencePiece(Tokenizer):
 
     file_name, library = "tokenizer.model", "sentencepiece"
 
-    def __init__(self, model: bytes, origin: str) -> None:
-        """`model` is a model file's bytes, `origin` what errors call it. Raises DataError when it can't be used."""
+    def __init__(self, model: bytes, origin: str, needs_end: bool = True) -> None:
+        """`model` is a model file's bytes, `origin` what errors call it. Raises DataError when it can't be used, and
+        when it has no end of text or of sentence where it `needs_end`."""
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
@@ -50,7 +51,7 @@ class SentencePiece(Tokenizer):
             raise DataError(f"{origin} is not a sentencepiece model; give a .model file.") from error
         self._model, self._origin = model, origin
         self.library_version = sentencepiece.__version__
-        self.end_of_text: int = self._find_end_of_text(origin)
+        self.end_of_text: int = self._find_end_of_text(origin, needs_end)
         self.identity: str = self._digest()
         encode = self._processor.encode
         # A model that puts a space before every text must get each text in one go.
@@ -144,11 +145,13 @@ class SentencePiece(Tokenizer):
             ids += self._space_spelled + self._processor.encode(other)
         return np.array(ids, np.int32)
 
-    def _find_end_of_text(self, origin: str) -> int:
+    def _find_end_of_text(self, origin: str, needs_end: bool) -> int:
         found = self.id_of(END_OF_TEXT)
         if found is not None:
             return found
         if self._processor.eos_id() < 0:
+            if not needs_end:
+                return NO_END
             raise DataError(f"{origin} has neither {END_OF_TEXT} nor an end-of-sentence piece to end documents with.")
         return self._processor.eos_id()
 

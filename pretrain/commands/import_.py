@@ -78,38 +78,57 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="Run directory to create (default: runs/NAME, from SOURCE's name)."
     )
+    parser.add_argument(
+        "--end-of-text",
+        metavar="NAME",
+        help="Name of the special token after each document, such as '<|end_of_text|>' (default: the one that the "
+        "tokenizer and the files beside it give).",
+    )
+    parser.add_argument(
+        "--begin-of-text",
+        metavar="NAME",
+        help="Name of the special token before each document, such as '<s>', or off (default: the one that the "
+        "tokenizer and the files beside it add to a text).",
+    )
     options = parser.parse(argv)
     source = options.source.resolve()
     out = options.out or Path("runs") / (source.stem if options.format == "gguf" else source.name)
     check_directory("--out", out)
     if options.format != "peft" and (options.base is not None or options.merge):
         raise ConfigError("--base and --merge are of peft imports: leave them out")
+    names = options.begin_of_text, options.end_of_text
     if options.format == "hf":
-        _import(options.source, out)
+        _import(options.source, out, names=names)
         return 0
     if options.format == "peft":
         from pretrain.checkpoint.hf.peft import unpack_adapter
 
         with TemporaryDirectory() as temporary:
             directory = Path(temporary) / source.name
-            _import(directory, out, unpack_adapter(options.source, options.base, directory, out, options.merge))
+            adapter = unpack_adapter(options.source, options.base, directory, out, options.merge)
+            _import(directory, out, adapter, names=names)
         return 0
     from pretrain.checkpoint.hf.gguf import unpack
 
     with TemporaryDirectory() as temporary:
         unpack(source, Path(temporary) / source.stem)
-        _import(Path(temporary) / source.stem, out)
+        _import(Path(temporary) / source.stem, out, names=names)
     return 0
 
 
-def _import(directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
+def _import(
+    directory: Path, out: Path, adapter: "PeftAdapter | None" = None, *, names: tuple[str | None, str | None]
+) -> None:
+    from data_pipeline.tokenizers.released import DocumentBounds
     from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
-    config = read_config(directory, out)
+    bounds = DocumentBounds(*names)
+    config = read_config(directory, out, bounds)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
     engine = build_empty(config, by_layer=adapter is None and goes_by_layer(config))
-    agreement = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr), adapter)
+    warn = lambda line: print(f"warning: {line}", file=sys.stderr)  # noqa: E731
+    agreement = import_hf(directory, config, engine, warn, adapter, bounds=bounds)
     print("\n".join([f"{out}: {agreement}", *after_import(config)]))

@@ -206,7 +206,16 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.objectives": ("base", "registry", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "data_pipeline.build": ("build", "config", "cost", "inputs"),
-    "data_pipeline.tokenizers": ("base", "byte", "characters", "load", "sentencepiece_json", "specials"),
+    "data_pipeline.tokenizers": (
+        "base",
+        "byte",
+        "characters",
+        "load",
+        "recorded",
+        "released",
+        "sentencepiece_json",
+        "specials",
+    ),
     "data_pipeline.steps": ("base", "registry"),
 }
 

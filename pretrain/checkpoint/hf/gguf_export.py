@@ -22,6 +22,7 @@ from torch import Tensor
 
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.recorded import bare_content
 from data_pipeline.tokenizers.sentencepiece_json import bpe_pieces
 from pretrain.checkpoint.hf.export import export
 from pretrain.checkpoint.hf.gate import Agreement
@@ -243,7 +244,7 @@ def vocabulary_of(tokenizer: Tokenizer, file: Path) -> GgufVocabulary:
         "add_eos_token": False,
     }
     if tokenizer.library == "sentencepiece":
-        if (pieces := bpe_pieces(file.read_bytes())) is None:
+        if (pieces := bpe_pieces(bare_content(file.read_bytes()))) is None:
             raise ConfigError(
                 f"{file} is not exported to GGUF: llama.cpp has sentencepiece's kind bpe without normalization"
             )

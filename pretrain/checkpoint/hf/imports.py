@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
+from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import chat, streaming, vocabulary
@@ -44,7 +45,7 @@ class Updates(Protocol):
         ...
 
 
-def read_config(directory: Path, run: Path) -> RunConfig:
+def read_config(directory: Path, run: Path, bounds: DocumentBounds = AS_RELEASED) -> RunConfig:
     """A config whose model is that of `directory`; what a model does not say (training) is filled in with what its
     family's objective needs at least. Raises ConfigError for a directory that cannot be imported completely: its
     config, its tensors and its tokenizer are held against each other before anything is built."""
@@ -74,7 +75,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))
     folders.check_tensors(folder, config.model)
-    vocabulary.read(directory, config)
+    vocabulary.read(directory, config, bounds)
     return config
 
 
@@ -85,19 +86,20 @@ def import_hf(
     warn: Callable[[str], None],
     updates: Updates | None = None,
     *,
+    bounds: DocumentBounds = AS_RELEASED,
     source: str | None = None,
 ) -> Agreement:
     """Saves `directory` as checkpoint 0 of `config.run.dir`, beside `config` and the chat template if there is one,
     after a gate with `engine` (fp32, one rank, for scoring, of `config`), which gets the weights of a model that is
     compared as a whole (`goes_by_layer`). Returns how far logits differ; raises RunError when the gate does not pass,
     and nothing is saved. A head that `directory` lacks is warned of and drawn from the seed. `updates` are low-rank
-    updates of the weights of `directory`, which `config` has, too. `source`: what the record calls the folder; default:
-    its name."""
+    updates of the weights of `directory`, which `config` has, too. `bounds`: names of the pieces that texts begin and
+    end with. `source`: what the record calls the folder; default: its name."""
     run = RunDir(config.run.dir)
     if complete_checkpoints(run.checkpoints):
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
-    tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
+    tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)
     _warn_of_skipped(folder, config, {} if hf_model is None else hf_model.state_dict(), warn)
