@@ -23,6 +23,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
+from pretrain.checkpoint.hf.conventions import conventions_of
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import (
     Agreement,
@@ -79,8 +80,7 @@ def export(
             answers, compared = our_answers(scorer(), model, batch), "logit"
         hf_model = load_written(family, model, temporary, written)
         agreement = pass_gate("exported", answers, hf_model, batch, model, compared=compared)
-        if hf_model.can_generate():
-            hf_model.generation_config.save_pretrained(temporary)
+        write_generation_config(hf_model, checkpoint, config, temporary, encoder)
         if stored != PLAIN:
             del hf_model
             repack(temporary, stored)
@@ -141,12 +141,21 @@ def write_model(
         family = with_head(family, config.objective, pad)
     written = written or config.model
     described = family.hf_config(written, specials)
+    conventions = conventions_of(checkpoint, config.objective, tokenizer, encoder)
+    conventions.set_ids(described)
     _write_config(described, config.model.tie_word_embeddings, directory)
-    write_tokenizer(tokenizer, config.objective, config.model, directory)
-    if (template := chat.of_run(checkpoint)) is not None:
-        (directory / chat.FILE).write_text(template, encoding="utf-8")
+    chat.write(directory, chat.of_run(checkpoint), conventions.more_templates)
+    write_tokenizer(tokenizer, config.objective, config.model, directory, conventions)
     write_tensors(directory / WEIGHTS, all_links(family, written), tensors)
     return family, described, specials.end
+
+
+def write_generation_config(
+    hf_model: Any, checkpoint: Path, config: RunConfig, directory: Path, encoder: bool = False
+) -> None:  # fmt: skip
+    """Writes generation_config.json beside a model that was written, unless it generates nothing."""
+    conventions = conventions_of(checkpoint, config.objective, load_tokenizer(checkpoint / TOKENIZER), encoder)
+    conventions.write_generation_config(hf_model, directory)
 
 
 def leaves_out_mtp(checkpoint: Path, config: RunConfig, to_folder: bool) -> bool:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
+from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
-from pretrain.checkpoint.hf import chat, streaming, vocabulary
+from pretrain.checkpoint.hf import chat, source_model, streaming, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.by_layer import goes_by_layer, open_model
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
@@ -28,7 +29,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import RunDir, complete_checkpoints
+from pretrain.run_dir.paths import TOKENIZER, RunDir, complete_checkpoints
 
 _OF_HEAD = tuple(f"model/{prefix}" for prefix in ("head.", "output_layer.", "characters.known."))
 
@@ -89,17 +90,18 @@ def import_hf(
     bounds: DocumentBounds = AS_RELEASED,
     source: str | None = None,
 ) -> Agreement:
-    """Saves `directory` as checkpoint 0 of `config.run.dir`, beside `config` and the chat template if there is one,
-    after a gate with `engine` (fp32, one rank, for scoring, of `config`), which gets the weights of a model that is
-    compared as a whole (`goes_by_layer`). Returns how far logits differ; raises RunError when the gate does not pass,
-    and nothing is saved. A head that `directory` lacks is warned of and drawn from the seed. `updates` are low-rank
-    updates of the weights of `directory`, which `config` has, too. `bounds`: names of the pieces that texts begin and
-    end with. `source`: what the record calls the folder; default: its name."""
+    """Saves `directory` as checkpoint 0 of `config.run.dir`, beside `config`, the chat template if there is one, and
+    what exports say besides, after a gate with `engine` (fp32, one rank, for scoring, of `config`), which gets the
+    weights of a model that is compared as a whole (`goes_by_layer`). Returns how far logits differ; raises RunError
+    when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn from the
+    seed. `updates` are low-rank updates of the weights of `directory`, which `config` has, too. `bounds`: names of the
+    pieces that texts begin and end with. `source`: what the record calls the folder; default: its name."""
     run = RunDir(config.run.dir)
     if complete_checkpoints(run.checkpoints):
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
+    kept = source_model.read(directory, folder.hf_config, warn)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)
     _warn_of_skipped(folder, config, {} if hf_model is None else hf_model.state_dict(), warn)
@@ -134,6 +136,8 @@ def import_hf(
     atomic_write(run.config, dump(config).encode())
     if template is not None:
         atomic_write(run.chat_template, template.encode())
+    kept = kept.of(load_tokenizer(run.checkpoint(0) / TOKENIZER))
+    atomic_write(run.source_model, kept.text().encode())
     return agreement
 
 
