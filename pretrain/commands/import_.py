@@ -1,5 +1,6 @@
-"""`pretrain import hf DIR|peft DIR|gguf FILE [--base DIR] [--merge] [--out RUN]`"""
+"""`pretrain import hf DIR|peft DIR|gguf FILE [--base DIR] [--merge] [--add-tokens FILE] [--out RUN]`"""
 
+import argparse
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> int:
             "hf downloads/gpt2 --out runs/gpt2",
             "gguf downloads/SmolLM2-135M.gguf --out runs/smollm2",
             "peft downloads/adapter --base downloads/gpt2 --out runs/tuned",
+            "hf downloads/gpt2 --add-tokens medicine.txt --out runs/gpt2",
         ),
     )
     parser.add_argument(
@@ -76,6 +78,18 @@ def main(argv: list[str]) -> int:
         help="Add the updates of a peft import to the weights, instead of a run with finetune.lora.",
     )
     parser.add_argument(
+        "--add-tokens",
+        type=Path,
+        metavar="FILE",
+        help="Add tokens to the vocabulary: a text with one in each line, or a tokenizer whose new pieces are added.",
+    )
+    parser.add_argument(
+        "--new-rows",
+        choices=["pieces", "distribution"],
+        help="Initial rows of added tokens: pieces (the default), the mean of the rows of the pieces that their text "
+        "was before; or distribution, drawn from mean and covariance of all rows.",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="Run directory to create (default: runs/NAME, from SOURCE's name)."
     )
     parser.add_argument(
@@ -96,9 +110,15 @@ def main(argv: list[str]) -> int:
     check_directory("--out", out)
     if options.format != "peft" and (options.base is not None or options.merge):
         raise ConfigError("--base and --merge are of peft imports: leave them out")
-    names = options.begin_of_text, options.end_of_text
+    if options.add_tokens is None and options.new_rows is not None:
+        raise ConfigError("--new-rows is of the tokens of --add-tokens: name that, or leave it out")
+    if options.add_tokens is not None and options.format == "peft":
+        raise ConfigError(
+            "--add-tokens is of whole models: import the adapter with --merge, export that run with --to hf, and "
+            "import the export with --add-tokens"
+        )
     if options.format == "hf":
-        _import(options.source, out, names=names)
+        _import_grown(options, options.source, out)
         return 0
     if options.format == "peft":
         from pretrain.checkpoint.hf.peft import unpack_adapter
@@ -106,25 +126,34 @@ def main(argv: list[str]) -> int:
         with TemporaryDirectory() as temporary:
             directory = Path(temporary) / source.name
             adapter = unpack_adapter(options.source, options.base, directory, out, options.merge)
-            _import(directory, out, adapter, names=names)
+            _import(options, directory, out, adapter)
         return 0
     from pretrain.checkpoint.hf.gguf import unpack
 
     with TemporaryDirectory() as temporary:
         unpack(source, Path(temporary) / source.stem)
-        _import(Path(temporary) / source.stem, out, names=names)
+        _import_grown(options, Path(temporary) / source.stem, out)
     return 0
 
 
-def _import(
-    directory: Path, out: Path, adapter: "PeftAdapter | None" = None, *, names: tuple[str | None, str | None]
-) -> None:
+def _import_grown(options: argparse.Namespace, directory: Path, out: Path) -> None:
+    """Imports `directory`, with the tokens of --add-tokens."""
+    if options.add_tokens is None:
+        _import(options, directory, out)
+        return
+    from pretrain.checkpoint.hf.grow import grown_folder
+
+    with grown_folder(directory, options.add_tokens, options.new_rows or "pieces", print) as grown:
+        _import(options, grown, out)
+
+
+def _import(options: argparse.Namespace, directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
     from data_pipeline.tokenizers.released import DocumentBounds
     from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
-    bounds = DocumentBounds(*names)
+    bounds = DocumentBounds(options.begin_of_text, options.end_of_text)
     config = read_config(directory, out, bounds)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
