@@ -1,4 +1,4 @@
-"""`pretrain import hf DIR|peft DIR|gguf FILE [--base DIR] [--merge] [--out RUN]`"""
+"""`pretrain import hf DIR|NAME|peft DIR|gguf FILE [--revision REVISION] [--base DIR] [--merge] [--out RUN]`"""
 
 import sys
 from pathlib import Path
@@ -9,6 +9,7 @@ from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pretrain.checkpoint.hf.hub import Source
     from pretrain.checkpoint.hf.peft import PeftAdapter
 
 HF_MODEL_TYPES = (
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> int:
         "library's.",
         (
             "hf downloads/gpt2 --out runs/gpt2",
+            "hf HuggingFaceTB/SmolLM2-135M --out runs/smollm2",
             "gguf downloads/SmolLM2-135M.gguf --out runs/smollm2",
             "peft downloads/adapter --base downloads/gpt2 --out runs/tuned",
         ),
@@ -61,14 +63,19 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "source",
-        type=Path,
-        help="Local directory that save_pretrained wrote (hf, peft), or file (gguf); not a Hub name.",
+        help="Local directory that save_pretrained wrote (hf, peft), or file (gguf); or, for hf, where there is no "
+        "such directory, the name of a model on the Hugging Face hub, which is downloaded.",
+    )
+    parser.add_argument(
+        "--revision",
+        metavar="REVISION",
+        help="Branch, tag or commit of a model on the hub (default: main).",
     )
     parser.add_argument(
         "--base",
-        type=Path,
         metavar="DIR",
-        help="Directory of the base model of a peft import (default: the one that its adapter_config.json names).",
+        help="Directory, or name on the hub, of the base model of a peft import (default: the one that its "
+        "adapter_config.json names).",
     )
     parser.add_argument(
         "--merge",
@@ -79,37 +86,52 @@ def main(argv: list[str]) -> int:
         "--out", type=Path, metavar="DIR", help="Run directory to create (default: runs/NAME, from SOURCE's name)."
     )
     options = parser.parse(argv)
-    source = options.source.resolve()
+    source = Path(options.source).resolve()
     out = options.out or Path("runs") / (source.stem if options.format == "gguf" else source.name)
     check_directory("--out", out)
     if options.format != "peft" and (options.base is not None or options.merge):
         raise ConfigError("--base and --merge are of peft imports: leave them out")
-    if options.format == "hf":
-        _import(options.source, out)
-        return 0
-    if options.format == "peft":
-        from pretrain.checkpoint.hf.peft import unpack_adapter
+    if options.format == "gguf":
+        if options.revision is not None:
+            raise ConfigError("--revision is of names on the hub, and a GGUF file has none: leave it out")
+        from pretrain.checkpoint.hf.gguf import unpack
 
         with TemporaryDirectory() as temporary:
-            directory = Path(temporary) / source.name
-            _import(directory, out, unpack_adapter(options.source, options.base, directory, out, options.merge))
+            unpack(source, Path(temporary) / source.stem)
+            _import(Path(temporary) / source.stem, out)
         return 0
-    from pretrain.checkpoint.hf.gguf import unpack
+    from pretrain.checkpoint.hf.hub import find
 
+    if options.format == "hf":
+        found = find(options.source, options.revision)
+        _import(found.path, out, source=found)
+        return 0
+    from pretrain.checkpoint.hf.peft import unpack_adapter
+
+    if options.base is None and options.revision is not None:
+        raise ConfigError("--revision is of names on the hub: name one with --base, or leave it out")
+    base = None if options.base is None else find(options.base, options.revision).path
     with TemporaryDirectory() as temporary:
-        unpack(source, Path(temporary) / source.stem)
-        _import(Path(temporary) / source.stem, out)
+        directory = Path(temporary) / source.name
+        _import(directory, out, unpack_adapter(Path(options.source), base, directory, out, options.merge))
     return 0
 
 
-def _import(directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
+def _import(
+    directory: Path, out: Path, adapter: "PeftAdapter | None" = None, source: "Source | None" = None
+) -> None:  # fmt: skip
     from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
-    config = read_config(directory, out)
+    config = read_config(directory, out, None if source is None else source.name)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
     engine = build_empty(config, by_layer=adapter is None and goes_by_layer(config))
-    agreement = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr), adapter)
+    origin = None if source is None else source.origin
+
+    def warn(line: str) -> None:
+        print(f"warning: {line}", file=sys.stderr)
+
+    agreement = import_hf(directory, config, engine, warn, adapter, source=origin)
     print("\n".join([f"{out}: {agreement}", *after_import(config)]))
