@@ -1,7 +1,8 @@
-"""`pretrain import hf DIR|peft DIR|gguf FILE [--base DIR] [--merge] [--add-tokens FILE] [--out RUN]`"""
+"""`pretrain import hf DIR|NAME|peft DIR|gguf FILE [--revision REVISION] [--base DIR] [--merge] [--out RUN] ...`"""
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pretrain.checkpoint.hf.hub import Source
     from pretrain.checkpoint.hf.peft import PeftAdapter
 
 HF_MODEL_TYPES = (
@@ -49,6 +51,7 @@ def main(argv: list[str]) -> int:
         "library's.",
         (
             "hf downloads/gpt2 --out runs/gpt2",
+            "hf HuggingFaceTB/SmolLM2-135M --out runs/smollm2",
             "gguf downloads/SmolLM2-135M.gguf --out runs/smollm2",
             "peft downloads/adapter --base downloads/gpt2 --out runs/tuned",
             "hf downloads/gpt2 --add-tokens medicine.txt --out runs/gpt2",
@@ -63,14 +66,19 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "source",
-        type=Path,
-        help="Local directory that save_pretrained wrote (hf, peft), or file (gguf); not a Hub name.",
+        help="Local directory that save_pretrained wrote (hf, peft), or file (gguf); or, for hf, where there is no "
+        "such directory, the name of a model on the Hugging Face hub, which is downloaded.",
+    )
+    parser.add_argument(
+        "--revision",
+        metavar="REVISION",
+        help="Branch, tag or commit of a model on the hub (default: main).",
     )
     parser.add_argument(
         "--base",
-        type=Path,
         metavar="DIR",
-        help="Directory of the base model of a peft import (default: the one that its adapter_config.json names).",
+        help="Directory, or name on the hub, of the base model of a peft import (default: the one that its "
+        "adapter_config.json names).",
     )
     parser.add_argument(
         "--merge",
@@ -105,7 +113,7 @@ def main(argv: list[str]) -> int:
         "tokenizer and the files beside it add to a text).",
     )
     options = parser.parse(argv)
-    source = options.source.resolve()
+    source = Path(options.source).resolve()
     out = options.out or Path("runs") / (source.stem if options.format == "gguf" else source.name)
     check_directory("--out", out)
     if options.format != "peft" and (options.base is not None or options.merge):
@@ -117,47 +125,82 @@ def main(argv: list[str]) -> int:
             "--add-tokens is of whole models: import the adapter with --merge, export that run with --to hf, and "
             "import the export with --add-tokens"
         )
-    if options.format == "hf":
-        _import_grown(options, options.source, out)
-        return 0
-    if options.format == "peft":
-        from pretrain.checkpoint.hf.peft import unpack_adapter
-
-        with TemporaryDirectory() as temporary:
-            directory = Path(temporary) / source.name
-            adapter = unpack_adapter(options.source, options.base, directory, out, options.merge)
-            _import(options, directory, out, adapter)
-        return 0
-    from pretrain.checkpoint.hf.gguf import unpack
-
-    with TemporaryDirectory() as temporary:
-        unpack(source, Path(temporary) / source.stem)
-        _import_grown(options, Path(temporary) / source.stem, out)
+    _IMPORTS[options.format](options, out)
     return 0
 
 
-def _import_grown(options: argparse.Namespace, directory: Path, out: Path) -> None:
+def _import_hf(options: argparse.Namespace, out: Path) -> None:
+    from pretrain.checkpoint.hf.hub import find
+
+    found = find(options.source, options.revision)
+    _import_grown(options, found.path, out, found)
+
+
+def _import_gguf(options: argparse.Namespace, out: Path) -> None:
+    if options.revision is not None:
+        raise ConfigError("--revision is of names on the hub, and a GGUF file has none: leave it out")
+    from pretrain.checkpoint.hf.gguf import unpack
+
+    source = Path(options.source).resolve()
+    with TemporaryDirectory() as temporary:
+        unpack(source, Path(temporary) / source.stem)
+        _import_grown(options, Path(temporary) / source.stem, out)
+
+
+def _import_peft(options: argparse.Namespace, out: Path) -> None:
+    from pretrain.checkpoint.hf.hub import find
+    from pretrain.checkpoint.hf.peft import unpack_adapter
+
+    if options.base is None and options.revision is not None:
+        raise ConfigError("--revision is of names on the hub: name one with --base, or leave it out")
+    source = Path(options.source)
+    base = None if options.base is None else find(options.base, options.revision).path
+    with TemporaryDirectory() as temporary:
+        directory = Path(temporary) / source.resolve().name
+        _import(options, directory, out, adapter=unpack_adapter(source, base, directory, out, options.merge))
+
+
+def _import_grown(options: argparse.Namespace, directory: Path, out: Path, source: "Source | None" = None) -> None:
     """Imports `directory`, with the tokens of --add-tokens."""
     if options.add_tokens is None:
-        _import(options, directory, out)
+        _import(options, directory, out, source=source)
         return
     from pretrain.checkpoint.hf.grow import grown_folder
 
     with grown_folder(directory, options.add_tokens, options.new_rows or "pieces", print) as grown:
-        _import(options, grown, out)
+        _import(options, grown, out, source=source)
 
 
-def _import(options: argparse.Namespace, directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
+def _import(
+    options: argparse.Namespace,
+    directory: Path,
+    out: Path,
+    *,
+    adapter: "PeftAdapter | None" = None,
+    source: "Source | None" = None,
+) -> None:
+    """Imports `directory`, which comes from `source` on the hub, or else is the user's, into the run `out`."""
     from data_pipeline.tokenizers.released import DocumentBounds
     from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
     bounds = DocumentBounds(options.begin_of_text, options.end_of_text)
-    config = read_config(directory, out, bounds)
+    config = read_config(directory, out, bounds, name=None if source is None else source.name)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
     engine = build_empty(config, by_layer=adapter is None and goes_by_layer(config))
-    warn = lambda line: print(f"warning: {line}", file=sys.stderr)  # noqa: E731
-    agreement = import_hf(directory, config, engine, warn, adapter, bounds=bounds)
+    origin = None if source is None else source.origin
+    agreement = import_hf(directory, config, engine, _warn, adapter, bounds=bounds, source=origin)
     print("\n".join([f"{out}: {agreement}", *after_import(config)]))
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
+
+
+_IMPORTS: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+    "hf": _import_hf,
+    "gguf": _import_gguf,
+    "peft": _import_peft,
+}

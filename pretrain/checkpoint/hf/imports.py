@@ -46,10 +46,13 @@ class Updates(Protocol):
         ...
 
 
-def read_config(directory: Path, run: Path, bounds: DocumentBounds = AS_RELEASED) -> RunConfig:
-    """A config whose model is that of `directory`; what a model does not say (training) is filled in with what its
-    family's objective needs at least. Raises ConfigError for a directory that cannot be imported completely: its
-    config, its tensors and its tokenizer are held against each other before anything is built."""
+def read_config(
+    directory: Path, run: Path, bounds: DocumentBounds = AS_RELEASED, *, name: str | None = None
+) -> RunConfig:
+    """A config of run `name` (default: that of `directory`) whose model is that of `directory`; what a model does not
+    say (training) is filled in with what its family's objective needs at least. Raises ConfigError for a directory that
+    cannot be imported completely: its config, its tensors and its tokenizer are held against each other before anything
+    is built."""
     folder = folders.read(directory)
     try:
         model = folder.family.model_of(folder.hf_config)
@@ -67,7 +70,7 @@ def read_config(directory: Path, run: Path, bounds: DocumentBounds = AS_RELEASED
         if _has_pooler(folder):
             model["binary_head"] = True
     tree = {
-        "run": {"name": directory.resolve().name, "dir": str(run)},
+        "run": {"name": name or directory.resolve().name, "dir": str(run)},
         "train": {"steps": 1},
         "batch": {"sequences": 8},
         "model": model,
