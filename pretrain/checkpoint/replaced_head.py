@@ -41,7 +41,9 @@ def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
 
 
 def _same_matrices(start: Lora, trained: Lora | None) -> bool:
-    return trained is not None and trained.model_copy(update={"dropout": start.dropout}) == start
+    """Whether both have the same updates. Dropout, and what else is trained at which rate, may differ."""
+    keys = "rank", "alpha", "targets"
+    return trained is not None and all(getattr(trained, key) == getattr(start, key) for key in keys)
 
 
 def _head_shapes(model: Model) -> dict[str, tuple[int, ...]]:

@@ -29,6 +29,24 @@ class Lora(Section):
         description=f"linear layers that are updated, by name: {', '.join(LORA_TARGETS)}",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the input of A, not of the frozen weight's")
+    modules_to_save: list[Literal["embedding", "head"]] = Field(
+        [],
+        description="modules that are trained themselves beside the updates, by PEFT's name of such a list. embedding: "
+        "the token embeddings, with the output layer where that is tied to them; head: the output layer, and what "
+        "an encoder has between its layers and that",
+    )
+    embedding_rate: float = Field(
+        1.0,
+        gt=0,
+        description="factor of the learning rate for the token embeddings of modules_to_save (Unsloth's "
+        "embedding_learning_rate divided by the learning rate)",
+    )
+    head_rate: float = Field(
+        1.0,
+        gt=0,
+        description="factor of the learning rate for the head of modules_to_save; tied to the token embeddings, the "
+        "output layer has their rate",
+    )
 
     @property
     def scale(self) -> float:

@@ -91,7 +91,9 @@ def _with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpe
             return spec.depth >= first_depth
         if model.task_head is not None and spec.depth == head_depth:
             return True
-        return _is_lora(spec) if finetune.adapters is None else _is_adapter(spec) or _is_norm(spec)
+        if finetune.lora is not None:
+            return _is_lora(spec) or _saved_module(model, spec) in finetune.lora.modules_to_save
+        return _is_adapter(spec) or _is_norm(spec)
 
     trained = {spec.name for spec in specs if is_trained(spec)}
     return [replace(spec, trained=(spec.alias_of or spec.name) in trained) for spec in specs]
@@ -101,6 +103,9 @@ def _with_rates(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]
     """`specs` with the learning rates of `finetune.rate_decay` and the order of `finetune.unfreeze_steps`. ELECTRA
     counts the head as two above the last layer (google-research/electra, model/optimization.py, `_get_layer_lrs`)."""
     finetune = model.finetune
+    if finetune.lora is not None and finetune.lora.modules_to_save:
+        rates = {"embedding": finetune.lora.embedding_rate, "head": finetune.lora.head_rate}
+        specs = [replace(spec, lr_mult=rates.get(_saved_module(model, spec), 1.0)) for spec in specs]
     if finetune.rate_decay == 1 and not finetune.unfreeze_steps:
         return specs
     below = {spec.name: _layers_below_head(model, spec) for spec in specs if spec.alias_of is None}
@@ -108,7 +113,7 @@ def _with_rates(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]
     return [
         replace(
             spec,
-            lr_mult=finetune.rate_decay ** (depth + 1) if depth else 1.0,
+            lr_mult=spec.lr_mult * (finetune.rate_decay ** (depth + 1) if depth else 1.0),
             frozen_updates=finetune.unfreeze_steps * order.index(depth) if spec.trained else 0,
         )
         for spec in specs
@@ -133,6 +138,14 @@ def _final_norm(model: Model, layer_name: str) -> str:
 
 def _is_lora(spec: ParameterSpec) -> bool:
     return spec.name.endswith((".lora_a.weight", ".lora_b.weight"))
+
+
+def _saved_module(model: Model, spec: ParameterSpec) -> str:
+    """The name in `finetune.lora.modules_to_save` of the module that a parameter belongs to; "": it is of none."""
+    if (spec.alias_of or spec.name) == WORD_EMBEDDINGS:
+        return "embedding"
+    behind = spec.depth > sum(model.stacks) and not spec.name.startswith((MTP, TEACHER_PROJECTION))
+    return "head" if behind and not _is_lora(spec) else ""
 
 
 def _is_adapter(spec: ParameterSpec) -> bool:

@@ -220,6 +220,21 @@ def test_pretraining_objectives_train_a_set_alike_on_any_ranks(family: str, layo
     _compare(family, CAUSAL[family], parallel)
 
 
+ENDS = {"lora": {**LORA, "modules_to_save": ["embedding", "head"], "embedding_rate": 0.2}}
+TP2PP2 = {"tensor": 2, "pipeline": 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    only(
+        [("gemma", "tp2pp2")],  # its ends are one matrix, on both stages
+        product(["gemma", "llama", "bert", "t5"], ["tp2pp2", *LAYOUTS]),
+    ),
+)
+def test_embedding_and_head_are_trained_beside_updates_alike_on_any_ranks(family: str, layout: str) -> None:
+    _compare(family, {"finetune": ENDS}, (LAYOUTS | {"tp2pp2": TP2PP2})[layout])
+
+
 @pytest.mark.parametrize(
     ("precision", "trained", "layout"),
     only(

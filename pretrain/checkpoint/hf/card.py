@@ -54,7 +54,10 @@ Versions: {versions}.
 
 def _updates(config: RunConfig) -> str:
     lora = config.finetune.lora
-    return "none" if lora is None else f"rank {lora.rank}, alpha {lora.alpha:g}, of {', '.join(lora.targets)}"
+    if lora is None:
+        return "none"
+    saved = f"; {' and '.join(lora.modules_to_save)} trained too" if lora.modules_to_save else ""
+    return f"rank {lora.rank}, alpha {lora.alpha:g}, of {', '.join(lora.targets)}{saved}"
 
 
 def _changes(record: Record, config: RunConfig) -> list[str]:

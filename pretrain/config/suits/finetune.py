@@ -1,6 +1,7 @@
 """Runs that train a part of their model."""
 
-from pretrain.config.finetune import LORA_TARGETS, Finetune
+from pretrain.config.finetune import LORA_TARGETS, Finetune, Lora
+from pretrain.config.model import Model
 from pretrain.config.run_sections import RunSections
 
 
@@ -78,6 +79,41 @@ def check_trained(config: RunSections) -> None:
                 raise ValueError(
                     f"finetune.lora.targets={target} matches no linear layer of this model: use {', '.join(having)}"
                 )
+        _check_modules_to_save(model, finetune, finetune.lora)
+
+
+def _check_modules_to_save(model: Model, finetune: Finetune, lora: Lora) -> None:
+    """Raises ValueError for modules that are no other ones, and for rates that no parameter has."""
+    saved = lora.modules_to_save
+    if len(set(saved)) < len(saved):
+        raise ValueError(f"finetune.lora.modules_to_save=[{', '.join(saved)}] has a module twice: name it once")
+    if "head" in saved and model.task_head is not None:
+        raise ValueError(
+            "finetune.lora.modules_to_save: head is the output layer of tokens, and a task head is trained in any "
+            "case: leave it out"
+        )
+    if "head" in saved and "embedding" not in saved and model.tie_word_embeddings:
+        raise ValueError(
+            "finetune.lora.modules_to_save=[head]: model.tie_word_embeddings makes the output layer the token "
+            "embeddings, so that both are trained: name embedding too"
+        )
+    has_own_head = model.capabilities.masked_head or model.capabilities.head_bias or not model.tie_word_embeddings
+    for key, rate, has in (
+        ("embedding", lora.embedding_rate, "embedding" in saved),
+        ("head", lora.head_rate, "head" in saved and has_own_head),
+    ):
+        if rate != 1 and not has:
+            why = (
+                "the output layer is tied to the token embeddings and has their rate"
+                if key in saved
+                else f"finetune.lora.modules_to_save does not name {key}"
+            )
+            raise ValueError(f"finetune.lora.{key}_rate={rate} is the rate of no parameter, as {why}: leave it out")
+        if rate != 1 and finetune.rate_decay != 1:
+            raise ValueError(
+                f"finetune.lora.{key}_rate and finetune.rate_decay each give the {key} a learning rate: leave one of "
+                "them out"
+            )
 
 
 def _check_trains_source_encoder(finetune: Finetune) -> None:

@@ -62,6 +62,49 @@ def test_lora_adds_two_matrices_to_each_target() -> None:
     assert (a.shape, a.axes) == ((4, 256), (None, "tensor"))
 
 
+BOTH = ["embedding", "head"]
+TABLE = "embedding.word_embeddings.weight"
+
+
+@pytest.mark.parametrize(
+    ("family", "modules", "names"),
+    [
+        ("llama", BOTH, {TABLE, "output_layer.weight"}),
+        ("llama", ["embedding"], {TABLE}),
+        ("llama", ["head"], {"output_layer.weight"}),
+        ("gemma", BOTH, {TABLE, "output_layer.weight"}),  # tied
+        ("gemma", ["embedding"], {TABLE, "output_layer.weight"}),
+        ("bert", ["embedding"], {TABLE, "output_layer.weight"}),
+        ("t5", BOTH, {TABLE, "output_layer.weight"}),
+    ],
+)
+def test_modules_are_trained_beside_updates(family: str, modules: list[str], names: set[str]) -> None:
+    plain, model = (
+        _config(family, finetune={"lora": lora}).model for lora in ({}, {"modules_to_save": modules})
+    )  # fmt: skip
+    updates, trained = ({spec.name for spec in parameter_specs(m) if spec.trained} for m in (plain, model))
+    assert trained - updates == names
+    assert not updates - trained
+    assert num_parameters(model) == num_parameters(plain)
+
+
+def test_an_encoder_trains_all_that_lies_behind_its_layers() -> None:
+    model = _config("bert", finetune={"lora": {"modules_to_save": BOTH, "head_rate": 0.5, "embedding_rate": 2}}).model
+    specs = {spec.name: spec for spec in parameter_specs(model)}
+    rates = {name: spec.lr_mult for name, spec in specs.items() if spec.trained and "lora" not in name}
+    assert rates.pop("embedding.word_embeddings.weight") == rates.pop("output_layer.weight") == 2
+    assert {"head.transform.weight", "head.norm.bias", "output_layer.bias"} <= rates.keys()
+    assert set(rates.values()) == {0.5}
+    assert {spec.lr_mult for spec in specs.values() if "lora" in spec.name} == {1}
+
+
+def test_ends_have_rates_of_their_own_which_widths_multiply() -> None:
+    lora = {"modules_to_save": BOTH, "embedding_rate": 0.1, "head_rate": 0.2}
+    names = [TABLE, "output_layer.weight", "decoder.layers.0.mlp.linear_fc2.lora_b.weight"]
+    assert _of_parts("llama", {"lora": lora}, names) == [(0.1, 0), (0.2, 0), (1, 0)]
+    assert _of_parts("llama", {"lora": lora, "unfreeze_steps": 3}, names) == [(0.1, 15), (0.2, 0), (1, 12)]
+
+
 def _of_parts(family: str, finetune: dict[str, Any], names: list[str]) -> list[tuple[float, int]]:
     specs = {spec.name: spec for spec in parameter_specs(_config(family, finetune=finetune).model)}
     return [(specs[name].lr_mult, specs[name].frozen_updates) for name in names]
@@ -126,6 +169,29 @@ def test_the_bound_counts_trained_parameters_of_many_layers(finetune: dict[str, 
         ("t5", {"finetune": {"lora": {"targets": ["q_proj"]}}}, "use qkv, projection, cross_q"),
         ("bert", {"finetune": {"train": "top", "layers": 1, "lora": {}}}, "leave one of them out"),
         ("bert", {"finetune": {"lora": {}}, "precision": "fp8"}, "is for fp32, bf16 and fp16"),
+        ("llama", {"finetune": {"lora": {"modules_to_save": ["head", "head"]}}}, "has a module twice"),
+        ("llama", {"finetune": {"lora": {"modules_to_save": ["lm_head"]}}}, "modules_to_save"),
+        ("gemma", {"finetune": {"lora": {"modules_to_save": ["head"]}}}, "name embedding too"),
+        (
+            "bert",
+            {"objective": CLASSES, "finetune": {"lora": {"modules_to_save": BOTH}}},
+            "a task head is trained in any case",
+        ),
+        (
+            "llama",
+            {"finetune": {"lora": {"modules_to_save": ["head"], "embedding_rate": 0.1}}},
+            "embedding_rate=0.1 is the rate of no parameter",
+        ),
+        (
+            "gemma",
+            {"finetune": {"lora": {"modules_to_save": BOTH, "head_rate": 0.1}}},
+            "tied to the token embeddings and has their rate",
+        ),
+        (
+            "llama",
+            {"finetune": {"rate_decay": 0.9, "lora": {"modules_to_save": BOTH, "head_rate": 0.1}}},
+            "each give the head a learning rate",
+        ),
         ("bert", {"finetune": {"adapters": {}, "lora": {}}}, "finetune.adapters and finetune.lora each choose"),
         ("bert", {"finetune": {"adapters": {}, "train": "top", "layers": 1}}, "adapters and finetune.train=top"),
         ("bert", {"finetune": {"adapters": {"size": 0}}}, "adapters.size"),
