@@ -1,7 +1,8 @@
 """Labelled rows for fine-tuning: a directory with train.jsonl, validation.jsonl and, where there is one, test.jsonl.
 
-Each line of a file is a JSON object, whose fields an objective names. Nothing is built beforehand: memory holds where
-each line begins and ends, and an objective's recipe reads a row and makes tokens of it when a batch needs it.
+Each line of a file is a JSON object, whose fields an objective names; or the file is an array of these (train.json).
+Nothing is built beforehand: memory holds where each row begins and ends, and an objective's recipe reads a row and
+makes tokens of it when a batch needs it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,10 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from data_pipeline.common.hashing import digest_of, file_sha256
 from data_pipeline.dataset.dataset import DocumentSpan
@@ -24,29 +21,16 @@ from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.source import LabelledSplit
 from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
+from data_pipeline.labelled.file_rows import FileRows, find_rows
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
-_SCAN_BYTES = 2**24
-_LONGEST_BLANK = 8  # bytes of white space that a line may have and count as blank
-_NEWLINE = 10
+_LOOKED_AT = 1000
+"""rows that are searched for text which nothing reads"""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Row = dict[str, Any]
-"""The JSON object of a line."""
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """The rows of one file: its lines without blank ones."""
-
-    path: Path
-    content: NDArray[np.uint8]
-    """The file's bytes, mapped into memory."""
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    """Numbers of the lines, from 1."""
+"""A JSON object of a file."""
 
 
 class LabelledDataset:
@@ -73,9 +57,9 @@ class LabelledDataset:
         self._tokenizer = load_tokenizer(self.tokenizer_path)
         self.source_tokenizer = None if source_tokenizer is None else load_tokenizer(Path(source_tokenizer))
         """The tokenizer of inputs; None: that of everything else."""
-        self._lines: dict[LabelledSplit, _Lines] = {name: _scan(self.path(name)) for name in SPLITS}
+        self._lines: dict[LabelledSplit, FileRows] = {name: find_rows(self.path(name)) for name in SPLITS}
         if self.path("test").exists():
-            self._lines["test"] = _scan(self.path("test"))
+            self._lines["test"] = find_rows(self.path("test"))
 
     @cached_property
     def identity(self) -> str:
@@ -110,8 +94,9 @@ class LabelledDataset:
         return None if self.source_tokenizer is None else _bytes_of(self.source_tokenizer)
 
     def path(self, split: LabelledSplit) -> Path:
-        """The file of a split."""
-        return self.directory / f"{split}.jsonl"
+        """The file of a split: JSON lines, or an array where there are none."""
+        lines, array = (self.directory / f"{split}.{kind}" for kind in ("jsonl", "json"))
+        return array if array.is_file() and not lines.is_file() else lines
 
     def splits(self) -> tuple[LabelledSplit, ...]:
         """The splits that there are: train and validation always."""
@@ -155,6 +140,10 @@ class LabelledDataset:
             raise self.error(split, number, f"{what} is not text but {_shown(value)}.")
         if not value or value.isspace():
             raise self.error(split, number, f"{what} is empty; give it text, or leave out the row.")
+        return self.check_characters(split, number, value, what)
+
+    def check_characters(self, split: LabelledSplit, number: int, value: str, what: str) -> str:
+        """Returns `value`. Raises DataError with file and line, which call it `what`, if UTF-8 can't hold it."""
         if not value.isascii() and _SURROGATE.search(value):
             raise self.error(split, number, f"{what} holds half of a surrogate pair, which is no character.")
         return value
@@ -166,6 +155,11 @@ class LabelledDataset:
     def line(self, split: LabelledSplit, number: int) -> int:
         """The line of a row in its file, from 1."""
         return int(self._split(split).numbers[number])
+
+    def unread_text(self, read: Collection[str]) -> list[str]:
+        """Fields beside `read` that hold text in the first training rows."""
+        rows = (self.row("train", number) for number in range(min(self.num_rows("train"), _LOOKED_AT)))
+        return list(dict.fromkeys(name for row in rows for name in row if name not in read and _has_text(row[name])))
 
     def sizes(self) -> dict[str, int]:
         """Rows of each split."""
@@ -198,7 +192,7 @@ class LabelledDataset:
             if file_sha256(self.path(name)) != self._digests[name]:
                 raise DataError(f"{self.path(name)} has changed since it was opened; start again.")
 
-    def _split(self, split: LabelledSplit) -> _Lines:
+    def _split(self, split: LabelledSplit) -> FileRows:
         if split not in self._lines:
             raise DataError(f"{self.path(split)} is missing: put it there, or choose another split.")
         return self._lines[split]
@@ -211,31 +205,11 @@ def _bytes_of(tokenizer: Tokenizer) -> bytes:
         return file.read_bytes()
 
 
-def _scan(path: Path) -> _Lines:
-    """Finds the lines of a file. Raises DataError if it can't be read, or has no row."""
-    try:
-        if not path.is_file():
-            raise DataError(
-                f"{path} is missing: labelled data is a directory with train.jsonl and validation.jsonl, one JSON "
-                "object per line."
-            )
-        size = path.stat().st_size
-        content = cast(NDArray[np.uint8], np.memmap(path, np.uint8, "r")) if size else np.empty(0, np.uint8)
-    except OSError as error:
-        raise DataError(f"{path} can't be read ({error.strerror}); fix its permissions.") from error
-    found = [
-        begin + np.flatnonzero(content[begin : begin + _SCAN_BYTES] == _NEWLINE)
-        for begin in range(0, size, _SCAN_BYTES)
-    ]
-    ends = np.concatenate([*found, [size]]).astype(np.int64)
-    starts = np.append(0, ends[:-1] + 1)
-    filled = ends > starts
-    for number in np.flatnonzero(filled & (ends - starts <= _LONGEST_BLANK)).tolist():
-        filled[number] = bool(content[starts[number] : ends[number]].tobytes().strip())
-    chosen = np.flatnonzero(filled)
-    if not len(chosen):
-        raise DataError(f"{path} has no row; give it one JSON object per line.")
-    return _Lines(path, content, starts[chosen], ends[chosen], chosen + 1)
+def _has_text(value: Any) -> bool:
+    """Whether any value in a JSON value is text beyond white space."""
+    if isinstance(value, dict | list):
+        return any(map(_has_text, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _shown(value: Any) -> str:

@@ -4,32 +4,22 @@ parts of that are responses."""
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from data_pipeline.errors import DataError
+from data_pipeline.recipes.template_environment import compile_template
 from data_pipeline.tokenizers.base import Tokenizer
 
-
-class _Generation(Extension):
-    """The tag that marks responses in some templates, which changes nothing that they render."""
-
-    tags = {"generation"}  # noqa: RUF012 (as the base class has it)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The nodes between the tag and its end."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -44,44 +34,61 @@ class TurnPart:
 class ChatTemplate:
     """A Jinja template that renders a conversation."""
 
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
-        """Raises DataError if the file can't be read, or is no template."""
+    def __init__(
+        self, path: Path, tokenizer: Tokenizer, variables: Mapping[str, Any] = NOTHING, day: date | None = None
+    ) -> None:
+        """`variables` are given to every conversation, and take the place of names of special tokens (`bos_token`);
+        `day` is the date that `strftime_now` formats. Raises DataError if the file can't be read, or is no template."""
         self._path = path
         try:
-            source = path.read_text(encoding="utf-8")
+            source = path.read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
             raise DataError(f"The chat template {path} can't be read ({error}); give a text file.") from error
+        self._source = source
         self.digest = hashlib.sha256(source.encode()).hexdigest()
         self._special = tokenizer.special_pieces()
         by_length = sorted(self._special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
         names = {index: piece for piece, index in self._special.items()}
-        self._names = {
+        self._given = {
+            "tools": None,
+            "documents": None,
             "bos_token": "" if tokenizer.begin_of_text is None else names.get(tokenizer.begin_of_text, ""),
             "eos_token": names.get(tokenizer.end_of_text, ""),
+            **variables,
         }
-        # As transformers renders it, but for the time of day, which samples must not depend on.
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
         try:
-            self._template = environment.from_string(source)
+            self._template = compile_template(source, day)
         except jinja2.TemplateError as error:
             raise DataError(f"The chat template {path} is no Jinja template ({error}); repair it.") from error
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names that it asks for beside the turns: `tools`, `documents`, switches."""
+        return self._template.variables
+
+    @property
+    def marks_responses(self) -> bool:
+        """Whether it says by `{% generation %}` which parts are responses."""
+        return self._template.marks_responses
+
+    def mentions(self, name: str) -> bool:
+        """Whether its text has a name, such as that of a turn's key."""
+        return name in self._source
 
     def special_piece_in(self, text: str) -> str | None:
         """A special piece that a text spells, and that would be taken for one that the template wrote; None: none."""
         match = self._split.search(text) if self._split else None
         return match[0] if match else None
 
-    def pieces(self, messages: Sequence[dict[str, Any]]) -> list[TurnPart]:
-        """A conversation up to its last response. Raises ValueError with the reason why it can't be rendered."""
+    def pieces(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NOTHING) -> list[TurnPart]:
+        """A conversation up to its last response; the loss counts on what the turns of the role assistant add to what
+        comes before them. Raises ValueError with the reason why it can't be rendered."""
         done, pieces = "", []
         for number, message in enumerate(messages):
             if message["role"] == "assistant":
-                before, after = self._render(messages[:number], True), self._render(messages[: number + 1], False)
+                before = self.render(messages[:number], variables, opens_response=True)
+                after = self.render(messages[: number + 1], variables)
                 if not (before.startswith(done) and after.startswith(before)):
                     raise ValueError(
                         f"the chat template {self._path} changes what it renders of the turns before the turn {number} "
@@ -91,27 +98,46 @@ class ChatTemplate:
                 done = after
         return pieces
 
+    def marked_pieces(
+        self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NOTHING
+    ) -> list[TurnPart]:
+        """A conversation, of which what the template marks by `{% generation %}` counts. Raises ValueError with the
+        reason why it can't be rendered."""
+        try:
+            parts = list(self._template.render_marked(self._values(messages, variables, False)))
+        except _ERRORS as error:
+            raise self._refused(error) from error
+        return [TurnPart(text, counts) for text, counts in parts if text]
+
     def question(self, messages: Sequence[dict[str, Any]]) -> str:
         """A conversation up to the beginning of the next response. Raises ValueError with the reason why it can't be
         rendered."""
-        return self._render(messages, True)
+        return self.render(messages, opens_response=True)
 
     def split(self, text: str) -> list[str | int]:
         """A rendered text as plain texts and the ids of the special pieces between them."""
         parts = self._split.split(text) if self._split else [text]
         return [self._special[part] if number % 2 else part for number, part in enumerate(parts) if part]
 
-    def _render(self, messages: Sequence[dict[str, Any]], generation: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        variables: Mapping[str, Any] = NOTHING,
+        *,
+        opens_response: bool = False,
+    ) -> str:
+        """The text of a conversation, and with `opens_response` the beginning of the next response. Raises ValueError
+        with the reason why it can't be rendered."""
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=generation, **self._names)
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            raise ValueError(f"the chat template {self._path} can't render the conversation ({error})") from error
+            return self._template.render(self._values(messages, variables, opens_response))
+        except _ERRORS as error:
+            raise self._refused(error) from error
 
+    def _values(
+        self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any], opens_response: bool
+    ) -> dict[str, Any]:
+        own = {"messages": list(messages), "add_generation_prompt": opens_response}
+        return {**self._given, **variables, **own}
 
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as transformers writes it, without the escapes for HTML of Jinja's own filter."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    def _refused(self, error: Exception) -> ValueError:
+        return ValueError(f"the chat template {self._path} can't render the conversation ({error})")

@@ -29,6 +29,8 @@ class Choice(SequenceObjective):
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder", "decoder"})
 
+    field_keys: ClassVar[tuple[str, ...]] = ("text", "question", "choices", "label")
+
     name: Literal["choice"] = "choice"
     question: str | None = Field(
         default=None,

@@ -6,6 +6,7 @@ the turns. Packed, rows hold several conversations, each of which attends to its
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,11 @@ from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.best_fit import Packing
 from data_pipeline.recipes.chat_template import ChatTemplate, TurnPart
+from data_pipeline.recipes.conversation_rows import ConversationRows
+from data_pipeline.recipes.conversations import VARIABLES, found_fields
 from data_pipeline.recipes.labelled import TOKENIZED_TOGETHER, LabelledObjective, LabelledRecipe
 from data_pipeline.recipes.objective import ModelShape, NextTokenObjective
+from data_pipeline.recipes.unrendered import Unrendered
 from data_pipeline.tokenizers.base import Tokenizer
 
 
@@ -32,19 +36,41 @@ class Instructions(LabelledObjective, NextTokenObjective):
     """The next token of responses to prompts (instruction tuning)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"decoder"})
+    field_keys: ClassVar[tuple[str, ...]] = ("prompt", "input", "response")
 
     name: Literal["instructions"] = "instructions"
     prompt: str = Field(default="prompt", description="field that holds the prompt, where rows have no messages")
     response: str = Field(default="response", description="field that holds the response to the prompt")
+    input: str | None = Field(
+        default=None,
+        description="field that holds what a prompt is about, which may be empty (alpaca); default: none, or input "
+        "where rows have the fields instruction and output in place of prompt and response",
+    )
     messages: str | None = Field(
         default=None,
-        description="field that holds the turns of a conversation, [{role: user, content: ...}, ...], in place of "
-        "prompt and response; loss counts on the turns of the role assistant",
+        description="field that holds the turns of a conversation, [{role: user, content: ...}, ...] or [{from: human, "
+        "value: ...}, ...], in place of prompt and response; loss counts on the turns of the role assistant; default: "
+        "none, or messages or conversations where rows have one of these in place of prompt and response",
     )
     chat_template: PathText | None = Field(
         default=None,
         description="file of the Jinja template that renders the turns, or a prompt and its response as two turns; "
         "default: the response follows the prompt as it is, and an end of text follows",
+    )
+    template_variables: dict[str, Any] = Field(
+        default={},
+        description="variables of the chat template that all rows share, such as {enable_thinking: false}; fields of a "
+        "row that are named as a variable (tools, documents), and its chat_template_kwargs, take their place",
+    )
+    date: datetime.date | None = Field(
+        default=None,
+        description="date that strftime_now gives in the chat template, such as 2024-07-26: samples do not depend on "
+        "the day; default: none, so that a template that needs it is refused",
+    )
+    loss_on: Literal["turns", "generation"] = Field(
+        default="turns",
+        description="responses in what a chat template renders; turns: what turns of the role assistant add; "
+        "generation: what the template marks by {% generation %}",
     )
     packing: Literal["best_fit", "rows"] | None = Field(
         default=None,
@@ -56,6 +82,23 @@ class Instructions(LabelledObjective, NextTokenObjective):
         """See `Objective`."""
         return self.model_copy(update={"packing": self.packing or ("best_fit" if packing else "rows")})
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """See `LabelledObjective`."""
+        return super().fields if self.messages is None else frozenset({self.messages})
+
+    def template(self, path: Path, tokenizer: Tokenizer) -> ChatTemplate:
+        """The chat template of a file, with these settings' variables and date."""
+        return ChatTemplate(path, tokenizer, self.template_variables, self.date)
+
+    def for_rows(self, row: Row) -> Self:
+        """A copy that names the fields of `row`, the first of the data, where the settings name none and it has those
+        of a known format in place of a prompt and its response."""
+        names = ("prompt", "input", "response", "messages")
+        if any(getattr(self, name) != type(self).model_fields[name].default for name in names):
+            return self
+        return self if {self.prompt, self.response} <= row.keys() else self.model_copy(update=found_fields(row))
+
     def settings(self) -> dict[str, Any]:
         """Without the path of the template, of which the recipe has the digest: machines may keep it elsewhere."""
         return {key: value for key, value in super().settings().items() if key != "chat_template"}
@@ -64,10 +107,15 @@ class Instructions(LabelledObjective, NextTokenObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> InstructionsRecipe:
         """See `Objective`."""
-        template = None if self.chat_template is None else ChatTemplate(Path(self.chat_template), tokenizer)
+        template = None if self.chat_template is None else self.template(Path(self.chat_template), tokenizer)
         if template is None and self.messages is not None:
             raise DataError(
                 "objective.messages needs a template that renders the turns: set objective.chat_template to its file."
+            )
+        if self.loss_on == "generation" and (template is None or not template.marks_responses):
+            raise DataError(
+                "objective.loss_on=generation needs a chat template that marks responses by {% generation %}: leave "
+                "it out, or name such a template in objective.chat_template."
             )
         return InstructionsRecipe(
             objective=self, sequence_length=sequence_length, tokenizer=tokenizer, template=template
@@ -102,6 +150,17 @@ class InstructionsRecipe(LabelledRecipe):
         return self.tokenizer.vocabulary_size
 
     @property
+    def fields(self) -> frozenset[str]:
+        """See `LabelledRecipe`: also those that the template asks for."""
+        return super().fields | (frozenset() if self.template is None else self.template.variables | {VARIABLES})
+
+    @property
+    def reader(self) -> ConversationRows:
+        """What reads rows."""
+        names = {name: getattr(self.objective, name) for name in ("prompt", "input", "response", "messages")}
+        return ConversationRows(**names, template=self.template, marked=self.objective.loss_on == "generation")
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The objective, and the digest of the template."""
         return {"objective": self.objective.settings(), "template": self.template and self.template.digest}
@@ -110,6 +169,8 @@ class InstructionsRecipe(LabelledRecipe):
         """Raises DataError with file and line for a row without prompt or response, or that the template can't render;
         and if no response fits. Tokenizes each row once, to know its length."""
         lengths, cut, waiting = list[int](), list[bool](), list[list[TurnPart]]()
+        marked = self.objective.loss_on == "generation"
+        seen = None if self.template is None else Unrendered(self.template, marked)
 
         def measure() -> None:
             for conversation in self._tokenize(waiting, threads=None):
@@ -118,12 +179,8 @@ class InstructionsRecipe(LabelledRecipe):
                 cut.append(pairs < len(conversation.ids) - 1)
             waiting.clear()
 
-        for number, row in enumerate(dataset.rows(split)):
-            self._check(dataset, split, number, row)
-            try:
-                waiting.append(self.pieces(row))
-            except ValueError as error:
-                raise dataset.error(split, number, f"{error}.") from error
+        for pieces in self.reader.read(dataset, split, seen):
+            waiting.append(pieces)
             if len(waiting) == TOKENIZED_TOGETHER:
                 measure()
         measure()
@@ -146,59 +203,14 @@ class InstructionsRecipe(LabelledRecipe):
             packing=packing,
             num_skipped=num_skipped,
             num_cut=int(np.array(cut)[fitting].sum()),
+            notes=() if seen is None else seen.sentences(),
+            variables=() if seen is None else tuple(sorted(seen.variables)),
         )
 
     def conversations(self, rows: Sequence[Row]) -> list[Conversation]:
         """The tokens of each row."""
-        return self._tokenize([self.pieces(row) for row in rows], threads=1)
-
-    def pieces(self, row: Row) -> list[TurnPart]:
-        """The parts of a row's conversation. Raises ValueError if the template can't render it."""
-        if self.template is None:
-            return [TurnPart(row[self.objective.prompt], False), TurnPart(row[self.objective.response], True)]
-        return self.template.pieces(self._messages(row))
-
-    def reference(self, row: Row) -> str:
-        """The last response of a row."""
-        if self.objective.messages is None:
-            return str(row[self.objective.response])
-        return str([one["content"] for one in row[self.objective.messages] if one["role"] == "assistant"][-1])
-
-    def _messages(self, row: Row) -> list[dict[str, Any]]:
-        objective = self.objective
-        if objective.messages is not None:
-            messages: list[dict[str, Any]] = row[objective.messages]
-            return messages
-        return [
-            {"role": "user", "content": row[objective.prompt]},
-            {"role": "assistant", "content": row[objective.response]},
-        ]
-
-    def _check(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> None:
-        """Raises DataError with file and line if a row is no conversation."""
-        objective = self.objective
-        if objective.messages is None:
-            texts = {f"the field {name!r}": row.get(name) for name in (objective.prompt, objective.response)}
-            for name in (objective.prompt, objective.response):
-                dataset.text(split, number, row, name)
-        else:
-            messages = dataset.field(split, number, row, objective.messages)
-            if not isinstance(messages, list) or not all(
-                isinstance(one, dict) and isinstance(one.get("role"), str) and "content" in one for one in messages
-            ):
-                raise dataset.error(
-                    split, number, f"the field {objective.messages!r} is not a list of turns with a role and a content."
-                )
-            if not any(one["role"] == "assistant" for one in messages):
-                raise dataset.error(split, number, "no turn has the role assistant, so that there is nothing to learn.")
-            texts = {f"the content of the turn {turn}": one["content"] for turn, one in enumerate(messages)}
-            for what, text in texts.items():
-                dataset.check_text(split, number, text, what)
-        for what, text in texts.items():
-            if self.template and (piece := self.template.special_piece_in(str(text))):
-                raise dataset.error(
-                    split, number, f"{what} holds {piece!r}, a special token of the tokenizer; take it out of the text."
-                )
+        reader = self.reader
+        return self._tokenize([reader.pieces(row) for row in rows], threads=1)
 
     def _tokenize(self, conversations: Sequence[list[TurnPart]], threads: int | None) -> list[Conversation]:
         parts: list[list[tuple[str | int, bool]]] = []
@@ -237,6 +249,10 @@ class InstructionsSamples:
     """Rows whose response does not fit."""
     num_cut: int
     """Other rows that are cut off at their end."""
+    notes: tuple[str, ...]
+    """See `LabelledSamples`."""
+    variables: tuple[str, ...]
+    """Variables of the template that rows give."""
 
     @property
     def count(self) -> int:
@@ -273,6 +289,12 @@ class InstructionsSamples:
         return np.stack([samples, rows, np.ones_like(rows)], axis=1)
 
     @property
+    def annotations(self) -> list[str]:
+        """Part of the fingerprint of an order of samples: the variables that rows give, of which there were none at
+        first."""
+        return list(self.variables)
+
+    @property
     def answer_ends(self) -> frozenset[int]:
         """See `TextSamples`: the end of text, and the special pieces with which a template ends a turn."""
         tokenizer = self.recipe.tokenizer
@@ -282,14 +304,16 @@ class InstructionsSamples:
     def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
         """See `TextSamples`: all before the last response of a row."""
         (conversation,) = self.recipe.conversations([self.dataset.row(self.split, row_number)])
-        last = np.flatnonzero(~conversation.counts)[-1:].tolist()
+        counted = np.flatnonzero(conversation.counts)
+        end = int(counted[-1]) if len(counted) else len(conversation.ids)  # text may follow the last response
+        last = np.flatnonzero(~conversation.counts[:end])[-1:].tolist()
         if not last:  # the response is all that there is
             return np.empty(0, np.int64), self.recipe.tokenizer.before_text
         return conversation.ids[: last[0]], int(conversation.ids[last[0]])
 
     def references(self, row_number: int) -> list[str]:
         """See `TextSamples`: the last response of a row."""
-        return [self.recipe.reference(self.dataset.row(self.split, row_number))]
+        return [self.recipe.reader.reference(self.dataset.row(self.split, row_number))]
 
     def _rows(self, seed: int, ids: Ids) -> tuple[Ids, Ids]:
         """(the index of its sample in `ids`, its number in the split) of each row that the samples are made of."""

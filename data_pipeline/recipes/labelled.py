@@ -31,6 +31,8 @@ class LabelledObjective(Objective):
     labelled: ClassVar[bool] = True
     cut_by: ClassVar[str] = "objective.sequence_length"
     """The setting that says how many tokens of a row are kept."""
+    field_keys: ClassVar[tuple[str, ...]]
+    """Settings that name a field of a row, or None."""
 
     sequence_length: int | None = Field(
         default=None,
@@ -42,6 +44,11 @@ class LabelledObjective(Objective):
         description="positions that the model computes of each row of a micro-batch; longest: those of its longest "
         "row, rounded up to a multiple of 8; max_length: all; changes losses by rounding alone",
     )
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Fields of a row that these settings name."""
+        return frozenset(name for key in self.field_keys if (name := getattr(self, key)) is not None)
 
     @property
     def row_length(self) -> int | None:
@@ -164,6 +171,10 @@ class LabelledSamples(Samples, Protocol):
     def num_cut(self) -> int:
         """Rows of the split that lose tokens because they are too long."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the rows of the split, one sentence each without its full stop."""
+
     def row_number(self, number: int) -> int:
         """The row, counted from 0 in its split, that the sample `number` is made of."""
 
@@ -191,6 +202,7 @@ class RowSamples(ABC):
     dataset: LabelledDataset
     split: LabelledSplit
     num_skipped: ClassVar[int] = 0
+    notes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def count(self) -> int:
@@ -236,6 +248,11 @@ class LabelledRecipe(ABC):
             self._made[dataset, split] = self.make_samples(dataset, split)
         samples: LabelledSamples = self._made[dataset, split]
         return samples
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Fields of a row that are read."""
+        return self.objective.fields
 
     @abstractmethod
     def make_samples(self, dataset: LabelledDataset, split: LabelledSplit) -> LabelledSamples:

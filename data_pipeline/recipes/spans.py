@@ -33,6 +33,7 @@ class Spans(PairObjective):
     """The span of a context that answers a question."""
 
     cut_by: ClassVar[str] = "objective.max_question"
+    field_keys: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
 
     name: Literal["spans"] = "spans"
     question: str = Field(default="question", description="field that holds the question")
@@ -40,7 +41,8 @@ class Spans(PairObjective):
     answers: str = Field(
         default="answers",
         description='field that holds the answers, {"text": [...], "start": [...]}: texts, and the character of the '
-        "context where each begins. The first is trained on; none: the context does not answer the question",
+        "context where each begins (answer_start, as SQuAD has it, is the same). The first is trained on; none: the "
+        "context does not answer the question",
     )
     stride: int = Field(
         default=128, ge=0, description="tokens that consecutive windows of a long context have in common"
@@ -132,7 +134,7 @@ class SpansRecipe(FormatRecipe):
         answers = row[self.objective.answers]
         if not answers["text"] or not len(window.offsets):
             return 0, 0
-        begin = answers["start"][0]
+        begin = _starts(answers)[0]
         end = begin + len(answers["text"][0])
         starts, ends = window.offsets.T
         inside = np.flatnonzero((ends > begin) & (starts < end))
@@ -147,12 +149,13 @@ class SpansRecipe(FormatRecipe):
         """Raises DataError with file and line if an answer is not in the context."""
         name = self.objective.answers
         answers = dataset.field(split, number, row, name)
-        texts, starts = (answers.get(key) if isinstance(answers, dict) else None for key in ("text", "start"))
+        texts, starts = (answers.get("text"), _starts(answers)) if isinstance(answers, dict) else (None, None)
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise dataset.error(
                 split,
                 number,
-                f'the field {name!r} is not {{"text": [...], "start": [...]}} with as many texts as starts.',
+                f'the field {name!r} is not {{"text": [...], "start": [...]}}, or {{"text": [...], "answer_start": '
+                "[...]}, with as many texts as starts.",
             )
         for text, start in zip(texts, starts, strict=True):
             dataset.check_text(split, number, text, "an answer")
@@ -177,6 +180,7 @@ class SpansSamples:
     num_cut: int
     """Rows whose question is cut off; contexts become windows."""
     num_skipped: ClassVar[int] = 0
+    notes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def count(self) -> int:
@@ -231,6 +235,11 @@ class SpansSamples:
         row = self.dataset.row(self.split, row_number)
         before = int(self.ends[row_number - 1]) if row_number else 0
         return row, self.recipe.window(row, number - before)
+
+
+def _starts(answers: dict[str, Any]) -> Any:
+    """Where answers begin."""
+    return answers["start"] if "start" in answers else answers.get("answer_start")
 
 
 def _trimmed(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ _NO_POSITION = -1
 
 class Tagging(FormatObjective):
     """A tag for each word of a text (entities, parts of speech)."""
+
+    field_keys: ClassVar[tuple[str, ...]] = ("words", "tags")
 
     name: Literal["tagging"] = "tagging"
     words: str = Field(default="words", description="field that holds the list of words")

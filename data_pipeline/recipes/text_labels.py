@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.source import LabelledSplit
@@ -31,6 +31,7 @@ class TextLabelObjective(SequenceObjective):
     """A label for each text or pair of texts."""
 
     label_type: ClassVar[type[np.generic]]
+    field_keys: ClassVar[tuple[str, ...]] = ("text", "pair", "label")
 
     pair: str | None = Field(default=None, description="field that holds the second text of a pair; default: no pairs")
     label: str = Field(default="label", description="field that holds the label")
@@ -89,8 +90,9 @@ class Classification(TextLabelObjective):
     label_type = np.int64
 
     name: Literal["classification"] = "classification"
-    labels: Annotated[list[StrictStr | StrictInt], AfterValidator(distinct)] = Field(
-        min_length=2, description="labels as the rows have them, text or integers, in the order of class ids"
+    labels: Annotated[list[StrictStr | StrictBool | StrictInt], AfterValidator(distinct)] = Field(
+        min_length=2,
+        description="labels as the rows have them, text, integers, or true and false, in the order of class ids",
     )
 
     @property

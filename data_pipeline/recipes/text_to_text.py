@@ -28,6 +28,7 @@ class TextToText(FormatObjective):
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})
     reads_source_vocabulary: ClassVar[bool] = True
+    field_keys: ClassVar[tuple[str, ...]] = ("input", "target")
 
     name: Literal["text_to_text"] = "text_to_text"
     input: str = Field(default="input", description="field that holds the input")

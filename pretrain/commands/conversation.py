@@ -9,12 +9,12 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from itertools import count
 from pathlib import Path
 from types import FrameType
 
-from data_pipeline.recipes.chat_template import ChatTemplate
+from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
@@ -42,13 +42,16 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest, r
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     prompts = Prompts(config, tokenizer, source_tokenizer_of(config, checkpoint))
     template = run_of(checkpoint).chat_template
-    chat = None
-    if not raw and prompts.continues and config.model.is_causal and template.is_file():
-        chat = Chat(ChatTemplate(template, tokenizer), tokenizer, config.model.context_length)
     engine = build_scorer(config, checkpoint)
     sampling, stops = generation.decoding, generation.stops
     assert isinstance(sampling, Sampling), "a beam has nothing to show until its end"
     group = file_group(config.health.timeout_s, _PATIENCE)
+    chat = None
+    if not raw and prompts.continues and config.model.is_causal and template.is_file():
+        settings = config.objective if isinstance(config.objective, Instructions) else Instructions()
+        today = gather(date.today(), group)[0]
+        settings = settings.model_copy(update={"date": settings.date or today})
+        chat = Chat(settings.template(template, tokenizer), tokenizer, config.model.context_length)
     with _terminal(engine.is_reporter) as keyboard:
         for turn in count():
             prompt = gather(keyboard.line() if engine.is_reporter else None, group)[0]

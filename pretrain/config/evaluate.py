@@ -23,7 +23,7 @@ class Evaluate(Section):
         description="figures of a fine-tuned model, all validation rows being answered; SOURCE/FIGURE: for one source "
         "of several; default: the objective's",
     )
-    positive: str | int | None = Field(
+    positive: str | bool | int | None = Field(
         None, description="class whose F1 the figure f1 is; default: the last of objective.labels"
     )
     new_tokens: int | None = Field(

@@ -1,5 +1,5 @@
 """What a config leaves open and the data or the checkpoint that it starts from decides: the sources of a mix, the
-vocabulary, the steps of some epochs, the chat template."""
+vocabulary, the steps of some epochs, the fields of conversations, the chat template."""
 
 import math
 import os
@@ -41,13 +41,14 @@ from pretrain.run_length.segments import run_length
 def resolve(config: RunConfig) -> RunConfig:
     """The config with the sources of `data.path` if it is a mix, with `model.vocabulary` set (the ids of its data's
     tokenizer and of what its objective adds), with `train.steps` in place of `train.epochs`, the warm-up's length in
-    place of its fraction, and with the chat template of `run.start_from` where conversations need one. Raises
-    ConfigError where there is no data, the model is not that of `run.start_from`, a given vocabulary is too small, or
-    the run ends within its warm-up; DataError where the data cannot be read, or lengths do not suit the objective."""
+    place of its fraction, with the fields of conversations in a known format, and with the chat template of
+    `run.start_from` where they need one. Raises ConfigError where there is no data, the model is not that of
+    `run.start_from`, a given vocabulary is too small, or the run ends within its warm-up; DataError where the data
+    cannot be read, or lengths do not suit the objective."""
     check_start(config)
     if config.train.epochs is None:
         config = _with_warmup(config)
-    config = with_teacher(_with_chat_template(_of_mix(config)))
+    config = with_teacher(_of_mix(config))
     sources = config.data.resolved_sources
     _check_twice(sources)
     if not sources:
@@ -56,6 +57,7 @@ def resolve(config: RunConfig) -> RunConfig:
         )
         raise ConfigError(f"no data: set data.path (or data.sources) to a directory {what}")
     dataset = open_dataset(config, sources[0])
+    config = _with_chat_template(_with_format_of_rows(config, dataset))
     tokenizer = dataset.tokenizer()
     recipe = recipe_of(config, tokenizer)
     needed = recipe.vocabulary
@@ -121,11 +123,21 @@ def check_teacher(config: RunConfig) -> None:
             teacher_names(config.model, config.distillation.model, layers)
 
 
+def _with_format_of_rows(config: RunConfig, dataset: DataSource) -> RunConfig:
+    """The config with the fields of conversations, where the objective names none and the first row of the data has
+    those of a known format."""
+    if not isinstance(config.objective, Instructions) or not isinstance(dataset, LabelledDataset):
+        return config
+    return config.model_copy(update={"objective": config.objective.for_rows(dataset.row("train", 0))})
+
+
 def _with_chat_template(config: RunConfig) -> RunConfig:
-    """The config with the chat template of the weights that the run starts from, where turns are to be rendered and the
-    objective names none."""
+    """The config with the chat template of the weights that the run starts from, where turns or an instruction and its
+    input are to be rendered and the objective names none."""
     objective, start = config.objective, config.run.start_from
-    if not isinstance(objective, Instructions) or objective.messages is None or objective.chat_template is not None:
+    if not isinstance(objective, Instructions) or objective.chat_template is not None:
+        return config
+    if objective.messages is None and objective.input is None:
         return config
     template = None if start is None else recorded_chat_template(start)
     if template is None:

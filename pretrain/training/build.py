@@ -109,7 +109,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_padding(stream),
         *_verified_later(config, stream),
         *_ineffective_settings(config),
-        *_cut_rows(stream, recipe),
+        *_rows_not_read(stream, recipe),
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
@@ -183,9 +183,9 @@ def _skipped_documents(stream: SampleStream | ChainedStreams, recipe: Recipe) ->
     )
 
 
-def _cut_rows(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
-    """Says how many labelled rows lose tokens because they are too long. Only on the rank that reports, since all rows
-    are tokenized for it."""
+def _rows_not_read(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
+    """Says how many labelled rows lose tokens because they are too long, and what else of them a model does not read.
+    Only on the rank that reports, since all rows are tokenized for it."""
     if dist.get_rank() != 0 or not isinstance(recipe, LabelledRecipe):
         return ()
     notes = []
@@ -199,6 +199,12 @@ def _cut_rows(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[st
                         f"{count:,} of {dataset.num_rows(split):,} rows of {dataset.path(split)} are too long and lose "
                         f"tokens: {recipe.objective.cut_by} says how many are kept"
                     )
+                notes += [f"{dataset.path(split)}: {note}" for note in recipe.samples(dataset, split).notes]
+            if unread := dataset.unread_text(recipe.fields):
+                notes.append(
+                    f"{dataset.path('train')}: no setting of the objective reads the text of the fields "
+                    f"{', '.join(unread)}: if a model is to learn from one, name it in the setting for it"
+                )
     return tuple(notes)
 
 

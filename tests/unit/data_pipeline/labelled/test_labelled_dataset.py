@@ -56,6 +56,47 @@ def test_a_file_that_changes_is_noticed(write: Write) -> None:
         dataset.verify(1, 2)
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_order_mark_is_no_part_of_a_row(write: Write, mark: bytes) -> None:
+    dataset = write([{"text": "a"}])
+    dataset.path("train").write_bytes(mark + b'{"text": "a"}\n')
+    dataset.path("validation").write_bytes(mark + b'[{"text": "a"}]')
+    again = LabelledDataset(dataset.address, dataset.tokenizer_path)
+    assert [list(again.rows(split)) for split in again.splits()] == [[{"text": "a"}]] * 2
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_an_array_has_a_row_in_each_element(write: Write, indent: int | None, ascii_only: bool) -> None:
+    rows = [{"text": "ü [1, {"}, {"text": "a\n]", "more": {"b": []}}, {"text": "c"}]
+    dataset = write(rows)
+    array = json.dumps(rows, indent=indent, ensure_ascii=ascii_only)
+    for split in ("train", "validation"):
+        (dataset.directory / f"{split}.jsonl").unlink()
+        (dataset.directory / f"{split}.json").write_text(f"\n {array} \n")
+    again = LabelledDataset(dataset.address, dataset.tokenizer_path)
+    assert list(again.rows("train")) == rows
+    assert [again.line("train", n) for n in range(3)] == ([3, 6, 12] if indent else [2, 2, 2])
+    assert again.path("train").name == "train.json"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[]", "train.jsonl has no row; give its array"),
+        ('[{"text": "a"}', r"begins as a JSON array, and is none \(Expecting ',' or '\]'"),
+        ('[{"text": "a"}] 1', r"is none \(Extra data"),
+        ('[{"text": "a",}]', "begins as a JSON array, and is none"),
+        ("[1]", "train.jsonl, line 1: the line is not a JSON object"),
+    ],
+)
+def test_an_array_that_is_damaged_is_refused(write: Write, content: str, problem: str) -> None:
+    dataset = write([{"text": "a"}])
+    dataset.path("train").write_text(content)
+    with pytest.raises(DataError, match=problem):
+        list(LabelledDataset(dataset.address, dataset.tokenizer_path).rows("train"))
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

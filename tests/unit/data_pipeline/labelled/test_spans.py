@@ -53,6 +53,22 @@ def _ids(count: int) -> np.ndarray:
     return np.stack([np.zeros(count), np.zeros(count), np.arange(count)], axis=1).astype(np.int64)
 
 
+def test_rows_as_squad_has_them_give_the_same_samples(write: Write) -> None:
+    rows = _rows(6)
+    squad = [
+        {**row, "id": "5", "answers": {"text": row["answers"]["text"], "answer_start": row["answers"]["start"]}}
+        for row in rows
+    ]
+    made = []
+    for name, of in (("ours", rows), ("squad", squad)):
+        dataset = write(of, name=name)
+        samples = _samples(_recipe(dataset.tokenizer(), 96), dataset, "train")
+        made.append(samples.rows(0, _ids(samples.count)))
+        assert samples.references(1) == rows[1]["answers"]["text"]
+    for (name, _, ours), (_, _, theirs) in zip(made[0].columns(), made[1].columns(), strict=True):
+        assert (ours == theirs).all(), name
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "decoder_only"), FORMATS)
 def test_labels_lead_back_to_the_exact_answer(write: Write, kind: str, name: str, decoder_only: bool) -> None:

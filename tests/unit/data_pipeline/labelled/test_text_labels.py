@@ -230,9 +230,20 @@ def test_a_number_is_told_from_a_text(write: Write) -> None:
         SampleStream([(dataset, 1.0)], _recipe(dataset.tokenizer(), labels=["0", "1"]), seed=0)
 
 
+def test_labels_may_be_true_and_false(write: Write) -> None:
+    dataset = write([{"text": "a", "label": True}, {"text": "b", "label": False}])
+    recipe = _recipe(dataset.tokenizer(), labels=[False, True])
+    assert recipe.samples(dataset, "train").labels.tolist() == [1, 0]
+    with pytest.raises(DataError, match=r"the label true is a truth value, and 'true' of objective.labels a text"):
+        _recipe(dataset.tokenizer(), labels=["false", "true"]).samples(dataset, "train")
+    numbers = write([{"text": "a", "label": 1}], name="numbers")
+    with pytest.raises(DataError, match=r"the label 1 is none of objective.labels \(false, true\)"):
+        _recipe(numbers.tokenizer(), labels=[False, True]).samples(numbers, "train")
+
+
 def test_labels_are_of_one_type(write: Write) -> None:
     dataset = write([{"text": "a", "label": 0}, {"text": "a", "label": True}])
-    with pytest.raises(DataError, match=r"train.jsonl, line 2: the label True is none of objective.labels \(0, 1\)"):
+    with pytest.raises(DataError, match=r"train.jsonl, line 2: the label true is none of objective.labels \(0, 1\)"):
         _recipe(dataset.tokenizer(), labels=[0, 1]).samples(dataset, "train")
 
 
@@ -254,7 +265,7 @@ def test_a_class_without_a_row_is_named(write: Write) -> None:
     objective.check_sources(["more"], [recipe.samples(write(_rows(3), name="all"), "train"), *samples])
 
 
-@pytest.mark.parametrize("labels", [[], ["a"], ["a", "b", "a"], [True, False], [1.5, 2.5]])
+@pytest.mark.parametrize("labels", [[], ["a"], ["a", "b", "a"], [True, 1], [1.5, 2.5]])
 def test_labels_are_two_or_more_and_distinct(labels: list[Any]) -> None:
     with pytest.raises(ValidationError):
         Classification(labels=labels)
