@@ -14,6 +14,7 @@ from data_pipeline.common.scratch import scratch_folder
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
+from data_pipeline.dataset.unseen_begin import BUILD_AGAIN, piece_name, unseen_begin
 from data_pipeline.overlap.contamination import searched_sets
 
 _SAMPLE_CHARACTERS, _LINE_CHARACTERS = 400, 200
@@ -101,8 +102,23 @@ def _counts(dataset: Dataset) -> str:
     lines.append(
         f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: the loss of a model that learns only this"
     )
+    lines += _begin(dataset)
     lines.append(f"identity    {manifest.identity[:16]}")
     return "\n".join(lines)
+
+
+def _begin(dataset: Dataset) -> list[str]:
+    """What documents begin with; a warning where it is nothing, and models are asked for it all the same."""
+    begin = dataset.manifest.begin_of_text
+    if begin is not None:
+        return [f"begin       {piece_name(dataset.tokenizer(), begin)} before each document"]
+    unseen = unseen_begin([dataset])
+    if unseen is None:
+        return []
+    return [
+        f"warning: no document begins with {unseen}, which evaluation, generation and exports put before every text: "
+        f"{BUILD_AGAIN}, or set tokenizer.begin_of_text=off for texts without it"
+    ]
 
 
 def _first_text(dataset: Dataset, split: SplitName) -> str:

@@ -83,7 +83,7 @@ def build(
         there = _identity_there(config.output)
         sha256 = cached_digests(config, sources)
         if there is not None and sha256 is not None:
-            _check_built(config.output, there, build_identity(config, sources, sha256))
+            _check_built(config, sources, sha256, there)
         else:
             # Results of other chunk sizes or library versions can't be combined.
             work = digest_of([work_identity(config, sources), chunk_bytes(config, sources), _versions()])
@@ -96,7 +96,7 @@ def build(
                 sha256 = compute_digests(config, sources, run)
                 identity = build_identity(config, sources, sha256)
                 if (existing := _identity_there(config.output)) is not None:
-                    _check_built(config.output, existing, identity)
+                    _check_built(config, sources, sha256, existing)
                 else:
                     _build(config, sources, sha256=sha256, identity=identity, folder=folder, run=run, executor=executor)
                     _publish(folder / "output", config.output)
@@ -233,6 +233,7 @@ def _finish(
             ),
             report=_file(directory / _REPORT),
             pairs=config.pair_fields is not None,
+            begin_of_text=tokenizer.begin_of_text,
         )
         manifest = manifest.listed_apart(directory)
         manifest.save(directory)
@@ -289,11 +290,12 @@ def _identity_there(output: Path) -> str | None:
     raise DataError(f"{output} exists and is not a dataset; choose another output.")
 
 
-def _check_built(output: Path, existing: str, identity: str) -> None:
-    """Raises DataError when the existing dataset has another build identity."""
-    if identity != existing:
+def _check_built(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str], existing: str) -> None:
+    """Raises DataError when the existing dataset has another build identity. One of an earlier version, whose documents
+    have no begin of text, stays as it is."""
+    if existing not in (build_identity(config, sources, sha256, begins=begins) for begins in (True, False)):
         raise DataError(
-            f"{output} was built from other input or with other settings, or by a version that reads the input "
+            f"{config.output} was built from other input or with other settings, or by a version that reads the input "
             "differently; choose another output."
         )
 

@@ -36,7 +36,7 @@ class EncodedDocuments(NamedTuple):
     facts: NDArray[np.int64]
     """[len(FACTS), documents]"""
     tokens: NDArray[Any]
-    """[tokens] of the documents, one after the other, each with its end of text."""
+    """[tokens] of the documents, one after the other, each with its begin of text, if there is one, and its end."""
 
     @classmethod
     def between(cls, path: Path, least_key: int, end_key: int) -> EncodedDocuments:
@@ -123,6 +123,7 @@ def _encode(
     remove_last_input(config, chunk, folder)
     tokenizer = _tokenizer(tokenizer_path)
     dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
+    begin = [] if tokenizer.begin_of_text is None else [[tokenizer.begin_of_text]]
     numbers = {file.name: chunk.first_file + index for index, file in enumerate(chunk.files)}
     keys: list[int] = []
     facts: list[tuple[int, ...]] = []
@@ -132,7 +133,7 @@ def _encode(
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
         for document in batch:
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
-            tokens = np.concatenate(ids).astype(dtype)
+            tokens = np.concatenate([*begin, *ids]).astype(dtype)
             keys.append(document.key)
             counts["validation" if chunk.validation or keys[-1] < cutoff else "train"] += len(tokens)
             size = sum(len(text.encode()) for text in document.texts)

@@ -78,15 +78,19 @@ def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecor
     return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
 
 
-def build_identity(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> str:
-    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer."""
+def build_identity(
+    config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str], begins: bool = True
+) -> str:
+    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer.
+    Without `begins`: that of a dataset of an earlier version, whose documents had no begin of text."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.execution_settings()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     readers = reader_versions(sha256)  # sha256 has every file that is read
     versions = [entry for entry in (readers, _step_versions(config)) if entry]  # else the identity stays as it was
-    return digest_of([FORMAT, _BUILD_VERSION, _settings(config), contents, held_out, steps, given, *versions])
+    settings = _settings(config, begins)
+    return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
 
 
 def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
@@ -105,7 +109,7 @@ def _step_versions(config: BuildConfig) -> list[list[str | int]]:
     return [[step.title, step.version] for step in config.steps if step.version > 1]
 
 
-def _settings(config: BuildConfig) -> dict[str, Any]:
+def _settings(config: BuildConfig, begins: bool = True) -> dict[str, Any]:
     settings = config.model_dump(
         mode="json",
         exclude={
@@ -119,7 +123,10 @@ def _settings(config: BuildConfig) -> dict[str, Any]:
         exclude_none=True,
     )
     if config.tokenizer.path:
-        settings["tokenizer"] = load_released(config.tokenizer.path, bounds_of(config.tokenizer)).tokenizer.identity
+        tokenizer = load_released(config.tokenizer.path, bounds_of(config.tokenizer)).tokenizer
+        settings["tokenizer"] = tokenizer.identity
+        if begins and tokenizer.begin_of_text is not None:  # else the identity stays as it was
+            settings["begin_of_text"] = tokenizer.begin_of_text
     return settings
 
 

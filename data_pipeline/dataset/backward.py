@@ -46,6 +46,9 @@ class TokenText(Protocol):
     def window(self, split: SplitName, start: int, count: int) -> Ints:
         """See `Dataset`."""
 
+    def as_written(self, split: SplitName, spans: Ints) -> Ints:
+        """See `Dataset`."""
+
 
 class BackwardText:
     """A dataset whose splits are read from their end. Token n of T lies at T - 2 - n of the stream as it was written,

@@ -48,7 +48,7 @@ class DocumentSpan:
     start: int
     """Its first token in the split's stream."""
     tokens: int
-    """Its tokens, the end of text included."""
+    """Its tokens, begin and end of text included."""
 
 
 class Dataset:
@@ -118,8 +118,13 @@ class Dataset:
         return documents | {f"{name}_tokens": split.tokens for name, split in splits}
 
     def num_tokens(self, split: SplitName) -> int:
-        """Tokens in the split's stream, ends of text included."""
+        """Tokens in the split's stream, begins and ends of text included."""
         return self.manifest.splits[split].tokens
+
+    def as_written(self, split: SplitName, spans: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Spans [m, 3] (row, start, tokens) of the text that recipes read -> those of the stream as it was written:
+        the same ones, but for text that is read in another way (`backward.py`, `without_begins.py`)."""
+        return spans
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made this dataset. Raises DataError when the file or the library isn't the same."""
@@ -128,7 +133,12 @@ class Dataset:
             _check_file(path)
         same = not path.exists() or file_sha256(path) == record.sha256
         tokenizer = load_tokenizer(path) if same else None
-        if tokenizer is None or tokenizer.identity != record.identity:
+        begin = self.manifest.begin_of_text
+        if (
+            tokenizer is None
+            or tokenizer.identity != record.identity
+            or begin not in (None, tokenizer.begin_of_text)  # None: the dataset was built without it
+        ):
             raise DataError(
                 f"{path} isn't the tokenizer that made this dataset (with {record.library} {record.version}): put the "
                 "file or that version back, or build the dataset again."
@@ -179,16 +189,17 @@ class Dataset:
         return np.concatenate(found)
 
     def documents(self, split: SplitName) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
-        """(record, tokens without the end of text) of each document in order; record: source, index, bytes, words.
+        """(record, tokens without begin and end of text) of each document in order; record: source, index, bytes,
+        words.
 
         Raises DataError naming a damaged shard.
         """
-        first = 0
+        first, begins = 0, int(self.manifest.begin_of_text is not None)
         for shard, member, head, starts in self._members(split):
             records = self._records(head, shard, len(starts))
             tokens = self.window(split, first, member.tokens)
             for record, begin, end in zip(records, starts, [*starts[1:], member.tokens], strict=True):
-                yield record, tokens[begin : end - 1].copy()
+                yield record, tokens[begin + begins : end - 1].copy()
             first += member.tokens
 
     def documents_at(self, split: SplitName, start: int, tokens: int) -> list[DocumentSpan]:
@@ -218,7 +229,7 @@ class Dataset:
     def excerpt(self, split: SplitName, start: int, tokens: int, tokenizer: Tokenizer) -> str:
         """The text of a span of the split's stream, of its first 64 tokens at most. `tokenizer` is the dataset's."""
         ids = self.window(split, start, min(tokens, _EXCERPT_TOKENS))
-        return tokenizer.decode(ids[ids != tokenizer.end_of_text])
+        return tokenizer.decode(ids[~np.isin(ids, self.manifest.boundary_tokens)])
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.

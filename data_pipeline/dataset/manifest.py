@@ -36,11 +36,12 @@ LISTED_MEMBERS = 2**15
 
 
 class Split(StrictRecord):
-    """One split's stream of tokens, in the order of its shards; every document is followed by an end of text."""
+    """One split's stream of tokens, in the order of its shards; every document ends with an end of text, and begins
+    with a begin of text where `DatasetManifest.begin_of_text` is set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
     documents: Count
-    tokens: Count = Field(description="tokens, ends of text included")
+    tokens: Count = Field(description="tokens, begins and ends of text included")
     text_bytes: Count = Field(description="bytes of the documents in UTF-8")
     words: Count = Field(description="words of the documents, split at white space")
     shards: ShardTable | tuple[Shard, ...]
@@ -105,11 +106,19 @@ class DatasetManifest(StrictRecord):
     )
     shards: FileRecord | None = Field(default=None, description="format 2: where the shards of the splits are listed")
     pairs: bool = Field(default=False, description="each document is two texts, both followed by an end of text")
+    begin_of_text: int | None = Field(
+        default=None, ge=0, description="the token that each document begins with; absent: documents have none"
+    )
 
     @property
     def small_files(self) -> tuple[TokenizerRecord | FileRecord, ...]:
         """All but the shards."""
         return (self.tokenizer, self.unigram, *(one for one in (self.report, self.shards) if one is not None))
+
+    @property
+    def boundary_tokens(self) -> list[int]:
+        """The tokens that documents begin and end with."""
+        return [self.tokenizer.end_of_text] + ([] if self.begin_of_text is None else [self.begin_of_text])
 
     @property
     def itemsize(self) -> int:
@@ -134,7 +143,10 @@ class DatasetManifest(StrictRecord):
     def save(self, directory: Path) -> None:
         """Write manifest.json, the same bytes for the same content."""
         apart = {"splits": {"__all__": {"shards"}}} if self.format == 2 else {"shards"}
-        save_record(self.model_dump(exclude=apart), directory / MANIFEST)
+        values = self.model_dump(exclude=apart)
+        if self.begin_of_text is None:  # a dataset without one has the manifest that it always had
+            del values["begin_of_text"]
+        save_record(values, directory / MANIFEST)
 
     @classmethod
     def load(cls, directory: Path) -> DatasetManifest:
@@ -166,6 +178,8 @@ class DatasetManifest(StrictRecord):
                 raise ValueError(f"there are no tokens of the {name} split")
         if self.tokenizer.end_of_text >= self.tokenizer.vocabulary:
             raise ValueError("the end of text is no token of the vocabulary")
+        if self.begin_of_text is not None and self.begin_of_text >= self.tokenizer.vocabulary:
+            raise ValueError("the begin of text is no token of the vocabulary")
         return self
 
 

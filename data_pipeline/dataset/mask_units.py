@@ -49,7 +49,7 @@ class MaskUnits:
     listed: NDArray[np.bool_]
     """[documents] whether a line belongs to the document"""
     spans: Spans
-    """spans of tokens in the split's stream"""
+    """spans of tokens in the split's stream without begins of text"""
 
     @classmethod
     def load(cls, dataset: Dataset, split: SplitName) -> MaskUnits:

@@ -40,7 +40,8 @@ class ShardWriter:
         self._tar = TarWriter(self._file, user="", group="", encoder=False, mtime=0)
 
     def add(self, tokens: NDArray[Any], record: dict[str, Any]) -> None:
-        """Append one document: its tokens, an end of text the last, and where it came from."""
+        """Append one document: its tokens, from a begin of text, if there is one, to an end of text, and where it came
+        from."""
         self._pieces.append(tokens.astype(self._dtype, copy=False))
         self._records.append(record)
         self._starts.append(self._starts[-1] + len(tokens))

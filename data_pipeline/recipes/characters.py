@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, check_dataset, generator, one_span_per_sample, pad_rows, too_short_error
 from data_pipeline.recipes.masking import single_words
@@ -174,21 +176,21 @@ class CharacterRecipe:
     def samples(self, dataset: Dataset, split: SplitName) -> CharacterSamples | Segments:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         check_dataset(dataset, self.tokenizer)
-        text = self.objective.text_tokens(self.sequence_length)
+        text, read = self.objective.text_tokens(self.sequence_length), without_begins(dataset)
         if self.objective.next_sentence:
             known = Vocabulary.of(dataset.tokenizer(), self.objective.needs)
             return Segments(
-                dataset,
+                read,
                 split,
                 SegmentsOfCharacters(self, known),
                 sequence_length=self.sequence_length,
                 text_tokens=text,
                 short_fraction=_SHORT,
             )
-        count = dataset.num_tokens(split) // text
+        count = read.num_tokens(split) // text
         if count == 0:
-            raise too_short_error(dataset, split, text)
-        return CharacterSamples(recipe=self, dataset=dataset, split=split, count=count, text=text)
+            raise too_short_error(read, split, text)
+        return CharacterSamples(recipe=self, dataset=read, split=split, count=count, text=text)
 
     def predicted(
         self, rows: list[Ids], randoms: Iterable[np.random.Generator]
@@ -300,7 +302,7 @@ class CharacterSamples:
     """A split's windows of `text` characters."""
 
     recipe: CharacterRecipe
-    dataset: Dataset
+    dataset: TokenText
     split: SplitName
     count: int
     text: int
@@ -317,7 +319,7 @@ class CharacterSamples:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
-        return one_span_per_sample(ids[:, 2] * self.text, self.text)
+        return self.dataset.as_written(self.split, one_span_per_sample(ids[:, 2] * self.text, self.text))
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@ of its source, which is never predicted.
 
 A code is text, and is as many tokens as the tokenizer makes of it. Window i of length S behind a code of c tokens reads
 tokens [i * W, i * W + W - 1) of the stream, W = S - c + 1, and predicts all W of [i * W, i * W + W): so every token is
-predicted exactly once, the first one from the code alone.
+predicted exactly once, the first one from the code alone. Only a begin of text that a window begins with is not: it
+comes before the code, as it comes before the code of a prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -104,12 +106,22 @@ class WindowsAfterCode:
     def count(self) -> int:
         return self.dataset.num_tokens(self.split) // self.predicted
 
+    @cached_property
+    def _begins(self) -> Ids:
+        """Where begins of text are in the stream."""
+        has_begins = self.dataset.manifest.begin_of_text is not None
+        return self.dataset.starts(self.split) if has_begins else np.empty(0, np.int64)
+
     def rows(self, seed: int, ids: Ids) -> Rows:
-        """The windows as they are: nothing about them is drawn."""
+        """The windows as they are: nothing about them is drawn. The begin of text of one that begins with a document
+        comes before the code."""
         spans = self.dataset.read(self.split, ids[:, 2] * self.predicted, self.predicted)
         windows = np.hstack([np.broadcast_to(self.code, (len(ids), len(self.code))), spans])
         mask = np.ones((len(ids), self.length), np.float32)
         mask[:, : len(self.code) - 1] = 0
+        begun = np.isin(ids[:, 2] * self.predicted, self._begins)
+        windows[begun, 0], windows[begun, 1 : len(self.code) + 1] = spans[begun, 0], self.code
+        mask[begun, len(self.code) - 1] = 0
         return Rows(windows[:, :-1], windows[:, 1:], mask)
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:

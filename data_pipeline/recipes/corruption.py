@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Sample, check_dataset, generator, one_span_per_sample, too_short_error
 from data_pipeline.recipes.targets import RowShape, TargetObjective, TargetRecipe
@@ -64,10 +66,11 @@ class CorruptionRecipe(TargetRecipe):
     def samples(self, dataset: Dataset, split: SplitName) -> CorruptedWindows:
         """Raises DataError when the split is too short for one window, or the dataset is of another kind."""
         check_dataset(dataset, self.known.tokenizer)
-        count = dataset.num_tokens(split) // self.text_tokens
+        text = without_begins(dataset)
+        count = text.num_tokens(split) // self.text_tokens
         if count == 0:
-            raise too_short_error(dataset, split, self.text_tokens)
-        return CorruptedWindows(self, dataset, split, count)
+            raise too_short_error(text, split, self.text_tokens)
+        return CorruptedWindows(self, text, split, count)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class CorruptedWindows:
     """One split's windows."""
 
     recipe: CorruptionRecipe
-    dataset: Dataset
+    dataset: TokenText
     split: SplitName
     count: int
     num_skipped: int = 0
@@ -91,4 +94,5 @@ class CorruptedWindows:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
-        return one_span_per_sample(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
+        size = self.recipe.text_tokens
+        return self.dataset.as_written(self.split, one_span_per_sample(ids[:, 2] * size, size))

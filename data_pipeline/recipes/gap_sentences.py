@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Sample, check_dataset, generator
 from data_pipeline.recipes.objective import ModelShape, Objective
@@ -92,12 +94,13 @@ class GapSentencesRecipe(TargetRecipe):
     def samples(self, dataset: Dataset, split: SplitName) -> GapSentencesSamples:
         """Raises DataError when no document has two tokens, or the dataset is of another kind."""
         check_dataset(dataset, self.known.tokenizer)
-        pieces = DocumentPieces(dataset, split, self.text_tokens)
+        text = without_begins(dataset)
+        pieces = DocumentPieces(text, split, self.text_tokens)
         if pieces.count == 0:
             raise DataError(
                 f"No document of the {split} split of {dataset.address} has two tokens; add text, and build it again."
             )
-        return GapSentencesSamples(self, dataset, split, pieces)
+        return GapSentencesSamples(self, text, split, pieces)
 
     def sample(self, text: Ids, random: np.random.Generator) -> Sample:
         """(input, target) of a piece of text."""
@@ -146,7 +149,7 @@ class GapSentencesSamples:
     """The pieces of a split."""
 
     recipe: GapSentencesRecipe
-    dataset: Dataset
+    dataset: TokenText
     split: SplitName
     pieces: DocumentPieces
 
@@ -172,4 +175,5 @@ class GapSentencesSamples:
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each piece."""
         places = [self.pieces.piece(int(sample[2])) for sample in ids]
-        return np.array([(row, start, size) for row, (_, start, size) in enumerate(places)], np.int64).reshape(-1, 3)
+        spans = np.array([(row, start, size) for row, (_, start, size) in enumerate(places)], np.int64).reshape(-1, 3)
+        return self.dataset.as_written(self.split, spans)

@@ -17,9 +17,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.dataset.mask_units import MaskUnits
+from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import (
     ChangedRows,
@@ -187,12 +189,13 @@ class FullSentencesRecipe(EncoderRecipe, ABC):
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         check_dataset(dataset, self.known.tokenizer)
-        count = dataset.num_tokens(split) // self.text_tokens
+        text = without_begins(dataset)
+        count = text.num_tokens(split) // self.text_tokens
         if count == 0:
-            raise too_short_error(dataset, split, self.text_tokens)
+            raise too_short_error(text, split, self.text_tokens)
         return FullSentences(
             recipe=self,
-            dataset=dataset,
+            dataset=text,
             split=split,
             masking=self.masking(dataset, split),
             count=count,
@@ -231,7 +234,7 @@ class MaskedRecipe(FullSentencesRecipe):
         check_dataset(dataset, self.known.tokenizer)
         kind = SwappedSegments if self.objective.sentence_order else Segments
         return kind(
-            dataset,
+            without_begins(dataset),
             split,
             self.masking(dataset, split),
             sequence_length=self.sequence_length,
@@ -261,7 +264,7 @@ class FullSentences:
     """A split's windows."""
 
     recipe: FullSentencesRecipe
-    dataset: Dataset
+    dataset: TokenText
     split: SplitName
     masking: Masking
     count: int
@@ -294,7 +297,8 @@ class FullSentences:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
-        return one_span_per_sample(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
+        size = self.recipe.text_tokens
+        return self.dataset.as_written(self.split, one_span_per_sample(ids[:, 2] * size, size))
 
 
 def _of_language(language: int, rows: Rows) -> Rows:

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Sample, check_dataset, one_span_per_sample
 from data_pipeline.recipes.targets import RowShape, TargetObjective, TargetRecipe
@@ -65,8 +67,9 @@ class PairSamples:
     ) -> None:
         """`fits` maps [pairs, 2] tokens of source and target, each with its end, to whether the pair fits. Raises
         DataError when none does; `available` describes in the message what they have to fit into."""
-        self._dataset, self._split = dataset, split
-        ends = _positions(dataset, split, known.end_of_text)
+        text = without_begins(dataset)
+        self._dataset, self._split = text, split
+        ends = _positions(text, split, known.end_of_text)
         total = dataset.manifest.splits[split].documents
         if len(ends) != 2 * total:
             raise DataError(f"{dataset.address} has {len(ends)} ends of text in {total} pairs; build it again.")
@@ -83,7 +86,8 @@ class PairSamples:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each pair with its ends of text."""
-        return one_span_per_sample(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
+        spans = one_span_per_sample(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
+        return self._dataset.as_written(self._split, spans)
 
     def _pair(self, number: int) -> Sample:
         """Its source and target, each with its end of text."""
@@ -119,7 +123,7 @@ class FittingPairs(PairSamples):
         return self._shape.rows(pairs)
 
 
-def _positions(dataset: Dataset, split: SplitName, token: int) -> Ids:
+def _positions(dataset: TokenText, split: SplitName, token: int) -> Ids:
     """Where a token is in the split's stream, ascending."""
     total = dataset.num_tokens(split)
     parts = [

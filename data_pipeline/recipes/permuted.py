@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.recipes.base import Ids, check_dataset, generator, too_short_error
 from data_pipeline.recipes.masking import EncoderRecipe
 from data_pipeline.recipes.objective import ModelShape, Objective
@@ -94,10 +96,11 @@ class PermutedRecipe(EncoderRecipe):
     def samples(self, dataset: Dataset, split: SplitName) -> PermutedSamples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         check_dataset(dataset, self.known.tokenizer)
-        count = (dataset.num_tokens(split) - self.half + _AROUND) // self.half
+        text = without_begins(dataset)
+        count = (text.num_tokens(split) - self.half + _AROUND) // self.half
         if count <= 0:
-            raise too_short_error(dataset, split, 2 * self.half - _AROUND)
-        return PermutedSamples(self, dataset, split, count * (2 if self.objective.bi_data else 1))
+            raise too_short_error(text, split, 2 * self.half - _AROUND)
+        return PermutedSamples(self, text, split, count * (2 if self.objective.bi_data else 1))
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class PermutedSamples:
     read backwards follow, whose positions count down: distances are those in the text."""
 
     recipe: PermutedRecipe
-    dataset: Dataset
+    dataset: TokenText
     split: SplitName
     count: int
     num_skipped: int = 0
@@ -130,7 +133,7 @@ class PermutedSamples:
             first, second = self._two(start + half, backward, generator(seed, sample))
             parts = (start, half + first), (second, half - _AROUND - first)
             spans += [(row, self._first(begin, size, backward), size) for begin, size in parts]
-        return np.array(spans, np.int64).reshape(-1, 3)
+        return self.dataset.as_written(self.split, np.array(spans, np.int64).reshape(-1, 3))
 
     def _start(self, sample: Ids) -> tuple[int, bool]:
         """Where a sample's window begins, and whether the split is read backwards."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.manifest import SplitName
 
 
@@ -12,7 +12,7 @@ class DocumentPieces:
     """A split's pieces of up to `text_tokens` of one document, without its end of text; of two tokens at least. 16
     bytes a document in memory."""
 
-    def __init__(self, dataset: Dataset, split: SplitName, text_tokens: int) -> None:
+    def __init__(self, dataset: TokenText, split: SplitName, text_tokens: int) -> None:
         self._text_tokens = text_tokens
         self.starts = np.append(dataset.starts(split), dataset.num_tokens(split))
         """[documents + 1] where each begins in the stream, and the end of the last"""

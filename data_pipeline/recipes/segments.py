@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.backward import TokenText
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, generator
@@ -42,7 +42,7 @@ class Segments:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: TokenText,
         split: SplitName,
         masking: SegmentRows,
         *,
@@ -87,7 +87,7 @@ class Segments:
         for row, sample in enumerate(ids):
             first, second, _ = self._two(int(sample[2]), generator(seed, sample))
             spans += [(row, start, len(tokens)) for start, tokens in (first, second)]
-        return np.array(spans, np.int64).reshape(-1, 3)
+        return self._dataset.as_written(self._split, np.array(spans, np.int64).reshape(-1, 3))
 
     def _two(self, number: int, random: np.random.Generator) -> tuple[_Segment, _Segment, bool]:
         """The segments of a piece, and whether the second one follows the first."""

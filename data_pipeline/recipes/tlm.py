@@ -86,7 +86,7 @@ class TranslationSamples(PairSamples):
         starts, sizes, rows = self._starts[ids[:, 2]], self._sizes[ids[:, 2]], np.arange(len(ids))
         source = np.stack([rows, starts, sizes[:, 0] - 1], axis=1)
         target = np.stack([rows, starts + sizes[:, 0], sizes[:, 1] - 1], axis=1)
-        return np.stack([source, target], axis=1).reshape(-1, 3)
+        return self._dataset.as_written(self._split, np.stack([source, target], axis=1).reshape(-1, 3))
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """[CLS] source [SEP] [CLS] target [SEP] and padding."""

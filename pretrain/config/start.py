@@ -29,6 +29,16 @@ def recorded_model(start_from: str) -> dict[str, Any]:
     raise ConfigError(f"run.start_from={start_from} has no checkpoint with a readable {RECORD}: name another")
 
 
+def is_imported(start_from: str) -> bool:
+    """Whether the newest checkpoint of a run, or one checkpoint, is one that was imported and not trained here. False
+    where there is none: a run that resumes needs it no longer."""
+    try:
+        record = json.loads((next(_checkpoints(start_from)) / RECORD).read_bytes())
+        return bool(record["step"] == 0)
+    except (ConfigError, OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def without_mtp(model: Any) -> Any:
     """A recorded `model` without modules for further tokens, which training alone reads."""
     return {key: value for key, value in model.items() if key != "mtp"} if isinstance(model, dict) else model

@@ -1,11 +1,12 @@
 """Loss on the held-out stream, during training and after.
 
-The stream is the validation split's documents, each followed by an end of text, read as training reads: in windows of
-the model's length, one after the other, without regard for document borders. Every token but the stream's first is
-predicted exactly once, ends of text included. A model with memory reads each window after the one before it, in one
-lane or several, and its memory is that of the text so far. Packed rows (`objective.packing=best_fit`) are scored
-packed: every token but each document's first, from what comes before it in its document. Objectives other than the
-causal one are scored on their training task, with the same samples every time.
+The stream is the validation split's documents, each with its begin of text where the dataset was built with one, and
+its end of text, read as training reads: in windows of the model's length, one after the other, without regard for
+document borders. Every token but the stream's first is predicted exactly once, begins and ends of text included. A
+model with memory reads each window after the one before it, in one lane or several, and its memory is that of the text
+so far. Packed rows (`objective.packing=best_fit`) are scored packed: every token but each document's first, from what
+comes before it in its document. Objectives other than the causal one are scored on their training task, with the same
+samples every time.
 
 Of several sources each one's held-out text is scored, and the loss is the mean over the tokens of all: a source counts
 by how much of it is held out, not by its weight in the mix. Of a limited number of samples each source has its part, by
@@ -151,7 +152,8 @@ def count_text(scored: HeldOut, datasets: Sequence[Dataset], tokenizer: Tokenize
     for dataset, (_, count) in zip(datasets, scored.by_source, strict=True):
         tokens = dataset.window("validation", 1, count)
         documents = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))
-        texts += [tokenizer.decode(document) for document in documents]
+        inner = (part[~np.isin(part, dataset.manifest.boundary_tokens[1:])] for part in documents)
+        texts += [tokenizer.decode(document) for document in inner]
     words, text_bytes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
     return replace(scored, words=words, text_bytes=text_bytes)
 

@@ -13,6 +13,7 @@ from pretrain.checkpoint.identity import config_fingerprint
 from pretrain.checkpoint.one_model import ModelOfRun, stored_names
 from pretrain.checkpoint.state import Record, config_of, expected_config, scoring_config
 from pretrain.config.run_config import RunConfig
+from pretrain.data.unseen_begin import warnings_of_scoring
 from pretrain.engine import rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group
@@ -46,6 +47,9 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     check_memory_on_all_ranks(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
     _load(config, engine, checkpoint)
+    if dist.get_rank() == 0 and Record.read(checkpoint / RECORD).step:  # what was imported was trained on other data
+        for warning in warnings_of_scoring(config):
+            _warn(warning)
     return engine
 
 

@@ -28,6 +28,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.config.start import teacher_checkpoint
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
+from pretrain.data.unseen_begin import warnings_of_training
 from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
@@ -110,6 +111,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_verified_later(config, stream),
         *_ineffective_settings(config),
         *_rows_not_read(stream, recipe),
+        *warnings_of_training(config, stream.datasets),
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
