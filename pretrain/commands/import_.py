@@ -9,7 +9,7 @@ from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pretrain.checkpoint.hf.peft import PeftAdapter
+    from pretrain.checkpoint.hf.peft import UnpackedAdapter
 
 HF_MODEL_TYPES = (
     *(
@@ -92,7 +92,8 @@ def main(argv: list[str]) -> int:
 
         with TemporaryDirectory() as temporary:
             directory = Path(temporary) / source.name
-            _import(directory, out, unpack_adapter(options.source, options.base, directory, out, options.merge))
+            adapter = unpack_adapter(options.source, options.base, directory, out, merge=options.merge, warn=_warn)
+            _import(directory, out, adapter)
         return 0
     from pretrain.checkpoint.hf.gguf import unpack
 
@@ -102,7 +103,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _import(directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
+def _import(directory: Path, out: Path, adapter: "UnpackedAdapter | None" = None) -> None:
     from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
@@ -111,5 +112,9 @@ def _import(directory: Path, out: Path, adapter: "PeftAdapter | None" = None) ->
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
     engine = build_empty(config)
-    agreement = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr), adapter)
+    agreement = import_hf(directory, config, engine, _warn, adapter)
     print("\n".join([f"{out}: {agreement}", *after_import(config)]))
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)

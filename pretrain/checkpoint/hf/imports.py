@@ -35,8 +35,8 @@ class Updates(Protocol):
         """Names and values of the parameters that they are in `model`. Raises ConfigError where they are none."""
         ...
 
-    def apply(self, hf_model: Any, family: HfFamily) -> None:
-        """Adds them to the weights of a model of transformers."""
+    def compared_with(self, hf_model: Any) -> tuple[Any, str]:
+        """The model with them that the gate compares with, which may be `hf_model`, and what made it."""
         ...
 
 
@@ -119,14 +119,14 @@ def import_hf(
         for name, value in updates.matrices(folder.family, config.model):
             for piece in state.pop(f"model/{name}").pieces:
                 piece.value.copy_(value)
-        updates.apply(hf_model, folder.family)
     assert not state, f"no link leads to {sorted(state)}"
     batch = encoder_rows(config) if is_encoder else rows_for(config, hf_model.config)
     if config.model.task_head is not None and config.model.is_causal:
         hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # without one, it would read no more than one row
     answers = last_states(engine, config.model, batch) if is_encoder else our_answers(engine, config.model, batch)
     compared = "hidden state" if is_encoder else "logit"
-    agreement = pass_gate("imported", answers, hf_model, batch, config.model, compared=compared)
+    theirs, reference = (hf_model, "transformers") if updates is None else updates.compared_with(hf_model)
+    agreement = pass_gate("imported", answers, theirs, batch, config.model, compared=compared, reference=reference)
     cursor = {"samples": 0, "fingerprint": "imported"}
     record = Record(
         step=0,
