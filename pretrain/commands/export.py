@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
 
     check_reads_forward(config, options.checkpoint, "no class of transformers does")
     if kind == "peft":
-        from pretrain.checkpoint.hf.peft import export_adapter
+        from pretrain.checkpoint.hf.peft_export import export_adapter
 
         found = str(
             export_adapter(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.base)

@@ -12,7 +12,7 @@ from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from pretrain.checkpoint.hf.hub import Source
-    from pretrain.checkpoint.hf.peft import PeftAdapter
+    from pretrain.checkpoint.hf.peft import UnpackedAdapter
 
 HF_MODEL_TYPES = (
     *(
@@ -157,7 +157,8 @@ def _import_peft(options: argparse.Namespace, out: Path) -> None:
     base = None if options.base is None else find(options.base, options.revision).path
     with TemporaryDirectory() as temporary:
         directory = Path(temporary) / source.resolve().name
-        _import(options, directory, out, adapter=unpack_adapter(source, base, directory, out, options.merge))
+        adapter = unpack_adapter(source, base, directory, out, merge=options.merge, warn=_warn)
+        _import(options, directory, out, adapter=adapter)
 
 
 def _import_grown(options: argparse.Namespace, directory: Path, out: Path, source: "Source | None" = None) -> None:
@@ -176,7 +177,7 @@ def _import(
     directory: Path,
     out: Path,
     *,
-    adapter: "PeftAdapter | None" = None,
+    adapter: "UnpackedAdapter | None" = None,
     source: "Source | None" = None,
 ) -> None:
     """Imports `directory`, which comes from `source` on the hub, or else is the user's, into the run `out`."""

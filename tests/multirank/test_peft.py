@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
-from pretrain.checkpoint.hf.peft import BASE, CONFIG, WEIGHTS, shortest_suffixes
+from pretrain.checkpoint.hf.peft_config import CONFIG
+from pretrain.checkpoint.hf.peft_export import BASE, shortest_suffixes
+from pretrain.checkpoint.hf.peft_weights import WEIGHTS
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.breadth import only
@@ -35,7 +37,7 @@ def _write(family: str, classifies: bool, parallel: dict[str, Any], tokenizer: P
 
 
 def _export(family: str, classifies: bool, checkpoint: Path, adapter: Path, base: str | None = None) -> float | str:
-    from pretrain.checkpoint.hf.peft import export_adapter
+    from pretrain.checkpoint.hf.peft_export import export_adapter
     from pretrain.evaluate.opening import build_scorer
 
     config = lora_config(family, classifies)
@@ -180,10 +182,8 @@ def _import(adapter: Path, base: Path | None, root: Path, merge: bool) -> Any:
     from pretrain.evaluate.opening import build_empty
 
     try:
-        updates = unpack_adapter(adapter, base, root / "unpacked", root / "run", merge)
-        config = read_config(root / "unpacked", root / "run")
-        if updates is not None:
-            config = updates.config_with_updates(config, root / "unpacked")
+        updates = unpack_adapter(adapter, base, root / "unpacked", root / "run", merge=merge, warn=lambda line: None)
+        config = updates.config_with_updates(read_config(root / "unpacked", root / "run"), root / "unpacked")
         engine = build_empty(config)
         agreement = import_hf(root / "unpacked", config, engine, lambda line: None, updates)
     except (ConfigError, RunError) as error:

@@ -47,9 +47,11 @@ class Agreement:
     """the type that weights are stored in after the gate, and the difference that it makes; None: fp32"""
     by_layer: bool = False
     """one layer was in memory at a time"""
+    reference: str = "transformers"
+    """whose answers they were compared with"""
 
     def __str__(self) -> str:
-        measured = f"largest {self.compared} difference from transformers {self.difference:.2e}"
+        measured = f"largest {self.compared} difference from {self.reference} {self.difference:.2e}"
         if self.limit > GATE:
             measured += f"; its own, of weights a unit in the last place away: {self.limit:.2e}"
         if self.rounded is not None:
@@ -61,20 +63,26 @@ class Agreement:
 
 
 def pass_gate(
-    verb: str, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, model: Model, *, compared: str = "logit"
-) -> Agreement:  # fmt: skip
+    verb: str,
+    logits: tuple[Tensor, ...],
+    hf_model: Any,
+    batch: Rows,
+    model: Model,
+    *,
+    compared: str = "logit",
+    reference: str = "transformers",
+) -> Agreement:
     """Compares our logits (`our_answers` of `model`), or what else is `compared`, with those of a Hugging Face model,
-    which is of no more use after that. Raises RunError, "not VERB: ...", if they differ."""
+    which is of no more use after that, and which `reference` made. Raises RunError, "not VERB: ...", if they differ."""
     expected = _hf_answers(hf_model, batch, model)
     difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
         limit = max(limit, _rounding(hf_model, batch, model, expected))
     if not difference <= limit:
-        raise RunError(
-            f"not {verb}: {compared}s differ by {difference:.2e} from transformers' {type(hf_model).__name__}, more "
-            f"than {limit:.2e}"
-        )
-    return Agreement(difference, limit, compared, by_layer=hasattr(hf_model, "by_layer"))
+        name = type(hf_model).__name__
+        theirs = {"transformers": f"transformers' {name}", "PEFT": f"PEFT's {name}"}.get(reference, reference)
+        raise RunError(f"not {verb}: {compared}s differ by {difference:.2e} from {theirs}, more than {limit:.2e}")
+    return Agreement(difference, limit, compared, by_layer=hasattr(hf_model, "by_layer"), reference=reference)
 
 
 def check_stored(

@@ -41,8 +41,8 @@ class Updates(Protocol):
         """Names and values of the parameters that they are in `model`. Raises ConfigError where they are none."""
         ...
 
-    def apply(self, hf_model: Any, family: HfFamily) -> None:
-        """Adds them to the weights of a model of transformers."""
+    def compared_with(self, hf_model: Any) -> tuple[Any, str]:
+        """The model with them that the gate compares with, which may be `hf_model`, and what made it."""
         ...
 
 
@@ -133,9 +133,7 @@ def import_hf(
             agreement = _compare_by_layer(folder, config, engine, load_weights, warn)
         else:
             load_weights(state)
-            if updates is not None:
-                updates.apply(hf_model, folder.family)
-            agreement = _compare(folder, config, engine, hf_model)
+            agreement = _compare(folder, config, engine, hf_model, updates)
     atomic_write(run.config, dump(config).encode())
     if template is not None:
         atomic_write(run.chat_template, template.encode())
@@ -186,7 +184,9 @@ def _drawn(
     return {name: drawn[name] for name in lacking}
 
 
-def _compare(folder: Folder, config: RunConfig, engine: Engine, hf_model: Any) -> Agreement:
+def _compare(
+    folder: Folder, config: RunConfig, engine: Engine, hf_model: Any, updates: Updates | None
+) -> Agreement:  # fmt: skip
     """The gate, with both models as wholes."""
     model = config.model
     batch = encoder_rows(config) if _is_encoder(folder) else rows_for(config, hf_model.config)
@@ -194,7 +194,8 @@ def _compare(folder: Folder, config: RunConfig, engine: Engine, hf_model: Any) -
         hf_model.config.pad_token_id = int(batch.tokens[-1, -1])  # without one, it would read no more than one row
     answers = last_states(engine, model, batch) if _is_encoder(folder) else our_answers(engine, model, batch)
     compared = "hidden state" if _is_encoder(folder) else "logit"
-    return pass_gate("imported", answers, hf_model, batch, model, compared=compared)
+    theirs, reference = (hf_model, "transformers") if updates is None else updates.compared_with(hf_model)
+    return pass_gate("imported", answers, theirs, batch, model, compared=compared, reference=reference)
 
 
 def _compare_by_layer(

@@ -1,0 +1,117 @@
+"""Fields of adapter_config.json: each of PEFT's is understood, without effect, or refused by name."""
+
+import dataclasses
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.errors import ConfigError
+
+needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed: pip install -e .[dev]")
+
+# As PEFT 0.21.2 writes it, with its defaults.
+WRITTEN: dict[str, Any] = {
+    "alora_invocation_tokens": None, "alpha_pattern": {}, "arrow_config": None, "auto_mapping": None,
+    "base_model_name_or_path": "base", "bias": "none", "corda_config": None, "ensure_weight_tying": False,
+    "eva_config": None, "exclude_modules": None, "fan_in_fan_out": False, "inference_mode": True,
+    "init_lora_weights": True, "kasa_config": None, "layer_replication": None, "layers_pattern": None,
+    "layers_to_transform": None, "loftq_config": {}, "lora_alpha": 6, "lora_bias": False, "lora_dropout": 0.05,
+    "lora_ga_config": None, "megatron_config": None, "megatron_core": "megatron.core", "modules_to_save": None,
+    "monteclora_config": None, "peft_type": "LORA", "peft_version": "0.21.2", "qalora_group_size": 16, "r": 4,
+    "rank_pattern": {}, "revision": None, "target_modules": ["q_proj"], "target_parameters": None,
+    "task_type": "CAUSAL_LM", "trainable_token_indices": None, "use_bdlora": None, "use_dora": False,
+    "use_qalora": False, "use_rslora": True, "velora_config": None,
+}  # fmt: skip
+REFUSED: dict[str, Any] = {
+    "alora_invocation_tokens": [5, 6],
+    "alpha_pattern": {"q_proj": 3},
+    "arrow_config": {"top_k": 3},
+    "bias": "all",
+    "kasa_config": {"beta": 1e-4},
+    "layer_replication": [[0, 2], [0, 2]],
+    "lora_bias": True,
+    "megatron_config": {"num_layers": 2},
+    "monteclora_config": {"num_samples": 8},
+    "peft_type": "VERA",
+    "rank_pattern": {"q_proj": 3},
+    "task_type": "CHAT",
+    "use_bdlora": {"nblocks": 2},
+    "use_dora": True,
+    "use_qalora": True,
+    "velora_config": {"num_groups": 64},
+    "a_field_of_a_later_version": True,
+}
+UNCHANGED: dict[str, Any] = {
+    "auto_mapping": {"base_model_class": "LlamaForCausalLM"},
+    "base_model_name_or_path": "another",
+    "corda_config": {"corda_method": "kpm"},
+    "eva_config": {"rho": 2.0},
+    "exclude_modules": ["k_proj"],
+    "fan_in_fan_out": True,
+    "inference_mode": False,
+    "layers_pattern": "layers",
+    "layers_to_transform": [0],
+    "loftq_config": {"loftq_bits": 4},
+    "lora_ga_config": {"scale": "stable"},
+    "megatron_core": "other.core",
+    "peft_version": "0.7.1",
+    "qalora_group_size": 8,
+    "revision": "main",
+    "runtime_config": {"ephemeral_gpu_offload": True},
+    "a_field_of_a_later_version": False,
+}
+UNDERSTOOD = (
+    *("ensure_weight_tying", "init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "r"),
+    *("target_modules", "target_parameters", "trainable_token_indices", "use_rslora"),
+)
+
+
+def _read(directory: Path, **fields: Any) -> Any:
+    from pretrain.checkpoint.hf.peft_config import CONFIG, read_settings
+
+    (directory / CONFIG).write_text(json.dumps(WRITTEN | fields))
+    return read_settings(directory)
+
+
+def test_the_file_that_peft_writes_is_read(tmp_path: Path) -> None:
+    settings = _read(tmp_path)
+    assert (settings.rank, settings.scale, settings.dropout) == (4, 6 / 2, 0.05)
+    assert (settings.base, settings.task_type, settings.changed_base) == ("base", "CAUSAL_LM", None)
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_what_another_kind_of_adapter_has_is_refused_by_name(field: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"has {field}=.*, which is not known here"):
+        _read(tmp_path, **{field: REFUSED[field]})
+
+
+@pytest.mark.parametrize("field", UNCHANGED)
+def test_what_changes_nothing_is_not_refused(field: str, tmp_path: Path) -> None:
+    expected = dataclasses.replace(_read(tmp_path), base="")
+    assert dataclasses.replace(_read(tmp_path, **{field: UNCHANGED[field]}), base="") == expected
+
+
+@pytest.mark.parametrize("value", ["pissa_niter_16", "corda", "lora_ga", "loftq"])
+def test_an_adapter_whose_base_is_lost_is_refused_with_the_way_out(value: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"init_lora_weights={value}.* path_initial_model_for_weight_conversion"):
+        _read(tmp_path, init_lora_weights=value)
+    with pytest.raises(ConfigError, match="has init_lora_weights=new, which is not known here"):
+        _read(tmp_path, init_lora_weights="new")
+
+
+def test_settings_that_are_no_numbers_or_names_are_refused(tmp_path: Path) -> None:
+    for fields in ({"r": "four"}, {"lora_alpha": None}, {"modules_to_save": "lm_head"}, {"target_modules": 3}):
+        with pytest.raises(ConfigError, match="does not say r and lora_alpha, two numbers"):
+            _read(tmp_path, **fields)
+
+
+@needs_peft
+def test_every_field_of_peft_is_judged() -> None:
+    from peft import LoraConfig
+
+    fields = {field.name for field in dataclasses.fields(LoraConfig)}
+    assert fields - {"runtime_config"} == WRITTEN.keys()
+    assert fields == (REFUSED.keys() | UNCHANGED.keys() | set(UNDERSTOOD)) - {"a_field_of_a_later_version"}
