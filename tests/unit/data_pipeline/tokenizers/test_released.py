@@ -43,7 +43,8 @@ CASES: dict[str, tuple[list[str], Any, tuple[Any, Any, Any], str, str | None, bo
         DEEPSEEK, None,
         ({"add_bos_token": True, "add_eos_token": False, "bos_token": TOKEN | {"content": DEEPSEEK[0]},
           "eos_token": TOKEN | {"content": DEEPSEEK[1]}, "pad_token": TOKEN | {"content": DEEPSEEK[1]},
-          "unk_token": None, "tokenizer_class": "LlamaTokenizerFast"}, {"bos_token_id": 300, "eos_token_id": 301}, None),
+          "unk_token": None, "tokenizer_class": "LlamaTokenizerFast"},
+         {"bos_token_id": 300, "eos_token_id": 301}, None),
         DEEPSEEK[1], DEEPSEEK[0], False,
     ),
     "Qwen2.5 Instruct": (
