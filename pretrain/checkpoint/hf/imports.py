@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds
-from pretrain.checkpoint.hf import chat, vocabulary
+from pretrain.checkpoint.hf import chat, tokenizer_gate, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.folder import Folder, values_of
@@ -94,6 +94,7 @@ def import_hf(
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
+    tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
     hf_model = _model(folder, config, warn)
     values, state = hf_model.state_dict(), engine.state()
     _warn_of_skipped(folder, config, values, warn)
