@@ -178,15 +178,21 @@ def is_bert_vocabulary(content: bytes) -> bool:
     return {"[UNK]", "[CLS]", "[SEP]"} <= lines
 
 
-def from_bert_vocabulary(content: bytes, origin: str) -> JsonTokenizer:
-    """A BERT vocab.txt; cased when any of its pieces has a capital letter. Raises DataError on a repeated piece."""
+def from_bert_vocabulary(
+    content: bytes, origin: str, normalizer: normalizers.BertNormalizer | None = None
+) -> JsonTokenizer:
+    """A BERT vocab.txt, with a `normalizer` or else cased when any of its pieces has a capital letter. Raises DataError
+    on a repeated piece."""
     pieces = content.decode("utf-8").removesuffix("\n").split("\n")
     vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(pieces)}
     if len(vocabulary) < len(pieces):
         raise DataError(f"{origin} holds a piece twice; give the vocab.txt as it was published.")
     specials = [piece for piece in BERT_SPECIALS if piece in vocabulary]
     cased = any(piece != piece.lower() for piece in vocabulary if not (piece[:1] == "[" and piece[-1:] == "]"))
-    return _with_specials(_wordpiece(vocabulary, lowercase=not cased), specials)
+    tokenizer = _wordpiece(vocabulary, lowercase=not cased)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    return _with_specials(tokenizer, specials)
 
 
 def _wordpiece(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,12 @@ from data_pipeline.tokenizers.base import NO_END, Tokenizer
 from data_pipeline.tokenizers.hf_json import DOCUMENT_ENDS, JsonTokenizer
 from data_pipeline.tokenizers.load import open_tokenizer, read_content, tokenizer_file
 from data_pipeline.tokenizers.recorded import RecordedTokenizer, record, special_id
+from data_pipeline.tokenizers.settings import with_settings
 
 SETTINGS, _MODEL, _GENERATION = "tokenizer_config.json", "config.json", "generation_config.json"
 OFF = "off"
+_BEGINS = ("<s>", "<bos>")
+"""Begins by default, of transformers' classes that read a .model."""
 _JSON_BYTES = 2**26
 _TURN = re.compile(r"turn|\beo[tm](_id)?\b|im_end|<\|(end|call|user|assistant|observation)\|>", re.IGNORECASE)
 """Names of the ends of a turn of a conversation."""
@@ -60,17 +63,47 @@ def load_released(path: Path, bounds: DocumentBounds = AS_RELEASED) -> ReleasedT
     tokenizer = open_tokenizer(content, file, needs_end=False)
     if file.name in gpt2.VOCABULARIES and isinstance(tokenizer, JsonTokenizer):
         content = tokenizer.content  # which needs no second file
-    return with_bounds(tokenizer, content, bounds, file)
+    beside = {name: _json(file.parent / name) for name in (SETTINGS, _MODEL, _GENERATION)}
+    if beside[SETTINGS] is not None and content.lstrip()[:1] != b"{":
+        applied = with_settings(content, file, beside[SETTINGS], beside[_MODEL] or {})
+        if applied is not None and applied.identity != tokenizer.identity:
+            tokenizer, content = applied, applied.content
+    notes: list[str] = []
+    if isinstance(tokenizer, JsonTokenizer):
+        tokenizer, content = _with_rows(tokenizer, content, beside[_MODEL] or {}, file, notes)
+    found = _with_bounds(tokenizer, content, bounds, file, {name: tree or {} for name, tree in beside.items()})
+    return replace(found, notes=(*notes, *found.notes))
 
 
-def with_bounds(tokenizer: Tokenizer, content: bytes, bounds: DocumentBounds, file: Path) -> ReleasedTokenizer:
+def _with_rows(
+    tokenizer: JsonTokenizer, content: bytes, model: dict[str, Any], file: Path, notes: list[str]
+) -> tuple[JsonTokenizer, bytes]:
+    """Without special pieces that the model beside it has no rows for, as of pictures in Gemma 3's: no text encodes to
+    them. Other pieces stay, so that whoever needs rows for them finds that there are none."""
+    texts = model.get("text_config")
+    rows = model.get("vocab_size", texts.get("vocab_size") if isinstance(texts, dict) else None)
+    names = {index: name for name, index in tokenizer.special_pieces().items()}
+    beyond = range(rows, tokenizer.vocabulary_size) if isinstance(rows, int) and rows > 0 else range(0)
+    if not beyond or not all(index in names for index in beyond):
+        return tokenizer, content
+    tree = json.loads(content)
+    tree["added_tokens"] = [token for token in tree["added_tokens"] if token["id"] < rows]
+    if isinstance(pieces := tree["model"]["vocab"], dict):
+        tree["model"]["vocab"] = {piece: index for piece, index in pieces.items() if index < rows}
+    notes.append(f"{_MODEL} has {rows:,} rows, and none for {', '.join(names[index] for index in beyond)}: left out")
+    content = json.dumps(tree, ensure_ascii=False).encode()
+    return JsonTokenizer(content, str(file), needs_end=False), content
+
+
+def _with_bounds(
+    tokenizer: Tokenizer, content: bytes, bounds: DocumentBounds, file: Path, beside: dict[str, dict[str, Any]]
+) -> ReleasedTokenizer:
     """`tokenizer`, read from the bytes `content` of `file`, with the `bounds` given, or those that the files beside it
     say."""
     begin, end, notes = tokenizer.begin_of_text, tokenizer.end_of_text, list[str]()
     if isinstance(tokenizer, RecordedTokenizer):
         tokenizer, content = tokenizer.recorded, tokenizer.bare_content
     else:
-        beside = {name: _json(file.parent / name) for name in (SETTINGS, _MODEL, _GENERATION)}
         if bounds.end is None:
             end = _end(tokenizer, beside, notes)
         if bounds.begin is None:
@@ -113,8 +146,9 @@ def _begin(tokenizer: Tokenizer, beside: dict[str, dict[str, Any]], notes: list[
     names = {index: name for name, index in special.items()}
     stands = settings.get("add_bos_token")
     if isinstance(stands, bool):
-        where = SETTINGS if "bos_token" in settings else _MODEL
-        named = _named(beside[where], "bos_token", names)
+        named = _named(settings, "bos_token", names)
+        if "bos_token" not in settings:
+            named = [*_named(beside[_MODEL], "bos_token", names), *_BEGINS]
         begin = next((special[name] for name in named if name in special), None) if stands else None
         if before and begin != before[0]:
             what = "no token" if begin is None else names[begin]
@@ -153,10 +187,10 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one where there is no file. Raises DataError for what can't be read."""
+def _json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None: there is no file. Raises DataError for what can't be read."""
     if not path.is_file():
-        return {}
+        return None
     try:
         tree = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= _JSON_BYTES else None
     except (OSError, ValueError, RecursionError):

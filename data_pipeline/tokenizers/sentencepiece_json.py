@@ -21,7 +21,8 @@ from data_pipeline.errors import DataError
 
 _SPACE = "\u2581"
 _UNIGRAM, _BPE = 1, 2
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+"""Numbers of ModelProto.SentencePiece.Type."""
 
 
 def parse(model: bytes) -> Any:
@@ -69,30 +70,30 @@ def convert(model: bytes, origin: str) -> tokenizers.Tokenizer:
         raise DataError(
             f"{origin} can't be written as a tokenizer.json: it is neither bpe nor unigram with spaces first."
         )
-    if other := [p.piece for p in proto.pieces if p.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)]:
+    if other := [p.piece for p in proto.pieces if p.type not in (NORMAL, UNKNOWN, CONTROL, _BYTE)]:
         raise DataError(f"{origin} can't be written as a tokenizer.json: {other[0]!r} is neither learnt nor a control.")
-    ordinary = {p.piece.replace(_SPACE, " "): p.score for p in proto.pieces if p.type == _NORMAL}
-    names = [p.piece.replace(_SPACE, " ") if p.type == _NORMAL else p.piece for p in proto.pieces]
+    ordinary = {p.piece.replace(_SPACE, " "): p.score for p in proto.pieces if p.type == NORMAL}
+    names = [p.piece.replace(_SPACE, " ") if p.type == NORMAL else p.piece for p in proto.pieces]
     if len(set(names)) < len(names):
         raise DataError(f"{origin} can't be written as a tokenizer.json: two of its pieces differ in U+2581 only.")
     if trained.model_type == _BPE:
         built = tokenizers.Tokenizer(_bpe(names, ordinary, trained))
     else:
-        scores = [p.score if p.type == _NORMAL else 0.0 for p in proto.pieces]
-        unknown = next(i for i, p in enumerate(proto.pieces) if p.type == _UNKNOWN)
+        scores = [p.score if p.type == NORMAL else 0.0 for p in proto.pieces]
+        unknown = next(i for i, p in enumerate(proto.pieces) if p.type == UNKNOWN)
         built = tokenizers.Tokenizer(
             models.Unigram(list(zip(names, scores, strict=True)), unknown, trained.byte_fallback)
         )
-        hidden = [[p.piece] for p in proto.pieces if p.type in (_CONTROL, _UNKNOWN)]
+        hidden = [[p.piece] for p in proto.pieces if p.type in (CONTROL, UNKNOWN)]
         spelled = [p.piece for p in proto.pieces if p.type == _BYTE]
         rows = [*hidden, spelled] if spelled else hidden
-        built.pre_tokenizer = pre_tokenizers.Sequence(list(_cuts(rows, ordinary, trained.byte_fallback, origin)))
+        built.pre_tokenizer = pre_tokenizers.Sequence(list(hiding_cuts(rows, ordinary, trained.byte_fallback, origin)))
     if steps := list(_normalizers(normal, trained.byte_fallback)):
         built.normalizer = normalizers.Sequence(steps)
     built.decoder = decoders.Sequence(
         [decoders.ByteFallback(), decoders.Fuse(), *([decoders.Strip(" ", 1, 0)] if normal.add_dummy_prefix else [])]
     )
-    built.add_special_tokens([AddedToken(p.piece, normalized=False) for p in proto.pieces if p.type == _CONTROL])
+    built.add_special_tokens([AddedToken(p.piece, normalized=False) for p in proto.pieces if p.type == CONTROL])
     return built
 
 
@@ -132,7 +133,7 @@ def _normalizers(spec: Any, spells: bool) -> Iterable[normalizers.Normalizer]:
         yield normalizers.Replace(_SPACE, " ")
 
 
-def _cuts(
+def hiding_cuts(
     hidden: list[list[str]], ordinary: dict[str, float], spells: bool, origin: str
 ) -> Iterable[pre_tokenizers.PreTokenizer]:
     """Cuts of the text inside names that no text may be taken for; those of a row are cut at one place. Raises

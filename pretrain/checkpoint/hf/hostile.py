@@ -1,4 +1,4 @@
-"""Text that tells one tokenizer from another: the gate of exported tokenizers reads it."""
+"""Text that tells one tokenizer from another: the gates of exported and of imported tokenizers read it."""
 
 import random
 
@@ -6,6 +6,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 
 _BLOCKS = 8  # of 48 characters, from each plane
 _PIECES = 1500  # texts of pieces of the vocabulary
+_SPACE_SIGN, _NEXT_LINE = "\u2581", "\u0085"  # which sentencepiece and transformers' form of it read otherwise
 _SPELLED = (
     "<|endoftext|>",
     "</s>",
@@ -31,6 +32,33 @@ _WRITTEN = (
     "\u4e2d\u6587\u6ca1\u6709\u7a7a\u683c \u0e44\u0e17\u0e22 \u0939\u093f\u0928\u094d\u0926\u0940",
     "<0x0A><0x41> <0xE2> \u0120\u010a ##ing @@", "x" * 3000, "ab" * 1500, " " * 500, "\n" * 300, "-" * 400, "0" * 300,
 )  # fmt: skip
+
+
+_LANGUAGES = (
+    "Sch\u00f6n, Frau M\u00fcller: \u00c5NGSTR\u00d6M na\u00efve \u00c9T\u00c9 \u0141\u00f3d\u017a \u0130stanbul",
+    "THE Quick BROWN fox McDonald iPhone",
+    "\ud55c\uad6d\uc5b4 \ubb38\uc7a5\uc740 \uc774\ub807\ub2e4.",
+    "\u4e2d\u6587\u548c\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8",
+    "\u0420\u0443\u0441\u0441\u043a\u0438\u0439 \u0442\u0435\u043a\u0441\u0442",
+    "\u03ba\u03b1\u03af \u0395\u03bb\u03bb\u03b7\u03bd\u03b9\u03ba\u03ac",
+    "Ti\u1ebfng Vi\u1ec7t",
+    "a  b   c    d     e",
+    "it's ``quoted'' text -- and 'more' \"here\"",
+)  # fmt: skip
+_FEW_PIECES = 300
+
+
+def few_texts(tokenizer: Tokenizer) -> list[str]:
+    """Texts for the gate of imported tokenizers: languages with capitals, accents, Han and Hangul; runs of spaces;
+    names of special tokens; single letters, and pieces of the vocabulary."""
+    draw = random.Random(0)
+    pieces = [piece for piece in tokenizer.texts() if piece and _SPACE_SIGN not in piece]
+    found = [*_LANGUAGES, *_WRITTEN, *_SPELLED, *(f"a {name}b {name}{name}" for name in tokenizer.special_pieces())]
+    found += [space * count + end for space in " \t\n" for count in range(1, 6) for end in ("", "a", "1", ".")]
+    found += [f"{chr(code)}a {chr(code)}" for code in (*range(0x20, 0x250), *range(0x370, 0x450))]
+    found += [*draw.sample(pieces, min(_FEW_PIECES, len(pieces)))]
+    found += ["".join(draw.choices(pieces, k=draw.randint(2, 12))) for _ in range(_FEW_PIECES if pieces else 0)]
+    return [text for text in found if _SPACE_SIGN not in text and _NEXT_LINE not in text]
 
 
 def texts(tokenizer: Tokenizer, special_tokens: tuple[str, ...]) -> list[str]:

@@ -13,7 +13,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
-from pretrain.checkpoint.hf import chat, source_model, streaming, vocabulary
+from pretrain.checkpoint.hf import chat, source_model, streaming, tokenizer_gate, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.by_layer import goes_by_layer, open_model
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
@@ -104,6 +104,7 @@ def import_hf(
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
+    tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
     kept = source_model.read(directory, folder.hf_config, warn)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)

@@ -190,6 +190,22 @@ def test_no_name_of_an_end_is_a_sentence(tmp_path: Path) -> None:
         load_released(folder)
 
 
+def test_special_pieces_beyond_the_model_s_rows_are_left_out_and_others_are_not(tmp_path: Path) -> None:
+    """Gemma 3 has 262,144 rows and 262,145 ids, the last of which is of pictures."""
+    content = byte_level([*GEMMA, "<image_soft_token>"], (["<bos>"], []))
+    bare = load_released(write(tmp_path / "a", content, {"config.json": {"vocab_size": 308}})).tokenizer
+    found = load_released(write(tmp_path / "b", content, {"config.json": {"text_config": {"vocab_size": 307}}}))
+    assert (bare.vocabulary_size, found.tokenizer.vocabulary_size) == (308, 307)
+    assert found.notes == ("config.json has 307 rows, and none for <image_soft_token>: left out",)
+    assert found.tokenizer.id_of("<image_soft_token>") is None
+    assert found.tokenizer.encode("The end <image_soft_token>") == bare.encode("The end <image_soft_token>")
+    assert (found.tokenizer.begin_of_text, found.tokenizer.end_of_text) == (bare.begin_of_text, bare.end_of_text)
+    spelled = byte_level(GEMMA, (["<bos>"], []), plain=("<text>",))
+    assert load_released(write(tmp_path / "c", spelled, {"config.json": {"vocab_size": 307}})).tokenizer.encode(
+        "<text>"
+    ) == [307]
+
+
 RECORDED = {
     "bpe": ("b8faab0ebb9ce6a5c56649769ed436b3238a723b0fdafbb08cd8d08f8a99bd25", None, 1),
     "byte_bpe": ("eae4cf9b2a4fcd5f4fc7999261227a480ff2dc21b7ea7c123639c3d14e655c5b", None, 2),

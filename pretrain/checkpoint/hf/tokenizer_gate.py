@@ -1,0 +1,114 @@
+"""The gate of imported tokenizers: a folder's texts get the ids that transformers gives them, or nothing is imported.
+
+Special tokens are never found in a text here: "</s>" in a document is some ordinary pieces. transformers is asked to
+read them so too (`split_special_tokens`); where its tokenizer finds one all the same, as models of the kind unigram do,
+that text is not compared.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
+
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.characters import CharacterTokenizer
+from data_pipeline.tokenizers.load import open_tokenizer
+from data_pipeline.tokenizers.released import SETTINGS, DocumentBounds
+from pretrain.checkpoint.hf import hostile
+from pretrain.checkpoint.hf.folder import read_json
+from pretrain.checkpoint.hf.tokenizer import ORIGINAL
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+
+_JSON = "tokenizer.json"
+_SHOWN = 12  # ids of a text in a message
+
+
+def check(
+    directory: Path, content: bytes, model: Model, bounds: DocumentBounds, warn: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Raises ConfigError unless transformers' tokenizer of `directory` gives the ids of the one in `content`, on texts
+    that tell tokenizers apart, and begins a text of a causal `model` as it does. What a user or `add_bos_token` says of
+    the begin goes first, and a difference is warned of, as is a folder that transformers has no tokenizer for."""
+    ours = open_tokenizer(content, directory)
+    if isinstance(ours, CharacterTokenizer) or ours.library == "bytes":  # they have no file, and no two ways
+        return
+    try:
+        theirs = _theirs(directory)
+    except Exception as error:  # the library raises whatever a folder leads to
+        line = " ".join(str(error).split())[:120]
+        warn(f"transformers makes no tokenizer of {directory} ({line}): ids of texts were not compared with it")
+        return
+    theirs.model_max_length = 10**9  # it would warn of long texts
+    texts = hostile.few_texts(ours)
+    texts += [f"a {token.content}b" for token in theirs.added_tokens_decoder.values() if not token.special]
+    found = theirs(texts, add_special_tokens=False)["input_ids"]
+    names, special = {*theirs.all_special_tokens, *ours.special_pieces()}, set(theirs.all_special_ids)
+    led = 0
+    for text, mine, other in zip(texts, (ids.tolist() for ids in ours.encode_batch(texts, 1)), found, strict=True):
+        if mine == other or (any(name in text for name in names) and not special.isdisjoint(other)):
+            continue
+        if text.startswith(" ") and other == (ours.encode(text[1:]) or mine[1:]):
+            led += 1  # LlamaTokenizer's way, which neither sentencepiece nor a tokenizer.json of Llama 2 has
+            continue
+        raise ConfigError(
+            f"{directory}: transformers' {type(theirs).__name__} makes ids {other[:_SHOWN]} of the text {text[:60]!r}, "
+            f"and its tokenizer is read here as {mine[:_SHOWN]}: put the tokenizer.json there that "
+            "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes, and settings that agree with it"
+        )
+    if led:
+        warn(
+            f"transformers' {type(theirs).__name__} drops a space where a text begins with one; here it is kept, as "
+            f"the {_JSON if (directory / _JSON).is_file() else 'sentencepiece model'} has it"
+        )
+    if model.is_causal and not (directory / ORIGINAL).is_dir():
+        _check_begin(directory, ours, theirs, bounds, warn)
+
+
+def _theirs(directory: Path) -> Any:
+    """transformers' tokenizer of the folder. No code of the folder is run."""
+    how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "split_special_tokens": True}
+    with _quiet():
+        try:
+            found = AutoTokenizer.from_pretrained(directory, **how)
+        except Exception:  # a class that the tokenizer.json is not of
+            if not (directory / _JSON).is_file():
+                raise
+            return PreTrainedTokenizerFast.from_pretrained(directory, **how)
+        if type(found) is PreTrainedTokenizerFast and not (directory / _JSON).is_file():
+            return LlamaTokenizer.from_pretrained(directory, **how)  # no class is named: the one that reads a .model
+        return found
+
+
+def _check_begin(
+    directory: Path, ours: Tokenizer, theirs: Any, bounds: DocumentBounds, warn: Callable[[str], None]
+) -> None:  # fmt: skip
+    plain, marked = (theirs("a b", add_special_tokens=marks)["input_ids"] for marks in (False, True))
+    first = next((k for k in range(len(marked)) if marked[k : k + len(plain)] == plain), 0)
+    begin = marked[0] if first else None
+    if begin == ours.begin_of_text or (begin is not None and begin == theirs.cls_token_id):
+        return  # a token for classes is no begin
+    names = {None: "nothing", **{index: name for name, index in ours.special_pieces().items()}}
+    said = (
+        f"{directory}: transformers' {type(theirs).__name__} puts {names.get(begin, begin)} before a text, and "
+        f"{names[ours.begin_of_text]} begins one here"
+    )
+    settings = read_json(directory / SETTINGS) if (directory / SETTINGS).is_file() else {}
+    if bounds.begin is None and not isinstance(settings.get("add_bos_token"), bool):
+        raise ConfigError(f"{said}: say with --begin-of-text which is right")
+    warn(said)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers' advice on a folder's tokenizer out of the output."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
