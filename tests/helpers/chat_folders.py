@@ -182,7 +182,10 @@ def _token(name: str) -> dict[str, Any]:
 def _llama3() -> Any:
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
              "<|eot_id|>"]  # fmt: skip
-    made = _begun(byte_level(names, False, digits=r"\p{N}{1,3}"), "<|begin_of_text|>")
+    made = byte_level(names, False, digits=r"\p{N}{1,3}")
+    tree = json.loads(made.to_str())
+    tree["model"]["ignore_merges"] = True
+    made = _begun(tokenizers.Tokenizer.from_str(json.dumps(tree)), "<|begin_of_text|>")
     settings = {
         "bos_token": "<|begin_of_text|>", "clean_up_tokenization_spaces": True, "eos_token": "<|eot_id|>",
         "model_input_names": ["input_ids", "attention_mask"], "model_max_length": 131072,
