@@ -27,7 +27,7 @@ class ArrayTask:
 def lines(path: Path) -> list[list[str]]:
     """Words of each command, without a leading `pretrain`, empty lines and comments. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from None
     found = []

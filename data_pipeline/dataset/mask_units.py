@@ -114,7 +114,7 @@ def _lines(files: Sequence[Path], text_field: str, units_field: str) -> Iterator
     """(file and line, text, [units, 2] characters, ascending) of each line."""
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8").split("\n")
+            lines = file.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} can't be read ({error}); name a JSONL file of texts and units.") from error
         for number, line in enumerate(lines, 1):

@@ -112,6 +112,12 @@ class Instructions(LabelledObjective, NextTokenObjective):
             raise DataError(
                 "objective.messages needs a template that renders the turns: set objective.chat_template to its file."
             )
+        asked = frozenset() if template is None else template.variables
+        if unknown := sorted(self.template_variables.keys() - asked):
+            raise DataError(
+                f"objective.template_variables has {', '.join(unknown)}, for which the chat template does not ask; it "
+                f"asks for {', '.join(sorted(asked)) or 'none'}."
+            )
         if self.loss_on == "generation" and (template is None or not template.marks_responses):
             raise DataError(
                 "objective.loss_on=generation needs a chat template that marks responses by {% generation %}: leave "

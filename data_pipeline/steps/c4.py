@@ -141,7 +141,7 @@ class C4(LocalStep):
         if self.bad_words is None:
             return []
         try:
-            lines = self.bad_words.read_text(encoding="utf-8").splitlines()
+            lines = self.bad_words.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"The list of bad words {self.bad_words} can't be read ({error}); give a UTF-8 file with a word or "

@@ -22,6 +22,7 @@ TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
+TURNS = [{"role": "user", "content": "a word"}, {"role": "assistant", "content": "a reply"}]
 MODEL = {"layers": 1, "hidden": 8, "heads": 1, "sequence_length": 64, "vocabulary_multiple": 128}
 
 
@@ -40,9 +41,8 @@ def start(tmp_path: Path) -> Path:
 def _config(tmp_path: Path, start: Path, **objective: Any) -> RunConfig:
     rows = tmp_path / "rows"
     rows.mkdir(exist_ok=True)
-    turns = [{"role": "user", "content": "a word"}, {"role": "assistant", "content": "a reply"}]
     for split in ("train", "validation"):
-        (rows / f"{split}.jsonl").write_text(json.dumps({"turns": turns, "prompt": "a", "response": "b"}) + "\n")
+        (rows / f"{split}.jsonl").write_text(json.dumps({"turns": TURNS, "prompt": "a", "response": "b"}) + "\n")
     return RunConfig.model_validate(
         {
             "run": {"dir": str(tmp_path / "tuned"), "start_from": str(start)},
@@ -65,6 +65,31 @@ def test_conversations_are_rendered_by_the_template_of_the_start(tmp_path: Path,
     reads, first = samples.question(0, 8)  # type: ignore[attr-defined]
     assert dataset.tokenizer().decode([*reads.tolist(), first]) == "user: a word\nassistant: "
     assert resolve(config) == config, "a run that resumes"
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ({"messages": TURNS}, {"messages": "messages"}),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+            {"messages": "conversations"},
+        ),
+        ({"instruction": "a", "output": "b"}, {"prompt": "instruction", "input": "input", "response": "output"}),
+    ],
+)
+def test_formats_of_others_are_found_and_recorded(
+    tmp_path: Path, start: Path, row: dict[str, Any], found: dict[str, str]
+) -> None:
+    config = _config(tmp_path, start)
+    for split in ("train", "validation"):
+        (tmp_path / "rows" / f"{split}.jsonl").unlink()
+        (tmp_path / "rows" / f"{split}.json").write_text(json.dumps([row]))
+    resolved = resolve(config)
+    assert isinstance(resolved.objective, Instructions)
+    named = {**found, "chat_template": str(RunDir(start).chat_template)}
+    assert {key: getattr(resolved.objective, key) for key in named} == named
+    assert resolve(resolved) == resolved, "a run that resumes"
 
 
 def test_a_template_that_the_objective_names_is_taken(tmp_path: Path, start: Path) -> None:

@@ -150,6 +150,10 @@ def test_variables_of_rows_identify_the_order(write: Write, tmp_path: Path) -> N
     plain = fingerprint({})
     assert fingerprint({}, template_variables={}) == plain
     assert fingerprint({}, template_variables={"tools": [{"name": "t"}]}) != plain
+    with pytest.raises(DataError, match="has tool, for which the chat template does not ask; it asks for tools"):
+        fingerprint({}, template_variables={"tool": []})
+    with pytest.raises(DataError, match="needs a chat template that marks responses"):
+        fingerprint({}, loss_on="generation")
     assert fingerprint({}, date="2024-07-26") != plain
     tools = _samples(write, tmp_path, [{"messages": TURNS, "tools": [{"name": "t"}]}])
     assert (tools.annotations, _text(tools)) == (["tools"], "t;user: a\nassistant: b\n")
