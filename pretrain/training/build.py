@@ -106,12 +106,12 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         check_repeats(config, stream)
     notes = (
         *_unused_embedding_rows(config, recipe),
+        *warnings_of_training(config, stream.datasets),
         *_skipped_documents(stream, recipe),
         *_padding(stream),
         *_verified_later(config, stream),
         *_ineffective_settings(config),
         *_rows_not_read(stream, recipe),
-        *warnings_of_training(config, stream.datasets),
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
