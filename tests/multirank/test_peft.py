@@ -367,3 +367,40 @@ def test_target_modules_are_named_by_the_ends_of_their_names() -> None:
     assert shortest_suffixes([name for name in modules if "c_proj" in name], modules) == ["c_proj"]
     assert shortest_suffixes(["h.1.mlp.c_proj"], modules) == ["1.mlp.c_proj"]
     assert LAYER
+
+
+def _of_trained_ends(family: str, tokenizer: Path, root: Path) -> Any:
+    """What the export says; or the differences of our logits from PEFT's, with the adapter on its base and on one with
+    other ends, and what import makes of it."""
+    import torch
+    from peft import PeftModel
+
+    from pretrain.checkpoint.hf.gate import our_answers, rows_for
+    from pretrain.checkpoint.hf.peft_export import export_adapter
+    from pretrain.checkpoint.hf.registry import hf_family_of, load
+    from pretrain.evaluate.opening import build_scorer
+
+    config = lora_config(family, False, modules_to_save=["embedding", "head"])
+    engine = build_engine(config)
+    randomise(engine)
+    checkpoint, adapter = save(engine, config, tokenizer, root / "checkpoints"), root / "adapter"
+    try:
+        export_adapter(checkpoint, config, adapter, lambda: build_scorer(config, checkpoint), None)
+    except ConfigError as error:
+        return str(error)
+    theirs, _, _ = load(hf_family_of(config.model), config.model, adapter / BASE)
+    rows = rows_for(config)
+    ours = our_answers(build_scorer(config, checkpoint), config.model, rows)[0]
+    for end in (theirs.get_input_embeddings(), theirs.get_output_embeddings()):
+        torch.nn.init.normal_(end.weight)  # as before training
+    read = PeftModel.from_pretrained(theirs, adapter)
+    with torch.no_grad():
+        logits = read(torch.from_numpy(rows.tokens)).logits.numpy()
+    return float(np.abs(logits - ours[..., : logits.shape[-1]].numpy()).max())
+
+
+@needs_peft
+def test_trained_ends_are_modules_of_an_adapter_or_refused(tmp_path: Path) -> None:
+    tokenizer = tokenizer_for("llama", tmp_path)
+    assert run_ranks(1, _of_trained_ends, "llama", tokenizer, tmp_path / "llama")[0] <= 1e-4
+    assert "export the merged model with --to hf" in run_ranks(1, _of_trained_ends, "gemma", tokenizer, tmp_path)[0]

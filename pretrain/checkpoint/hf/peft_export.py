@@ -37,6 +37,8 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.model_spec.modules import WORD_EMBEDDINGS
+from pretrain.model_spec.mup import OUTPUT_LAYER
 from pretrain.run_dir.paths import RECORD
 
 BASE = "base"
@@ -44,6 +46,8 @@ _OF_EXPERTS_ONCE = "gate_proj", "up_proj", "down_proj"
 """ends of names of linear layers that were an expert's in transformers 4, and that PEFT reads as its parameters"""
 _WITHIN_HEAD = ("dense", "out_proj", "summary")
 """last parts of names of layers within a module that is a head"""
+_ENDS = {"embedding": WORD_EMBEDDINGS, "head": OUTPUT_LAYER}
+"""our parameters of `finetune.lora.modules_to_save`"""
 
 
 def export_adapter(
@@ -56,6 +60,7 @@ def export_adapter(
     lora = config.finetune.lora
     if lora is None:
         raise ConfigError("the run has no finetune.lora, and PEFT's format holds nothing else: export it with --to hf")
+    _check_saves_modules(config.model, lora)
     manifest = Manifest.read(checkpoint)
     read = FullTensors(checkpoint, manifest)
     with directory_for_export(directory) as temporary:
@@ -89,6 +94,7 @@ def export_adapter(
 
 def _adapter(family: HfFamily, model: Model, lora: Lora, read: FullTensors, manifest: Manifest) -> PeftAdapter:
     updates, saved = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor]()
+    ends = {_ENDS[module] for module in lora.modules_to_save}
     for link in family.links_of_loaded(model):
         updated = [name for name in link.mcore_names if f"model/{lora_name(name, 'a')}" in manifest.tensors]
         if updated and len(link.mcore_names) > 1:
@@ -101,10 +107,21 @@ def _adapter(family: HfFamily, model: Model, lora: Lora, read: FullTensors, mani
             a, b = (torch.from_numpy(read(lora_name(updated[0], matrix))) for matrix in "ab")
             for name, part in zip(link.hf_names, link.out(b), strict=True):
                 updates[name] = a, (part.T if family.fan_in_fan_out else part).contiguous()
-        elif model.task_head is not None and link.mcore_names[0].startswith("head."):
+        elif link.mcore_names[0] in ends or (model.task_head is not None and link.mcore_names[0].startswith("head.")):
             values = link.out(*(torch.from_numpy(read(name)) for name in link.mcore_names))
             saved |= zip(link.hf_names, values, strict=True)
     return PeftAdapter(scale=lora.scale, dropout=lora.dropout, updates=updates, saved=saved)
+
+
+def _check_saves_modules(model: Model, lora: Lora) -> None:
+    """Raises ConfigError for trained ends that are not one module each in PEFT."""
+    of_one_module = model.is_causal and not model.tie_word_embeddings and not model.capabilities.head_bias
+    if lora.modules_to_save and not of_one_module:
+        raise ConfigError(
+            f"finetune.lora.modules_to_save=[{', '.join(lora.modules_to_save)}]: PEFT keeps trained embeddings and a "
+            "trained head as two modules of a decoder, and those of this model are tied, or more than one matrix: "
+            "export the merged model with --to hf"
+        )
 
 
 def _settings(
