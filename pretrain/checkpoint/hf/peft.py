@@ -35,6 +35,7 @@ _MORE_TOKENIZER_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm"),
 )
+_TOKENIZER = "tokenizer.json"
 _GENERATION = "generation_config.json"
 
 
@@ -127,7 +128,10 @@ def unpack_adapter(
     tree = json.loads((directory / "config.json").read_text())  # transformers 5 writes that T5's head is tied
     tree["tie_word_embeddings"] = config.model.tie_word_embeddings and not has_own_ends
     (directory / "config.json").write_text(json.dumps(tree, indent=2) + "\n")
-    _copy_texts(base, source if is_resized else base, directory)
+    own = not _added_tokens(source) <= _added_tokens(base)
+    if own:
+        warn(f"{source / _TOKENIZER} adds tokens to that of {base}: the run has the adapter's tokenizer")
+    _copy_texts(base, source if is_resized or own else base, directory)
     if (source / chat.FILE).is_file():
         shutil.copyfile(source / chat.FILE, directory / chat.FILE)
     return UnpackedAdapter(
@@ -145,6 +149,13 @@ def _copy_texts(base: Path, tokenizer: Path, directory: Path) -> None:
         shutil.copyfile(base / _GENERATION, directory / _GENERATION)
     if (tokenizer / "original").is_dir():
         shutil.copytree(tokenizer / "original", directory / "original")
+
+
+def _added_tokens(folder: Path) -> set[tuple[int, str]]:
+    if not (folder / _TOKENIZER).is_file():
+        return set()
+    tokens = folders.read_json(folder / _TOKENIZER).get("added_tokens") or ()
+    return {(token["id"], token["content"]) for token in tokens}
 
 
 def _base_of(source: Path, settings: PeftSettings) -> Path:
