@@ -42,9 +42,11 @@ def _export(family: str, classifies: bool, checkpoint: Path, adapter: Path, base
 
     config = lora_config(family, classifies)
     try:
-        return export_adapter(checkpoint, config, adapter, lambda: build_scorer(config, checkpoint), base).difference
+        agreement = export_adapter(checkpoint, config, adapter, lambda: build_scorer(config, checkpoint), base)
     except (ConfigError, RunError) as error:
         return str(error)
+    assert (agreement.reference == "PEFT") == (find_spec("peft") is not None)
+    return agreement.difference
 
 
 def _peft_model(config: RunConfig, adapter: Path) -> tuple[Any, Any]:
@@ -188,6 +190,7 @@ def _import(adapter: Path, base: Path | None, root: Path, merge: bool) -> Any:
         agreement = import_hf(root / "unpacked", config, engine, lambda line: None, updates)
     except (ConfigError, RunError) as error:
         return str(error)
+    assert (agreement.reference == "PEFT") == (find_spec("peft") is not None)
     return agreement.difference, config, whole_state(engine)
 
 
@@ -198,7 +201,11 @@ def _adapter_of_peft(base: Path, directory: Path, settings: dict[str, Any]) -> A
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(5)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(init_lora_weights=False, **settings))
+    hf_model = AutoModelForCausalLM.from_pretrained(base)
+    model = get_peft_model(hf_model, LoraConfig(**({"init_lora_weights": False} | settings)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter) * parameter.requires_grad)
     model.save_pretrained(directory)
     return {name: x.clone().numpy() for name, x in model.merge_and_unload().state_dict().items()}
 
@@ -306,6 +313,7 @@ def test_adapters_of_peft_are_imported_where_they_have_one_a_for_each_matrix(tmp
         "some": {"target_modules": ["down_proj"], "layers_to_transform": [1]},
         "dora": {"target_modules": ["down_proj"], "use_dora": True},
         "rslora": {"target_modules": ["down_proj"], "r": 4, "use_rslora": True},
+        "pissa": {"target_modules": ["down_proj"], "init_lora_weights": "pissa"},
     }
     merged = {
         name: run_ranks(1, _adapter_of_peft, base, tmp_path / name, settings)[0] for name, settings in kinds.items()
@@ -317,6 +325,8 @@ def test_adapters_of_peft_are_imported_where_they_have_one_a_for_each_matrix(tmp
     lora = found["down"][1].finetune.lora
     assert (lora.rank, lora.alpha, lora.targets, lora.dropout) == (3, 7, ["fc2"], 0.1)
     assert found["rslora"][1].finetune.lora.scale == 8 / 2
+    assert found["pissa"][0] <= 1e-4
+    assert found["pissa"][1].finetune.lora.targets == ["fc2"]
     for name in ("apart", "some", "down"):
         difference, config, state = run_ranks(1, _import, tmp_path / name, base, tmp_path / f"{name}-merged", True)[0]
         assert difference <= 1e-4
@@ -328,6 +338,26 @@ def test_adapters_of_peft_are_imported_where_they_have_one_a_for_each_matrix(tmp
     assert (
         "has no B beside it that fits r=5" in run_ranks(1, _import, tmp_path / "down", base, tmp_path / "x", False)[0]
     )
+
+
+@needs_peft
+def test_a_tied_base_whose_ends_an_adapter_trained_apart_is_imported_untied(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    base = _exported("llama", False, tmp_path)[0] / BASE
+    tensors = load_file(base / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    (base / "config.json").write_text(json.dumps(read_json(base / "config.json") | {"tie_word_embeddings": True}))
+    settings = {"target_modules": ["down_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    run_ranks(1, _adapter_of_peft, base, tmp_path / "both", settings)
+    difference, config, state = run_ranks(1, _import, tmp_path / "both", base, tmp_path / "out", False)[0]
+    assert difference <= 1e-4
+    assert not config.model.tie_word_embeddings
+    trained = load_file(tmp_path / "both" / WEIGHTS)
+    for ours, theirs in (("embedding.word_embeddings", "model.embed_tokens"), ("output_layer", "lm_head")):
+        expected = trained[f"base_model.model.{theirs}.weight"].numpy()
+        assert np.array_equal(state[f"model/{ours}.weight"][: len(expected)], expected)
 
 
 @needs_peft

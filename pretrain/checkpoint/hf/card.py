@@ -8,10 +8,10 @@ from pretrain.run_length.changes import change_record, describe_change
 
 def text(
     record: Record, config: RunConfig, name: str, difference: float, *, library: str = "transformers",
-    encoder: bool = False, dtype: str = "fp32",
+    reference: str = "transformers", encoder: bool = False, dtype: str = "fp32",
 ) -> str:  # fmt: skip
     """Markdown, with Hugging Face's front matter. `difference`: the largest of logits, or of an encoder's last hidden
-    states where it is exported alone. `dtype`: of the stored weights."""
+    states where it is exported alone, from `reference`. `dtype`: of the stored weights."""
     exported, compared = ("its encoder exported", "hidden state") if encoder else ("exported", "logit")
     model, optimizer = config.model, config.optimizer
     sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
@@ -42,7 +42,7 @@ A {model.family} model of {num_parameters(model, padded=False):,} parameters, {e
 | low-rank updates | {_updates(config)} |
 | seed | {config.run.seed} |
 | layout of the last step | {record.layout} |
-| largest {compared} difference from transformers | {difference:.1e} (fp32 weights, made-up input) |
+| largest {compared} difference from {reference} | {difference:.1e} (fp32 weights, made-up input) |
 {changes}
 Data:
 

@@ -36,6 +36,7 @@ _MORE_TOKENIZER_FILES = (
     *(TOKENIZER_CONFIG, SPECIAL_TOKENS, "added_tokens.json", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm"),
 )
+_TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,10 @@ def unpack_adapter(
     tree = json.loads((directory / "config.json").read_text())  # transformers 5 writes that T5's head is tied
     tree["tie_word_embeddings"] = config.model.tie_word_embeddings and not has_own_ends
     (directory / "config.json").write_text(json.dumps(tree, indent=2) + "\n")
-    _copy_texts(base, source if is_resized else base, directory)
+    own = not _added_tokens(source) <= _added_tokens(base)
+    if own:
+        warn(f"{source / _TOKENIZER} adds tokens to that of {base}: the run has the adapter's tokenizer")
+    _copy_texts(base, source if is_resized or own else base, directory)
     if (source / chat.FILE).is_file():
         shutil.copyfile(source / chat.FILE, directory / chat.FILE)
     return UnpackedAdapter(
@@ -146,6 +150,13 @@ def _copy_texts(base: Path, tokenizer: Path, directory: Path) -> None:
     for name in ("original", chat.FOLDER):
         if (tokenizer / name).is_dir():
             shutil.copytree(tokenizer / name, directory / name)
+
+
+def _added_tokens(folder: Path) -> set[tuple[int, str]]:
+    if not (folder / _TOKENIZER).is_file():
+        return set()
+    tokens = folders.read_json(folder / _TOKENIZER).get("added_tokens") or ()
+    return {(token["id"], token["content"]) for token in tokens}
 
 
 def _base_of(source: Path, settings: PeftSettings) -> Path:

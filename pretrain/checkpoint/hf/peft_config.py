@@ -55,6 +55,10 @@ _LOST_BASE: Mapping[str, str] = {
     "lora_ga": "subtracted what gradients determined from the base model",
     "loftq": "quantised the base model",
 }
+_CONVERT = (
+    "save the adapter again where it was trained, with save_pretrained(..., "
+    "path_initial_model_for_weight_conversion=...), which makes a plain adapter of it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +143,11 @@ def _changed_base(path: Path, value: Any) -> str | None:
     if value in _CHANGED_BASE:
         return str(value)
     if why := next((why for start, why in _LOST_BASE.items() if str(value).startswith(start)), None):
+        again = "" if value == "loftq" else f"{_CONVERT}, or "
         raise ConfigError(
             f"{path} has init_lora_weights={value}, which {why} before training, and the folder does not hold what: "
-            "save the adapter again where it was trained, with save_pretrained(..., "
-            "path_initial_model_for_weight_conversion=...), which makes a plain adapter of it, or merge it there "
-            "(merge_and_unload), save that model, and import it with `pretrain import hf`"
+            f"{again}merge the adapter where it was trained (merge_and_unload), save that model, and import it with "
+            "`pretrain import hf`"
         )
     raise ConfigError(f"{path} has init_lora_weights={value}, which is not known here: {_MERGE}")
 

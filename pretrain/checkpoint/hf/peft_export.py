@@ -80,7 +80,9 @@ def export_adapter(
         agreement = pass_gate("exported", logits, hf_model, batch, config.model, reference=reading)
         name = f"PeftModel of {type(hf_model).__name__}"
         (temporary / "README.md").write_text(
-            card.text(Record.read(checkpoint / RECORD), config, name, agreement.difference, library="peft")
+            card.text(
+                Record.read(checkpoint / RECORD), config, name, agreement.difference, library="peft", reference=reading
+            )
         )
         for file in ("tokenizer.json", TOKENIZER_CONFIG, SPECIAL_TOKENS, chat.FILE):
             if (temporary / BASE / file).is_file():

@@ -1,7 +1,10 @@
 """Adapters of every kind that PEFT itself makes: imported with the logits that PEFT has of them, or refused by name."""
 
+import json
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pretrain.errors import ConfigError
+from tests.helpers.breadth import only
+from tests.helpers.hf import read_json
 from tests.helpers.hf_folders import write
 
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed: pip install -e .[dev]")
@@ -76,6 +81,9 @@ KINDS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     ),
 }
 
+QUICK = [name for name, (base, _, expected) in KINDS.items() if base != "untied" or expected != "--merge"]
+QUICK = [name for name in QUICK if name not in ("gaussian", "EVA", "orthogonal", "a saved embedding", "both saved")]
+
 
 # transformers takes seconds to import: only where it is needed.
 
@@ -101,14 +109,19 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def _model(base: Path, rows: int) -> Any:
-    """What transformers makes of the base model, with as many rows of the vocabulary."""
+@cache
+def _loaded(base: Path) -> Any:
     import transformers as hf
 
     kind = hf.AutoModelForMaskedLM if base.name == "bert" else hf.AutoModelForCausalLM
-    hf_model = kind.from_pretrained(base, dtype=torch.float32)
+    return kind.from_pretrained(base, dtype=torch.float32)
+
+
+def _model(base: Path, rows: int = ROWS) -> Any:
+    """What transformers makes of the base model, with as many rows of the vocabulary."""
+    hf_model = deepcopy(_loaded(base))
     if rows != ROWS:
-        hf_model.resize_token_embeddings(rows)
+        hf_model.resize_token_embeddings(rows, mean_resizing=False)
     return hf_model
 
 
@@ -151,7 +164,7 @@ def _unpacked(base: Path, adapter: Path, out: Path, merge: bool) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT's, of ends that are tied
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", only(QUICK, KINDS))
 def test_an_import_has_the_logits_of_peft_or_is_refused(name: str, bases: dict[str, Path], tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -171,11 +184,11 @@ def test_an_import_has_the_logits_of_peft_or_is_refused(name: str, bases: dict[s
     assert (logits - _logits(_model(base, rows))).abs().max() > 0.01
     for merge in (False, True)[expected == "--merge" :]:
         updates, hf_model, _ = _unpacked(base, adapter, tmp_path / str(merge), merge)
-        theirs, made_by = updates.compared_with(hf_model)
-        assert made_by == "PEFT"
-        assert (_logits(theirs) - logits).abs().max() <= 1e-5  # eager attention
         replace(updates.adapter, saved={}).apply(hf_model)
         assert (_logits(hf_model) - logits).abs().max() <= 1e-5
+    theirs, made_by = updates.compared_with(hf_model)
+    assert made_by == "PEFT"
+    assert (_logits(theirs) - logits).abs().max() <= 1e-5  # eager attention
 
 
 def _of(base: Path, directory: Path, **settings: Any) -> Path:
@@ -193,7 +206,7 @@ def test_without_peft_the_gate_says_that_it_reads_the_adapter_itself(
     from pretrain.checkpoint.hf.gate import Agreement
 
     adapter = _of(bases["tied"], tmp_path / "adapter", modules_to_save=["lm_head"], init_lora_weights="olora")
-    logits = _logits(PeftModel.from_pretrained(_model(bases["tied"], ROWS), adapter))
+    logits = _logits(PeftModel.from_pretrained(_model(bases["tied"]), adapter))
     monkeypatch.setattr(peft_gate, "find_spec", lambda name: None)
     updates, hf_model, said = _unpacked(bases["tied"], adapter, tmp_path / "out", merge=False)
     theirs, made_by = updates.compared_with(hf_model)
@@ -206,6 +219,38 @@ def test_without_peft_the_gate_says_that_it_reads_the_adapter_itself(
     )
     assert "has init_lora_weights=olora: the base model's weights are less what" in said[0]
     assert "has one tensor for model.embed_tokens.weight and lm_head.weight, and the adapter another" in said[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_way_out_of_an_initialization_that_is_refused_leads_to_an_import(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base, initial, adapter = bases["untied"], tmp_path / "initial", tmp_path / "adapter"
+    settings = LoraConfig(r=4, lora_alpha=6, task_type="CAUSAL_LM", init_lora_weights="pissa_niter_4", **_O)
+    model = get_peft_model(_model(base), settings)
+    model.save_pretrained(initial)
+    with torch.no_grad():
+        for parameter in (x for x in model.parameters() if x.requires_grad):
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(adapter, path_initial_model_for_weight_conversion=initial)
+    updates, hf_model, _ = _unpacked(base, adapter, tmp_path / "out", merge=False)
+    replace(updates.adapter, saved={}).apply(hf_model)
+    assert (_logits(hf_model) - _logits(model)).abs().max() <= 1e-5
+
+
+def test_tokens_that_an_adapter_was_trained_with_come_with_it(bases: dict[str, Path], tmp_path: Path) -> None:
+    adapter = _of(bases["untied"], tmp_path / "adapter")
+    tree = read_json(bases["untied"] / "tokenizer.json")
+    (adapter / "tokenizer.json").write_text(json.dumps(tree))
+    for added, its_own in ([], False), ([tree["added_tokens"][0] | {"id": 270, "content": "<|im_end|>"}], True):
+        (adapter / "tokenizer.json").write_text(json.dumps(tree | {"added_tokens": tree["added_tokens"] + added}))
+        out = tmp_path / str(its_own)
+        _, _, said = _unpacked(bases["untied"], adapter, out, merge=False)
+        origin = adapter if its_own else bases["untied"]
+        assert (out / "folder" / "tokenizer.json").read_bytes() == (origin / "tokenizer.json").read_bytes()
+        assert ("the run has the adapter's tokenizer" in "".join(said)) == its_own
 
 
 def _compared(base: Path, adapter: Path, out: Path) -> None:
