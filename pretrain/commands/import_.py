@@ -28,6 +28,7 @@ HF_MODEL_TYPES = (
         "dots1",
         "electra",
         "gemma2",
+        "gemma3",
         "gemma3_text",
         "gpt2",
         "gpt_neo",
@@ -76,6 +77,12 @@ def main(argv: list[str]) -> int:
         help="Add the updates of a peft import to the weights, instead of a run with finetune.lora.",
     )
     parser.add_argument(
+        "--random-head",
+        action="store_true",
+        help="Initialize the output projection of a decoder randomly if the model has none; without it, such a model "
+        "is refused.",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="Run directory to create (default: runs/NAME, from SOURCE's name)."
     )
     options = parser.parse(argv)
@@ -84,8 +91,10 @@ def main(argv: list[str]) -> int:
     check_directory("--out", out)
     if options.format != "peft" and (options.base is not None or options.merge):
         raise ConfigError("--base and --merge are of peft imports: leave them out")
+    if options.format != "hf" and options.random_head:
+        raise ConfigError("--random-head is of hf imports: leave it out")
     if options.format == "hf":
-        _import(options.source, out)
+        _import(options.source, out, random_head=options.random_head)
         return 0
     if options.format == "peft":
         from pretrain.checkpoint.hf.peft import unpack_adapter
@@ -102,12 +111,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _import(directory: Path, out: Path, adapter: "PeftAdapter | None" = None) -> None:
+def _import(
+    directory: Path, out: Path, adapter: "PeftAdapter | None" = None, random_head: bool = False
+) -> None:  # fmt: skip
     from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
-    config = read_config(directory, out)
+    config = read_config(directory, out, random_head)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
     engine = build_empty(config)

@@ -140,7 +140,7 @@ def write_model(
         pad = decoder_padding(config.model, config.objective, tokenizer)
         family = with_head(family, config.objective, pad)
     written = written or config.model
-    described = family.hf_config(written, specials)
+    described = family.describe(written, specials)
     _write_config(described, config.model.tie_word_embeddings, directory)
     write_tokenizer(tokenizer, config.objective, config.model, directory)
     if (template := chat.of_run(checkpoint)) is not None:

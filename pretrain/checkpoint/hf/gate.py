@@ -61,7 +61,13 @@ def pass_gate(
 ) -> Agreement:  # fmt: skip
     """Compares our logits (`our_answers` of `model`), or what else is `compared`, with those of a Hugging Face model,
     which is of no more use after that. Raises RunError, "not VERB: ...", if they differ."""
-    expected = _hf_answers(hf_model, batch, model)
+    try:
+        expected = _hf_answers(hf_model, batch, model)
+    except Exception as error:  # the library raises whatever a config leads to
+        raise RunError(
+            f"not {verb}: transformers' {type(hf_model).__name__} does not run with this config.json "
+            f"({' '.join(str(error).split())[:200]})"
+        ) from None
     difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
         limit = max(limit, _rounding(hf_model, batch, model, expected))

@@ -281,9 +281,9 @@ def _write_weights(path: Path, adapter: PeftAdapter) -> None:
 
 def _check_base(base: Path, family: HfFamily, model: Model, exported: Any, adapter: PeftAdapter) -> None:
     """Raises ConfigError unless the folder `base` has the weights of `exported`, other than the head's."""
-    folders.read(base)
+    folder = folders.read(base)
     try:
-        theirs = load(family, model, base)[0].state_dict()
+        theirs = load(family, model, base, folder.hf_config, folder.weights.lazy())[0].state_dict()
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"--base {base} cannot be read ({' '.join(str(error).split())[:200]})") from None
     for name, value in exported.state_dict().items():
@@ -317,7 +317,7 @@ def unpack_adapter(source: Path, base: Path | None, directory: Path, run: Path, 
     if kind is not None:
         family = _with_head_of(source, kind, family, hf_config, adapter)
     try:
-        hf_model = load(family, config.model, base, hf_config)[0]
+        hf_model = load(family, config.model, base, hf_config, folder.weights.lazy())[0]
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{base} cannot be read ({' '.join(str(error).split())[:200]})") from None
     _check_fits(source, base, hf_model.state_dict(), family, adapter)
