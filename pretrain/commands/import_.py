@@ -31,6 +31,7 @@ HF_MODEL_TYPES = (
         "dots1",
         "electra",
         "gemma2",
+        "gemma3",
         "gemma3_text",
         "gpt2",
         "gpt_neo",
@@ -86,6 +87,12 @@ def main(argv: list[str]) -> int:
         help="Add the updates of a peft import to the weights, instead of a run with finetune.lora.",
     )
     parser.add_argument(
+        "--random-head",
+        action="store_true",
+        help="Initialize the output projection of a decoder randomly if the model has none; without it, such a model "
+        "is refused.",
+    )
+    parser.add_argument(
         "--add-tokens",
         type=Path,
         metavar="FILE",
@@ -118,6 +125,8 @@ def main(argv: list[str]) -> int:
     check_directory("--out", out)
     if options.format != "peft" and (options.base is not None or options.merge):
         raise ConfigError("--base and --merge are of peft imports: leave them out")
+    if options.format != "hf" and options.random_head:
+        raise ConfigError("--random-head is of hf imports: leave it out")
     if options.add_tokens is None and options.new_rows is not None:
         raise ConfigError("--new-rows is of the tokens of --add-tokens: name that, or leave it out")
     if options.add_tokens is not None and options.format == "peft":
@@ -187,7 +196,8 @@ def _import(
     from pretrain.observe.ending import after_import
 
     bounds = DocumentBounds(options.begin_of_text, options.end_of_text)
-    config = read_config(directory, out, bounds, name=None if source is None else source.name)
+    name = None if source is None else source.name
+    config = read_config(directory, out, bounds, name=name, random_head=options.random_head)
     if adapter is not None:
         config = adapter.config_with_updates(config, directory)
     engine = build_empty(config, by_layer=adapter is None and goes_by_layer(config))

@@ -75,7 +75,9 @@ class Capabilities:
     """attributes of `model` that have one value in this family"""
 
 
-_WITHOUT_CAPS = {"qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None}
+_WITHOUT_CAPS = {
+    "qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None, "query_pre_attn_scalar": None,
+}  # fmt: skip
 _BEFORE_LLAMA = _WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
 
 _OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")

@@ -363,6 +363,11 @@ class Model(ModelValues):
                 f"model.mup.input_multiplier={self.mup.input_multiplier:g} is undone by the norm of "
                 "model.embedding_norm: leave it out"
             )
+        if self.mup.base_head_dim is not None and self.query_pre_attn_scalar is not None:
+            raise ValueError(
+                f"model.mup.base_head_dim={self.mup.base_head_dim} scales attention scores by the size of heads, which "
+                f"model.query_pre_attn_scalar={self.query_pre_attn_scalar} replaces: leave out one of them"
+            )
         if self.mup.base_head_dim not in (None, self.dim_per_head):
             kept = "model.qk_norm" if self.qk_norm else f"model.positions={self.positions.name}"
             if self.qk_norm or isinstance(self.positions, RelativePositions | ShawPositions):

@@ -161,6 +161,12 @@ class ModelKeys(Section):
         gt=0,
         description="cap of attention scores before the softmax: cap * tanh(scores / cap) (Gemma 2); default: none",
     )
+    query_pre_attn_scalar: int | None = Field(
+        None,
+        gt=0,
+        description="attention scores are divided by its square root (Gemma 2 27B: 144; Gemma 3 27B: 168); default: by "
+        "that of the size of a head's query",
+    )
     memory_length: int = Field(
         0,
         ge=0,

@@ -173,11 +173,12 @@ class ModelValues(ModelKeys):
     @property
     def score_scale(self) -> float:
         """Factor of attention scores: 1 with T5's biases; with disentangled positions it counts the three products that
-        a score is the sum of. Under `mup` it falls with the head size, not with its root."""
+        a score is the sum of. `query_pre_attn_scalar` takes the place of the head size. Under `mup` it falls with the
+        head size, not with its root."""
         if isinstance(self.positions, RelativePositions):
             return 1.0
         products = 3 if isinstance(self.positions, DisentangledPositions) else 1
-        scale = float((products * self.dim_per_head) ** -0.5)
+        scale = float((products * (self.query_pre_attn_scalar or self.dim_per_head)) ** -0.5)
         if isinstance(self.positions, RotaryPositions) and isinstance(self.positions.scaling, YarnScaling):
             scale *= self.positions.scaling.score_gain
         if self.mup is not None and self.mup.base_head_dim is not None:

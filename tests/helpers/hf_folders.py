@@ -20,7 +20,8 @@ VOCABULARY = 300
 def write(kind: str, directory: Path) -> Path:
     """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "xlm", "xlm-alone", "xlm-roberta", "big_bird",
     "big_bird-full", "longformer", "t5", "marian", "bert-classes", "gpt2-number", "llama-classes", "deepseek",
-    "deepseek-61"), with a tokenizer.json of 270 ids."""
+    "deepseek-61", "llama", "gemma2", "gemma3" (with pictures), "mixtral", "bart", "kanana", "deepseek-fp8"), with
+    a tokenizer.json of 270 ids."""
     import transformers as hf
 
     size = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -85,13 +86,66 @@ def write(kind: str, directory: Path) -> Path:
             hf.DeepseekV3Config(**(size | {"num_hidden_layers": 61}), **latents, **dense)
         ),
     }
+    decoder = size | {"intermediate_size": 64, "max_position_embeddings": 40, "num_key_value_heads": 2}
+    gemma = decoder | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 8}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    pictures = {"vision_config": vision | {"image_size": 8, "patch_size": 4}, "mm_tokens_per_image": 4}
+    wider = decoder | {"hidden_size": 36, "num_attention_heads": 8, "head_dim": 8}
+    models |= {
+        "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**decoder)),
+        "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**gemma)),
+        "gemma3": lambda: hf.Gemma3ForConditionalGeneration(hf.Gemma3Config(text_config=gemma, **pictures)),
+        "mixtral": lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**decoder, num_local_experts=2)),
+        "bart": lambda: hf.BartForConditionalGeneration(
+            hf.BartConfig(**both, decoder_start_token_id=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
+                          encoder_attention_heads=2, decoder_attention_heads=2, max_position_embeddings=32)
+        ),
+        "deepseek-fp8": lambda: hf.DeepseekV3ForCausalLM(
+            hf.DeepseekV3Config(
+                **(size | {"hidden_size": 160}), **latents, intermediate_size=144, moe_intermediate_size=136,
+                n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, first_k_dense_replace=1,
+                max_position_embeddings=40,
+            )
+        ),
+        "kanana": lambda: hf.MistralForCausalLM(hf.MistralConfig(**wider, sliding_window=None)),
+    }  # fmt: skip
     torch.manual_seed(0)
     model = models[kind]()
     for parameter in model.parameters():  # biases and norms too
         torch.nn.init.normal_(parameter, mean=0.02, std=0.1)
     model.save_pretrained(directory)
+    if kind == "deepseek-fp8":  # as on the hub
+        tensors(_in_8_bits)(directory)
+        config(**_OF_RELEASE)(directory)
+    if kind == "kanana":  # which transformers 5 does not make
+        config(model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=False, mlp_bias=False)(directory)
     train_tokenizer(["abcd efgh ijkl " * 50], "byte_bpe", 270).save(directory / "tokenizer.json")
     return directory
+
+
+_OF_RELEASE = {
+    "auto_map": {
+        "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+        "AutoModel": "modeling_deepseek.DeepseekV3Model",
+        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+    },
+    "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
+    },
+    "ep_size": 1, "moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "aux_loss_alpha": 0.001,
+    "seq_aux": True, "pretraining_tp": 1, "torch_dtype": "bfloat16", "transformers_version": "4.33.1",
+}  # fmt: skip
+"""fields of DeepSeek-V3's config.json that `save_pretrained` does not write"""
+
+
+def _in_8_bits(values: dict[str, torch.Tensor]) -> None:
+    """Projections become e4m3, with a factor for each block by which its largest value is the type's."""
+    for name in [name for name in values if name.endswith("proj.weight") or "proj_with" in name]:
+        blocks = [rows.split(128, dim=1) for rows in values[name].split(128)]
+        scale = torch.tensor([[float(block.abs().max()) / 448 for block in row] for row in blocks])
+        rows = [[block / scale[i, j] for j, block in enumerate(row)] for i, row in enumerate(blocks)]
+        values[name] = torch.cat([torch.cat(row, dim=1) for row in rows]).to(torch.float8_e4m3fn)
+        values[f"{name}_scale_inv"] = scale
 
 
 def changed(folder: Path, directory: Path, *changes: Callable[[Path], None]) -> Path:

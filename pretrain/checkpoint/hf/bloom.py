@@ -31,7 +31,8 @@ def hf_config(model: Model, specials: Specials) -> BloomConfig:
     check(
         model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, has_qkv_bias=True,
         qk_norm=False, embedding_norm=True, embedding_scale=False, tie_word_embeddings=True, dropout=0.0,
-        ffn_dropout=0.0, final_logit_softcap=None, attention_logit_softcap=None, ffn_dim=4 * model.hidden,
+        ffn_dropout=0.0, final_logit_softcap=None, attention_logit_softcap=None, query_pre_attn_scalar=None,
+        ffn_dim=4 * model.hidden,
     )  # fmt: skip
     check_heads(model, "Bloom")
     described = BloomConfig(

@@ -140,7 +140,7 @@ def write_model(
         pad = decoder_padding(config.model, config.objective, tokenizer)
         family = with_head(family, config.objective, pad)
     written = written or config.model
-    described = family.hf_config(written, specials)
+    described = family.describe(written, specials)
     conventions = conventions_of(checkpoint, config.objective, tokenizer, encoder)
     conventions.set_ids(described)
     _write_config(described, config.model.tie_word_embeddings, directory)

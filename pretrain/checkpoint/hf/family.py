@@ -10,6 +10,7 @@ from transformers import PretrainedConfig
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.links import Link
 from pretrain.config.model import Model
+from pretrain.errors import ConfigError
 
 
 def _any_model(model: Model) -> bool:
@@ -100,6 +101,19 @@ class HfFamily:
     def class_of(self, model: Model) -> Any:
         """The class of transformers for `model`."""
         return self.model_class if self.hf_class is None else self.hf_class(model)
+
+    def describe(self, model: Model, specials: Specials) -> PretrainedConfig:
+        """`hf_config` of a model. Raises ConfigError, too, for one that transformers does not take."""
+        try:
+            return self.hf_config(model, specials)
+        except ConfigError:
+            raise
+        except Exception as error:  # the library raises whatever a value leads to
+            sentence = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"transformers' class of a {self.model_type} does not take this model, so it cannot be exported: "
+                f"{sentence}"
+            ) from None
 
     def links_of_loaded(self, model: Model) -> Iterator[Link]:
         """Links to the tensors of the model that transformers loads."""

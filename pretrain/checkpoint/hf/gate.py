@@ -24,7 +24,7 @@ from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.base import HiddenStateEngine, InspectEngine
-from pretrain.errors import RunError
+from pretrain.errors import ConfigError, RunError
 
 GATE = 1e-4
 """largest logit difference, fp32, that needs no reason"""
@@ -74,7 +74,15 @@ def pass_gate(
 ) -> Agreement:
     """Compares our logits (`our_answers` of `model`), or what else is `compared`, with those of a Hugging Face model,
     which is of no more use after that, and which `reference` made. Raises RunError, "not VERB: ...", if they differ."""
-    expected = _hf_answers(hf_model, batch, model)
+    try:
+        expected = _hf_answers(hf_model, batch, model)
+    except ConfigError:  # of a folder that is read layer by layer
+        raise
+    except Exception as error:  # the library raises whatever a config leads to
+        raise RunError(
+            f"not {verb}: transformers' {type(hf_model).__name__} does not run with this config.json "
+            f"({' '.join(str(error).split())[:200]})"
+        ) from None
     difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
         limit = max(limit, _rounding(hf_model, batch, model, expected))

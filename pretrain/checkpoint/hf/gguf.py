@@ -13,6 +13,8 @@ from transformers import AutoConfig, AutoTokenizer, logging
 from pretrain.errors import ConfigError
 
 _MAGIC = b"GGUF"
+_GEMMA3_27B = 62
+"""layers of the model whose attention scores are scaled by the width of the model"""
 _KNOWN = ("llama", "qwen2", "qwen3", "gemma3")
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OF_LAYER = {
@@ -45,6 +47,9 @@ def unpack(file: Path, directory: Path) -> None:
         width = reader.fields.get(f"{kind}.attention.key_length")  # which transformers doesn't read of every kind
         if width is not None:
             config.head_dim = int(width.contents())
+        if kind == "gemma3":  # as llama.cpp reads it
+            share = config.hidden_size // config.num_attention_heads
+            config.query_pre_attn_scalar = share if config.num_hidden_layers == _GEMMA3_27B else config.head_dim
         AutoTokenizer.from_pretrained(file.parent.resolve(), **source).save_pretrained(directory)
         tensors = read_tensors(reader, kind, (config.num_attention_heads, config.num_key_value_heads))
     except ConfigError as error:

@@ -47,17 +47,19 @@ class Updates(Protocol):
 
 
 def read_config(
-    directory: Path, run: Path, bounds: DocumentBounds = AS_RELEASED, *, name: str | None = None
+    directory: Path,
+    run: Path,
+    bounds: DocumentBounds = AS_RELEASED,
+    *,
+    name: str | None = None,
+    random_head: bool = False,
 ) -> RunConfig:
     """A config of run `name` (default: that of `directory`) whose model is that of `directory`; what a model does not
-    say (training) is filled in with what its family's objective needs at least. Raises ConfigError for a directory that
-    cannot be imported completely: its config, its tensors and its tokenizer are held against each other before anything
-    is built."""
+    say (training) is filled in with what its family's objective needs at least. A decoder without an output projection
+    is read with `random_head` alone. Raises ConfigError for a directory that cannot be imported completely: its config,
+    its tensors and its tokenizer are held against each other before anything is built."""
     folder = folders.read(directory)
-    try:
-        model = folder.family.model_of(folder.hf_config)
-    except KeyError as error:
-        raise ConfigError(f"{directory}: the activation {error} is not known here") from None
+    model = dict(folder.section)
     if depths := depths_of(folder.family, model.get("layers", 0), folder.tensors):
         model["mtp"] = {"num_layers": depths}
     if folder.objective is not None:
@@ -78,7 +80,7 @@ def read_config(
         "optimizer": {"learning_rate": 1e-4},
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))
-    folders.check_tensors(folder, config.model)
+    folders.check_tensors(folder, config.model, random_head)
     vocabulary.read(directory, config, bounds)
     return config
 
@@ -104,6 +106,8 @@ def import_hf(
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
+    for note in folder.notes:
+        warn(f"{directory}: {note}")
     tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
     kept = source_model.read(directory, folder.hf_config, warn)
     by_layer = updates is None and goes_by_layer(config)
@@ -255,8 +259,10 @@ def _warn_of_skipped(
 def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> Any:
     torch.manual_seed(config.run.seed)
     try:
-        hf_model, missing, unknown = load(folder.family, config.model, folder.path, folder.hf_config)
-    except (OSError, ValueError, RuntimeError) as error:
+        hf_model, missing, unknown = load(
+            folder.family, config.model, folder.path, folder.hf_config, folder.weights.lazy()
+        )
+    except Exception as error:  # the library raises whatever a value leads to
         raise ConfigError(f"{folder.path} cannot be read ({' '.join(str(error).split())[:200]})") from None
     _report(folder, config, warn, missing, unknown)
     return hf_model

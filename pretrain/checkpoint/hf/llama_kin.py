@@ -2,6 +2,7 @@
 table says what each has besides."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from transformers import (
@@ -57,7 +58,7 @@ def check_decoder(
         "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
         "qk_norm_span": "head", "latent_attention": None,
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
-        "final_logit_softcap": None, "attention_logit_softcap": None,
+        "final_logit_softcap": None, "attention_logit_softcap": None, "query_pre_attn_scalar": None,
         "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
     }  # fmt: skip
     required = {key: value for key, value in {**usual, **required}.items() if key not in free}
@@ -126,10 +127,11 @@ def layer_types(model: Model) -> list[str]:
     return ["sliding_attention" if isinstance(pattern, Banded) else "full_attention" for pattern in layers]
 
 
-def refuse(tree: dict[str, Any], most_layers: int) -> None:
-    """Raises ConfigError for parts that models of this family have not."""
+def refuse(tree: dict[str, Any], most_layers: int, has_caps: bool = False) -> None:
+    """Raises ConfigError for parts that models of this family have not. `has_caps`: it has those of attention
+    scores."""
     for key in ("attention_bias", "mlp_bias", "attn_logit_softcapping", "use_bidirectional_attention"):
-        if tree.get(key):
+        if tree.get(key) and not (has_caps and key == "attn_logit_softcapping"):
             raise ConfigError(f"{key} is not known here")
 
 
@@ -265,7 +267,7 @@ def _gemma_fields(model: Model) -> dict[str, Any]:
     return _window_fields(model) | {
         "hidden_activation": _ACTIVATIONS[model.activation],
         "attention_bias": False,
-        "query_pre_attn_scalar": model.dim_per_head,
+        "query_pre_attn_scalar": model.query_pre_attn_scalar or model.dim_per_head,
         "final_logit_softcapping": model.final_logit_softcap,
         "attn_logit_softcapping": model.attention_logit_softcap,
         "use_bidirectional_attention": False,
@@ -289,6 +291,16 @@ def _settings_by_layer(config: Any) -> dict[str, Any]:
     return settings_of(config) | {"attention": patterns(config)}
 
 
+def _mistral_fields(model: Model) -> dict[str, Any]:
+    """Raises ConfigError for layers of two kinds."""
+    if len(set(layer_types(model))) > 1:
+        used = [pattern.name for pattern in model.attention.pattern]
+        raise ConfigError(
+            f"Hugging Face's Mistral has banded attention only: model.attention.pattern={used} cannot be exported to it"
+        )
+    return plain_fields(model) | {"sliding_window": next(iter(windows(model)), None)}
+
+
 def _mistral_settings(config: Any) -> dict[str, Any]:
     """Without a window (from version 0.2 on) it is a Llama."""
     if config.sliding_window is None:
@@ -305,12 +317,10 @@ def _gemma3_positions(rope_parameters: Any) -> dict[str, Any]:
     return settings
 
 
-def _refuse_gemma(tree: dict[str, Any], most_layers: int) -> None:
-    """Raises ConfigError for parts that models of this family have not."""
-    refuse(tree, most_layers)
-    scale, width = tree.get("query_pre_attn_scalar", 256), tree.get("head_dim", 256)
-    if scale != width:
-        raise ConfigError(f"query_pre_attn_scalar {scale} is not known here where it is not head_dim, {width}")
+def _score_settings(config: Any) -> dict[str, Any]:
+    """The key for the scale of attention scores, where it is not that of the size of heads."""
+    scalar = config.query_pre_attn_scalar
+    return {} if scalar == config.head_dim else {"query_pre_attn_scalar": scalar}
 
 
 _GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", "embedding_scale": True}
@@ -324,15 +334,16 @@ LLAMA_KIN = (
         heads=decoder_heads(Gemma2ForSequenceClassification, Gemma2ForTokenClassification),
         takes=lambda model: model.norm == "sandwich" and not model.qk_norm,
         required=_GEMMA2,
-        free=("final_logit_softcap", "attention_logit_softcap"),
+        free=("final_logit_softcap", "attention_logit_softcap", "query_pre_attn_scalar"),
         hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": rope(model)},
         settings=lambda config: {
             **_settings_by_layer(config),
             **_GEMMA2,
+            **_score_settings(config),
             "final_logit_softcap": config.final_logit_softcapping,
             "attention_logit_softcap": config.attn_logit_softcapping,
         },
-        refuse=lambda tree, most_layers: _refuse_gemma({**tree, "attn_logit_softcapping": None}, most_layers),
+        refuse=partial(refuse, has_caps=True),
     ),
     family(  # of text: Gemma 2 with norms of queries and keys, and angles of their own in layers with a window
         "Gemma 3",
@@ -341,15 +352,15 @@ LLAMA_KIN = (
         heads=decoder_heads(Gemma3TextForSequenceClassification),
         takes=lambda model: model.norm == "sandwich",
         required=_GEMMA3,
-        free=("final_logit_softcap", "positions.local_base"),
+        free=("final_logit_softcap", "positions.local_base", "query_pre_attn_scalar"),
         hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": _gemma3_rope(model)},
         settings=lambda config: {
             "positions": _gemma3_positions(config.rope_parameters),
             "attention": patterns(config),
             **_GEMMA3,
+            **_score_settings(config),
             "final_logit_softcap": config.final_logit_softcapping,
         },
-        refuse=_refuse_gemma,
     ),
     family(  # dense: a norm of each head's query and key
         "Qwen3",
@@ -371,16 +382,15 @@ LLAMA_KIN = (
         hf_fields=_qwen_fields,
         settings=lambda config: _settings_by_layer(config) | {"qkv_bias": True},
     ),
-    family(  # each layer with a sliding window
+    family(  # each layer with a sliding window, or none; heads of a size of their own, which Llama has not
         "Mistral",
         MistralForCausalLM,
         "mistral",
         heads=decoder_heads(
             MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering
         ),
-        takes=lambda model: bool(windows(model)),
-        patterns=("banded",),
-        hf_fields=lambda model: plain_fields(model) | {"sliding_window": windows(model)[0]},
+        takes=lambda model: bool(windows(model)) or model.hidden % model.heads > 0,
+        hf_fields=_mistral_fields,
         settings=_mistral_settings,
     ),
     family(  # 1 to 3, SmolLM2 and others of the shape

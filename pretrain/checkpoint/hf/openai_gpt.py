@@ -31,7 +31,6 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
         "norm": "post",
         "positions.name": "learned",
         "ffn_dropout": 0.0,
-        "tie_word_embeddings": True,
     }
     check(model, "OpenAI GPT", _ACTIVATIONS, **required)
     if model.ffn_dim != 4 * model.hidden:
@@ -43,7 +42,7 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     return OpenAIGPTConfig(
         **shared_fields(model, specials),
         afn=_ACTIVATIONS[model.activation],
-        tie_word_embeddings=True,
+        tie_word_embeddings=model.tie_word_embeddings,
         architectures=[OpenAIGPTLMHeadModel.__name__],
     )
 
@@ -69,6 +68,8 @@ def links(model: Model) -> Iterator[Link]:
         yield from conv(f"{mcore}.mlp.linear_fc1", f"{hf}.mlp.c_fc")
         yield from conv(f"{mcore}.mlp.linear_fc2", f"{hf}.mlp.c_proj")
         yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.ln_2", model)
+    if not model.tie_word_embeddings:
+        yield rows("output_layer.weight", "lm_head.weight", model)
 
 
 OPENAI_GPT = HfFamily(

@@ -116,7 +116,7 @@ def unpack_adapter(
 
     def load_base() -> tuple[Any, bool]:
         try:
-            hf_model = load(family, config.model, base, hf_config)[0]
+            hf_model = load(family, config.model, base, hf_config, folder.weights.lazy())[0]
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"{base} cannot be read ({' '.join(str(error).split())[:200]})") from None
         return hf_model, both.resize(hf_model)

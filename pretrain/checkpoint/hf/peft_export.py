@@ -187,9 +187,9 @@ def _saved_module(parameter: str) -> str:
 
 def _check_base(base: Path, family: HfFamily, model: Model, exported: Any, adapter: PeftAdapter) -> None:
     """Raises ConfigError unless the folder `base` has the weights of `exported`, other than the head's."""
-    folders.read(base)
+    folder = folders.read(base)
     try:
-        theirs = load(family, model, base)[0].state_dict()
+        theirs = load(family, model, base, folder.hf_config, folder.weights.lazy())[0].state_dict()
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"--base {base} cannot be read ({' '.join(str(error).split())[:200]})") from None
     for name, value in exported.state_dict().items():

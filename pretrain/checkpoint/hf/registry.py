@@ -1,11 +1,11 @@
 """Classes of transformers by family. A new family is one file here and one row. Imports transformers, which takes
 seconds."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PretrainedConfig, logging
 
 from pretrain.checkpoint.hf.albert import ALBERT
@@ -105,11 +105,12 @@ def load(
     model: Model,
     directory: Path,
     config: PretrainedConfig | None = None,
-    values: dict[str, Tensor] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str], list[str]]:
     """What transformers makes of `directory`, or of a `config` and the `values` of some tensors in place of it, fp32;
     the names of weights that it misses there (it draws them), and of those that it has no place for. Only safetensors
-    are read, and no code. Raises OSError, ValueError or RuntimeError."""
+    are read, and no code. Values are read one after the other, as `values[name][...]`. Raises OSError, ValueError or
+    RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
     logging.disable_progress_bar()
     of_experts = {} if model.experts is None else {"experts_implementation": "eager"}

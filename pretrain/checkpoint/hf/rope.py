@@ -36,6 +36,7 @@ def rope(model: Model) -> dict[str, Any]:
 def positions(parameters: Any, latent: bool = False) -> dict[str, Any]:
     """Our `model.positions` section for `rope_parameters`, of latent attention or not. Raises ConfigError for a scaling
     that is not known here."""
+    _refuse_others(parameters)
     kind = parameters.get("rope_type", "default")
     settings: dict[str, Any] = {"name": "rotary", "base": parameters["rope_theta"]}
     if kind == "default" or (kind == "linear" and parameters["factor"] == 1):
@@ -58,6 +59,22 @@ def positions(parameters: Any, latent: bool = False) -> dict[str, Any]:
         "scaling": scaling
         | {"low_freq_factor": parameters["low_freq_factor"], "high_freq_factor": parameters["high_freq_factor"]}
     }
+
+
+def _refuse_others(parameters: Any) -> None:
+    """Raises ConfigError for a key that no rule here has, and for angles of some of a head's features alone."""
+    if (factor := parameters.get("partial_rotary_factor")) not in (None, 1):
+        raise ConfigError(f"partial_rotary_factor {factor} is not known here: all features of a head are turned")
+    for key, value in parameters.items():
+        if key not in _KEYS and value is not None:
+            raise ConfigError(f"rope_parameters.{key} is not known here")
+
+
+_KEYS = (
+    "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor",
+    "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
+    "partial_rotary_factor", "finetuned",
+)  # fmt: skip
 
 
 def _yarn(parameters: Any, latent: bool) -> dict[str, Any]:

@@ -77,7 +77,6 @@ CHANGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a causal XLM": ("xlm", config(causal=True), "causal of XLM is not known"),
     "two vocabularies of a config": ("marian", config(decoder_vocab_size=200), "two vocabularies"),
     "an unknown activation": ("gpt2", config(activation_function="silu"), "the activation 'silu' is not known"),
-    "code of its own": ("gpt2", config(auto_map={"AutoModel": "code.Model"}), "has auto_map"),
     "an unknown type with code": (
         "gpt2", config(model_type="mine", auto_map={"AutoConfig": "code.Config"}), "is a mine; known are",
     ),

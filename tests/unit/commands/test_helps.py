@@ -7,6 +7,7 @@ import pytest
 from pretrain.__main__ import main
 from pretrain.checkpoint.hf import gguf
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
+from pretrain.checkpoint.hf.released import TEXT_TYPES
 from pretrain.commands import data, launch, scale
 from pretrain.commands.import_ import GGUF_ARCHITECTURES, HF_MODEL_TYPES
 from pretrain.commands.verbs import MODULES
@@ -61,5 +62,5 @@ def test_helps_share_words_and_metavars(
 
 
 def test_import_s_help_names_what_can_be_imported() -> None:
-    assert set(HF_MODEL_TYPES) == set(BY_MODEL_TYPE)
+    assert set(HF_MODEL_TYPES) == {*BY_MODEL_TYPE, *TEXT_TYPES}
     assert GGUF_ARCHITECTURES == gguf._KNOWN

@@ -1,0 +1,93 @@
+"""Folders as they are released become runs, and go out again as what transformers computes with the folder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrain.errors import ConfigError, RunError
+from tests.helpers.hf import read_json
+from tests.helpers.hf_folders import changed, config, tensors, write
+from tests.helpers.ranks import run_ranks
+
+HEAD, WORDS = "lm_head.weight", "model.embed_tokens.weight"
+IDS = np.arange(2 * 24).reshape(2, 24) * 7 % 270
+
+
+def _there_and_back(folders: dict[str, Path], root: Path) -> dict[str, Any]:
+    """Of each: warnings, the model's section, the exported config.json, and how far transformers' logits of the export
+    are from those of the folder (where it reads it); or the sentence that refuses it."""
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty, build_scorer
+
+    found: dict[str, Any] = {}
+    for name, folder in folders.items():
+        run, exported, warnings = root / f"run-{name}", root / f"out-{name}", list[str]()
+        try:
+            described = read_config(folder, run, name == "headless")
+            gate = import_hf(folder, described, build_empty(described), warnings.append).difference
+        except (ConfigError, RunError) as error:
+            found[name] = str(error)
+            continue
+        checkpoint = run / "checkpoints" / "step-00000000"
+        export(checkpoint, described, exported, lambda c=described, p=checkpoint: build_scorer(c, p))
+        moved = _moved(folder, exported) if name in ("untied", "gemma3") else None
+        found[name] = gate, warnings, described.model, read_json(exported / "config.json"), moved
+    return found
+
+
+def _moved(folder: Path, exported: Path) -> float:
+    """How far the logits of an export are from those of the folder, both by the classes that transformers finds."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    kind = AutoModelForImageTextToText if "vision_config" in read_json(folder / "config.json") else AutoModelForCausalLM
+    ids = torch.from_numpy(IDS)
+    with torch.no_grad():
+        first, second = (
+            of.from_pretrained(path, dtype=torch.float32).eval()(input_ids=ids, attention_mask=torch.ones_like(ids))
+            for of, path in ((kind, folder), (AutoModelForCausalLM, exported))
+        )
+    return float((first.logits - second.logits).abs().max())
+
+
+def test_released_folders_become_runs_and_go_out_as_what_they_were(tmp_path: Path) -> None:
+    made = {kind: write(kind, tmp_path / kind) for kind in ("llama", "gemma2", "gemma3", "kanana", "deepseek-fp8")}
+    broken = config(model_type="llama", rope_parameters={"rope_type": "default", "rope_theta": None})
+    folders = made | {
+        "untied": changed(
+            made["llama"],
+            tmp_path / "untied",
+            config(tie_word_embeddings=True),
+            tensors(lambda t: t.update({HEAD: t[WORDS] * 2})),
+        ),
+        "headless": changed(made["llama"], tmp_path / "headless", tensors(lambda t: t.pop(HEAD))),
+        "broken": changed(made["llama"], tmp_path / "broken", broken),
+    }
+    found = run_ranks(1, _there_and_back, folders, tmp_path)[0]
+    sentence = found.pop("broken")
+    assert isinstance(sentence, str)
+    assert "\n" not in sentence
+    assert all(result[0] <= 1e-4 for result in found.values()), found
+    classes = {name: result[3]["architectures"][0] for name, result in found.items()}
+    assert classes == {
+        "llama": "LlamaForCausalLM",
+        "gemma2": "Gemma2ForCausalLM",
+        "gemma3": "Gemma3ForCausalLM",
+        "kanana": "MistralForCausalLM",
+        "deepseek-fp8": "DeepseekV3ForCausalLM",
+        "untied": "LlamaForCausalLM",
+        "headless": "LlamaForCausalLM",
+    }
+    assert found["gemma2"][3]["query_pre_attn_scalar"] == found["gemma3"][3]["query_pre_attn_scalar"] == 24
+    assert found["untied"][3]["tie_word_embeddings"] is False
+    assert found["untied"][4] <= 1e-5
+    assert found["gemma3"][4] <= 1e-5
+    assert found["kanana"][3]["sliding_window"] is None
+    assert not {"quantization_config", "auto_map"} & found["deepseek-fp8"][3].keys()
+    assert "initialized randomly" in found["headless"][1][0]
+    assert not found["llama"][1]
+    assert not found["gemma2"][1]
+    for name, count in {"gemma3": 1, "kanana": 1, "deepseek-fp8": 2, "untied": 1}.items():
+        assert len(found[name][1]) == count, found[name][1]
