@@ -64,8 +64,9 @@ def load_released(path: Path, bounds: DocumentBounds = AS_RELEASED) -> ReleasedT
     if file.name in gpt2.VOCABULARIES and isinstance(tokenizer, JsonTokenizer):
         content = tokenizer.content  # which needs no second file
     beside = {name: _json(file.parent / name) for name in (SETTINGS, _MODEL, _GENERATION)}
-    if beside[SETTINGS] is not None and content.lstrip()[:1] != b"{":
-        applied = with_settings(content, file, beside[SETTINGS], beside[_MODEL] or {})
+    settings = beside[SETTINGS]
+    if settings is not None and content.lstrip()[:1] != b"{":
+        applied = with_settings(content, file, settings, beside[_MODEL] or {})
         if applied is not None and applied.identity != tokenizer.identity:
             tokenizer, content = applied, applied.content
     notes: list[str] = []
@@ -102,7 +103,7 @@ def _with_bounds(
     say."""
     begin, end, notes = tokenizer.begin_of_text, tokenizer.end_of_text, list[str]()
     if isinstance(tokenizer, RecordedTokenizer):
-        tokenizer, content = tokenizer.recorded, tokenizer.bare_content
+        content, tokenizer = tokenizer.bare_content, tokenizer.recorded
     else:
         if bounds.end is None:
             end = _end(tokenizer, beside, notes)
@@ -134,8 +135,8 @@ def _end(tokenizer: Tokenizer, beside: dict[str, dict[str, Any]], notes: list[st
     else:
         chosen = names.get(tokenizer.end_of_text, named[0][1])
     if {name for _, name in named} != {chosen}:
-        said = "; ".join(f"{file} names {name}" for file, name in dict.fromkeys(named))
-        notes.append(f"documents end with {chosen}: {said}")
+        said = [f"{file} names {', '.join(name for of, name in named if of == file)}" for file in dict(named)]
+        notes.append(f"documents end with {chosen} ({'; '.join(said)})")
     return special[chosen]
 
 

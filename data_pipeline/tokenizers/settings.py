@@ -79,13 +79,15 @@ def with_settings(content: bytes, file: Path, settings: dict[str, Any], model: d
             str(file),
             normalizers.BertNormalizer(
                 lowercase=_flag(file, settings, "do_lower_case", True),
-                strip_accents=_flag(file, settings, "strip_accents", None),
+                strip_accents=_flag(file, settings, "strip_accents", True)
+                if settings.get("strip_accents") is not None
+                else None,
                 handle_chinese_chars=_flag(file, settings, "tokenize_chinese_chars", True),
             ),
         )
     if kind in _LOWER:
         lower = _flag(file, settings, "do_lower_case", _LOWER[kind])
-        return _unigram(content, bool(lower), bool(_flag(file, settings, "keep_accents", False)), str(file))
+        return _unigram(content, lower, _flag(file, settings, "keep_accents", False), str(file))
     return None
 
 
@@ -99,11 +101,11 @@ def _refuse_unknown(file: Path, settings: dict[str, Any], known: set[str], only:
         )
 
 
-def _flag(file: Path, settings: dict[str, Any], key: str, default: bool | None) -> bool | None:
+def _flag(file: Path, settings: dict[str, Any], key: str, default: bool) -> bool:
     value = settings.get(key, default)
-    if value is not None and not isinstance(value, bool):
+    if not isinstance(value, bool):
         raise DataError(f"{file.parent / 'tokenizer_config.json'} has {key}: {value!r}; give true or false.")
-    return default if value is None else value
+    return value
 
 
 def _unigram(content: bytes, lower: bool, keeps_accents: bool, origin: str) -> JsonTokenizer:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import tokenizers
 
+from data_pipeline.config import TokenizerConfig
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.recorded import RecordedTokenizer
 from data_pipeline.tokenizers.released import DocumentBounds, load_released
-from tests.helpers.released import byte_level, identities, sentencepiece_model, write
+from tests.helpers.datasets import build_dataset
+from tests.helpers.released import WORDS, byte_level, identities, sentencepiece_model, write
 
 LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]  # ids 300 to 303
 DEEPSEEK = ["<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
@@ -206,6 +208,7 @@ def test_special_pieces_beyond_the_model_s_rows_are_left_out_and_others_are_not(
     ) == [307]
 
 
+TEXTS = [f"{text}{number}" for number, text in enumerate(WORDS)]
 RECORDED = {
     "bpe": ("b8faab0ebb9ce6a5c56649769ed436b3238a723b0fdafbb08cd8d08f8a99bd25", None, 1),
     "byte_bpe": ("eae4cf9b2a4fcd5f4fc7999261227a480ff2dc21b7ea7c123639c3d14e655c5b", None, 2),
@@ -228,3 +231,20 @@ def test_bare_files_keep_their_meaning_and_identity(tmp_path: Path) -> None:
         for found in (load_tokenizer(tmp_path / kind), load_released(tmp_path / kind).tokenizer):
             assert (found.identity, found.begin_of_text, found.end_of_text) == expected
         assert load_released(tmp_path / kind).content == (tmp_path / kind).read_bytes()
+
+
+def test_a_dataset_has_the_begin_and_end_on_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    specials, around, files, *_ = CASES["a begin twice"]
+    folder = write(tmp_path / "folder", byte_level(specials, around), _beside(files))
+    built = build_dataset(TEXTS, tmp_path, "released", tokenizer={"path": folder})
+    assert (built.tokenizer().begin_of_text, built.manifest.tokenizer.file) == (300, RecordedTokenizer.file_name)
+    assert built.manifest.tokenizer.identity == load_released(folder).tokenizer.identity
+    assert load_released(built.directory).tokenizer.identity == built.manifest.tokenizer.identity
+    named = {"type": "byte_bpe", "vocabulary": 300, "begin_of_text": "<s>", "end_of_text": "<mask>"}
+    trained = build_dataset(TEXTS, tmp_path, "trained", tokenizer=named).tokenizer()
+    assert (trained.begin_of_text, trained.end_of_text) == (trained.id_of("<s>"), trained.id_of("<mask>"))
+    with pytest.raises(ValueError, match="do not apply to bytes"):
+        TokenizerConfig(type="bytes", begin_of_text="</s>")
+    instruct = write(tmp_path / "chat", byte_level(LLAMA), _beside(CASES["Llama 3.1 Instruct"][2]))
+    assert build_dataset(TEXTS, tmp_path, "chat-set", tokenizer={"path": instruct}).tokenizer().end_of_text == 301
+    assert "documents end with <|end_of_text|> (tokenizer_config.json names <|eot_id|>; config.json" in caplog.text
