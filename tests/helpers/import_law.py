@@ -199,7 +199,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "rouge", "scorers", "settings", "tasks", "translate"),
     ),
-    "pretrain.checkpoint.hf": ("export", "gguf", "gguf_export", "imports", "peft", "repack"),
+    "pretrain.checkpoint.hf": ("export", "gguf", "gguf_export", "grow", "imports", "peft", "repack"),
     "pretrain.objectives": ("base", "registry", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "data_pipeline.build": ("build", "config", "cost", "inputs"),
