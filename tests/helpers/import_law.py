@@ -204,7 +204,9 @@ SEAMS: dict[str, tuple[str, ...]] = {
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "rouge", "scorers", "settings", "tasks", "translate"),
     ),
-    "pretrain.checkpoint.hf": ("export", "gguf", "gguf_export", "hub", "imports", "peft", "peft_export", "repack"),
+    "pretrain.checkpoint.hf": (
+        *("export", "gguf", "gguf_export", "grow", "hub", "imports", "peft", "peft_export", "repack"),
+    ),
     "pretrain.objectives": ("base", "registry", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "data_pipeline.build": ("build", "config", "cost", "inputs"),

@@ -1,6 +1,6 @@
 """`pretrain import --add-tokens FILE`: a folder of Hugging Face's format with a larger vocabulary, for the import.
 
-The folder is written anew beside the given one: config.json, the tokenizer as transformers' `add_tokens` makes it, and
+A temporary folder has a new config.json, the tokenizer as transformers' `add_tokens` makes it, and
 the tensors that transformers' `resize_token_embeddings` changes, one at a time; what stays the same is linked. New rows
 are the mean of those of the pieces that the tokenizer made of the token's text before, or drawn from the distribution
 of all rows (John Hewitt 2021, https://nlp.stanford.edu/~johnhew/vocab-expansion.html; `mean_resizing` of transformers).

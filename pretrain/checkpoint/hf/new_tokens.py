@@ -11,13 +11,11 @@ from tokenizers import AddedToken, Tokenizer, decoders
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer as OwnTokenizer
-from data_pipeline.tokenizers.hf_json import JsonTokenizer, is_bert_vocabulary
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.errors import ConfigError
 
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 _MOST_IDS = 2**22  # of any tokenizer here
-_MOST_BYTES = 2**28
 _BROKEN = "\ufffd"
 
 
@@ -58,7 +56,7 @@ def add_tokens(former: Tokenizer, file: Path, say: Callable[[str], None]) -> Gro
         if token.content in vocabulary:  # as a byte-level tokenizer spells other bytes with it
             raise ConfigError(
                 f"{file}: {token.content!r} is the name of piece {vocabulary[token.content]} of the tokenizer, which "
-                "stands for another text, so that it cannot be added: leave it out"
+                "is another text, so that it cannot be added: leave it out"
             )
         kept.append(token)
         pieces.append(tuple(index for index in ids if index not in unknown))
@@ -151,11 +149,7 @@ def _token(line: str, where: str) -> AddedToken:
 
 def _trained_tokenizer(file: Path) -> OwnTokenizer | None:
     """The tokenizer that a file or folder is; None: it is no tokenizer."""
-    try:
-        content = b"" if file.is_dir() else file.read_bytes()[:_MOST_BYTES]
-    except OSError as error:
-        raise ConfigError(f"--add-tokens {file} cannot be read ({error.strerror})") from None
-    if not (file.is_dir() or file.suffix in (".json", ".model") or is_bert_vocabulary(content)):
+    if not (file.is_dir() or file.suffix in (".json", ".model") or file.name == "vocab.txt"):
         return None
     try:
         return load_tokenizer(file)
@@ -196,11 +190,10 @@ def _of_tokenizer(
 def _texts(tokenizer: OwnTokenizer) -> list[str]:
     """The text of each piece, with the space before a word; "" of special ones."""
     texts = tokenizer.texts()
-    if not isinstance(tokenizer, JsonTokenizer) or '"ByteLevel"' not in json.dumps(
-        json.loads(tokenizer.to_json())["decoder"]
-    ):
+    described = Tokenizer.from_str(tokenizer.to_json()) if tokenizer.library == "tokenizers" else None
+    if described is None or "ByteLevel" not in str(described.decoder):
         return texts
-    described, decoder = Tokenizer.from_str(tokenizer.to_json()), decoders.ByteLevel()
+    decoder = decoders.ByteLevel()
     return [text and decoder.decode([described.id_to_token(index)]) for index, text in enumerate(texts)]
 
 
