@@ -8,6 +8,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
@@ -25,7 +26,10 @@ from pretrain.errors import ConfigError
 
 Kinds = Mapping[type[BaseModel], Mapping[str, type[BaseModel]]]
 """subclasses of a base class of sections that a config may choose, by name, where there is no tagged union"""
-_PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", dict: "mapping"}
+_PLAIN = {
+    **{bool: "true or false", int: "whole number", float: "number", str: "text"},
+    **{Path: "path", date: "date", dict: "mapping"},
+}
 _CHOICE = "choice"
 _BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
 

@@ -1,5 +1,6 @@
 """What a run's samples come from."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,6 +90,32 @@ def test_packed_rows_that_hold_little_are_said() -> None:
 
     assert said(12) == said(24) == said(6) == ()
     assert said(23)[0].startswith("48% of the 40 packed rows of the train split of set is padding")
+
+
+def test_what_a_model_does_not_read_of_labelled_rows_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from data_pipeline.labelled.dataset import LabelledDataset
+    from data_pipeline.recipes.instructions import Instructions
+    from data_pipeline.tokenizers.byte import ByteTokenizer
+    from pretrain.training import build
+
+    template = "{% for message in messages %}{{ message.role }}: {{ message.content }};{% endfor %}"
+    turns = [{"role": "user", "content": "a", "name": "Ann"}, {"role": "assistant", "content": "b" * 40}]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"messages": turns, "input": "more"}) + "\n")
+    (tmp_path / "template.jinja").write_text(template)
+    ByteTokenizer().save(tmp_path / "tokenizer")
+    dataset = LabelledDataset(tmp_path, tmp_path / "tokenizer")
+    objective = Instructions(messages="messages", chat_template=str(tmp_path / "template.jinja"), packing="rows")
+    recipe = objective.recipe(dataset.tokenizer(), 32, decoder_only=True)
+    stream: Any = SimpleNamespace(datasets=[dataset])
+    monkeypatch.setattr(build.dist, "get_rank", lambda: 0)
+    said = build._rows_not_read(stream, recipe)
+    train = f"{tmp_path}/train.jsonl"
+    assert f"1 of 1 rows of {train} are too long and lose tokens: objective.sequence_length says how many" in said[0]
+    assert f"{train}: the chat template renders nothing of the turns' key name" in said
+    assert said[-1].startswith(f"{train}: no setting of the objective reads the text of the fields input: ")
+    monkeypatch.setattr(build.dist, "get_rank", lambda: 1)
+    assert build._rows_not_read(stream, recipe) == ()
 
 
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
