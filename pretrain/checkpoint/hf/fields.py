@@ -23,10 +23,10 @@ _CHANGE_NOTHING = {
     # heads of fine-tuned models, which `heads.py` and the gate judge
     "classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout", "pooler_dropout",
     "pooler_hidden_act", "start_n_top", "end_n_top", "summary_activation", "summary_first_dropout",
-    "summary_last_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    # said in another way: by layer_types, by tensors
+    "summary_last_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "legacy",
+    # said in another way: by layer_types, by tensors, by d_model and n_head
     "sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers", "type_vocab_size",
-    "num_mtp_layers", "num_nextn_predict_layers", "layer_types",
+    "num_mtp_layers", "num_nextn_predict_layers", "layer_types", "d_head",
 }  # fmt: skip
 _OF_TRAINING = {
     "embd_pdrop": "resid_pdrop", "embed_dropout": "resid_dropout", "hidden_dropout": None, "activation_dropout": None,
@@ -46,7 +46,7 @@ _OLDER = {
     "task_specific_params", "output_past", "predict_special_tokens", "gradient_checkpointing", "directionality",
     "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     "ep_size", "attn_implementation", "position_embedding_type", "finetuning_task", "tokenizer_class", "pruned_heads",
-    "prefix", "torchscript", "use_bfloat16", "cross_attention_hidden_size", "sinusoidal_pos_embds", "tie_weights_",
+    "prefix", "torchscript", "use_bfloat16", "cross_attention_hidden_size", "sinusoidal_pos_embds",
     "add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding", "static_position_embeddings",
     "extra_pos_embeddings", "num_hidden_layers", "classif_dropout", "max_relative_positions", "transformers.js_config",
     "mm_tokens_per_image", "unsloth_fixed", "unsloth_version",

@@ -66,8 +66,9 @@ def read(tree: dict[str, Any]) -> Released:
 def _has_heads_of_another_size(tree: dict[str, Any]) -> bool:
     """Whether it is a Llama whose heads have a size of their own, of which its width is no multiple (Kanana)."""
     width, heads = tree.get("hidden_size"), tree.get("num_attention_heads")
-    sizes_are_known = isinstance(width, int) and isinstance(heads, int) and heads > 0 and tree.get("head_dim")
-    return tree.get("model_type") == "llama" and bool(sizes_are_known and width % heads)
+    if tree.get("model_type") != "llama" or not tree.get("head_dim"):
+        return False
+    return isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads > 0
 
 
 def _text_model(tree: dict[str, Any]) -> dict[str, Any]:

@@ -64,3 +64,15 @@ def test_a_difference_that_is_no_number_passes_no_gate() -> None:
     for steep in (1.0, 1e4):
         with pytest.raises(RunError, match="differ by nan"):
             _pass(steep, float("nan"))
+
+
+def test_a_model_that_does_not_run_ends_in_a_sentence() -> None:
+    class Broken(Model):
+        def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+            raise IndexError("angles of 4\nfor heads of 8")
+
+    with pytest.raises(RunError) as error:
+        pass_gate("imported", (torch.zeros(1, 8, 4),), Broken(1.0), ROWS, tiny_config().model)
+    assert str(error.value) == (
+        "not imported: transformers' Broken does not run with this config.json (angles of 4 for heads of 8)"
+    )

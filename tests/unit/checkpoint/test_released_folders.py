@@ -1,6 +1,7 @@
 """Folders as they are released: what of them is imported in another way than `save_pretrained` writes a model, and what
 is refused by name. `tests/multirank/test_hf_released.py` imports and exports them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,21 @@ def test_a_width_that_no_class_takes_is_refused_in_a_sentence_at_an_export(famil
     with pytest.raises(ConfigError, match="does not take this model, so it cannot be exported") as error:
         hf_family_of(model).describe(model, SPECIALS)
     assert "\n" not in str(error.value)
+
+
+def test_no_field_of_an_export_is_refused_or_said() -> None:
+    from pretrain.checkpoint.hf import fields
+    from pretrain.checkpoint.hf.heads import objective_of
+    from pretrain.checkpoint.hf.registry import hf_family_of
+    from tests.multirank import test_hf
+
+    for name in test_hf.EXPORTED:
+        model = test_hf._config(name, {}).model
+        family = hf_family_of(model)
+        tree = json.loads(family.describe(model, test_hf.SPECIALS).to_json_string())
+        noted_tree = fields.NotedTree(tree | {"tie_word_embeddings": model.tie_word_embeddings})
+        family.refuse(noted_tree, 10**6)
+        noted = fields.NotedConfig(family.model_class.config_class.from_dict(dict(noted_tree)))
+        objective_of(noted, family)
+        family.model_of(noted)
+        assert not fields.check(dict(noted_tree), type(noted._config), noted_tree.read | noted.noted), name
