@@ -32,9 +32,9 @@ from pretrain.checkpoint.hf.export import (
     write_generation_config,
     write_model,
 )
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
-from pretrain.checkpoint.hf.heads import Kind, kind_of, objective_of, with_head
+from pretrain.checkpoint.hf.heads import objective_of, with_head
 from pretrain.checkpoint.hf.imports import read_config
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, load
 from pretrain.checkpoint.hf.source_model import GENERATION, SPECIAL_TOKENS, TOKENIZER_CONFIG
@@ -46,6 +46,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import Kind, kind_of
 from pretrain.run_dir.paths import RECORD
 
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
@@ -410,7 +411,7 @@ def _with_head_of(source: Path, kind: Kind, family: HfFamily, hf_config: Any, ad
     """The family's class with the head of the adapter, whose labels `hf_config` gets if it has none of as many."""
     plain = BY_MODEL_TYPE[hf_config.model_type]
     head = plain.heads.get(kind)
-    if not isinstance(head, HfHead):
+    if head is None:
         raise ConfigError(f"{source / CONFIG}: a {family.model_type} has no head for its task_type that is known here")
     classifier = adapter.saved.get(f"{head.classifier}.weight")
     if classifier is None:
