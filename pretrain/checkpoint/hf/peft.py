@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pretrain.checkpoint.hf import chat
 from pretrain.checkpoint.hf import folder as folders
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.heads import Kind, objective_of, with_head
+from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.heads import objective_of, with_head
 from pretrain.checkpoint.hf.imports import read_config
 from pretrain.checkpoint.hf.peft_base import BaseModel
 from pretrain.checkpoint.hf.peft_config import CONFIG, TASK_TYPES, PeftSettings, read_settings
@@ -31,6 +31,7 @@ from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import Kind
 
 _MORE_TOKENIZER_FILES = (
     *(TOKENIZER_CONFIG, SPECIAL_TOKENS, "added_tokens.json", "vocab.json", "merges.txt"),
@@ -172,7 +173,7 @@ def _with_head_of(source: Path, kind: Kind, family: HfFamily, hf_config: Any, ad
     """The family's class with the head of the adapter, whose labels `hf_config` gets if it has none of as many."""
     plain = BY_MODEL_TYPE[hf_config.model_type]
     head = plain.heads.get(kind)
-    if not isinstance(head, HfHead):
+    if head is None:
         raise ConfigError(f"{source / CONFIG}: a {family.model_type} has no head for its task_type that is known here")
     classifier = adapter.saved.get(f"{head.classifier}.weight")
     if classifier is None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.checkpoint.hf import folder as folders
-from pretrain.checkpoint.hf.heads import Kind
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import Kind
 
 CONFIG = "adapter_config.json"
 TASK_TYPES: Mapping[str, Kind] = {"SEQ_CLS": "sequence", "TOKEN_CLS": "tokens", "QUESTION_ANS": "spans"}

@@ -25,7 +25,6 @@ from pretrain.checkpoint.hf.export import (
 )
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
-from pretrain.checkpoint.hf.heads import kind_of
 from pretrain.checkpoint.hf.peft_config import CONFIG, TASK_TYPES
 from pretrain.checkpoint.hf.peft_gate import with_adapter
 from pretrain.checkpoint.hf.peft_weights import WEIGHTS, PeftAdapter, lora_name, module_of, write_weights
@@ -37,6 +36,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import kind_of
 from pretrain.model_spec.modules import WORD_EMBEDDINGS
 from pretrain.model_spec.mup import OUTPUT_LAYER
 from pretrain.run_dir.paths import RECORD
