@@ -18,9 +18,10 @@ from pretrain.observe.ending import finished, next_commands
 from pretrain.observe.memory import Peak
 from pretrain.plan.memory_check import planned_bytes
 from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.shipped import NO_RUNS
 from tests.helpers.tiny import LENGTH, tiny_config
 
-RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/", "finetune/"))]
+RUNS = [name for name in shipped() if name.partition("/")[0] not in NO_RUNS]
 SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, vocabulary=9000)
 
 
