@@ -24,6 +24,7 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 _JSON = "tokenizer.json"
+_PROBE = "Do you know\tthe W\u00fcrzburg \u4e2d? \U0001f600\n"
 _SHOWN = 12  # ids of a text in a message
 
 
@@ -74,6 +75,7 @@ def _theirs(directory: Path) -> Any:
     with _quiet():
         try:
             found = AutoTokenizer.from_pretrained(directory, **how)
+            found(_PROBE)  # some of what a file lacks shows only then
         except Exception:  # a class that the tokenizer.json is not of
             if not (directory / _JSON).is_file():
                 raise
