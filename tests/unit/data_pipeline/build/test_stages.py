@@ -235,7 +235,7 @@ def test_what_a_build_of_other_pieces_left_is_not_used(
         return settings(input=str(corpus), output=tmp_path / name, piece_bytes=piece_bytes)
 
     with monkeypatch.context() as stops:
-        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        stops.setattr(module, "encode", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build(config("out", 3000), Silent)
     build(config("out", 20_000), Silent)
