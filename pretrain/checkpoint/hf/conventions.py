@@ -25,7 +25,7 @@ _OF_A_DAY = "strftime_now"
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """The default: those of a model that was born here, without a chat template."""
+    """What an export says. The default is that of a model that was born here, without a chat template."""
 
     source: SourceModel | None = None
     sampling: dict[str, Any] | None = None
@@ -130,7 +130,7 @@ class Conventions:
 
 
 def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer, encoder: bool) -> Conventions:
-    """Those of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read."""
+    """Conventions of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read."""
     source, template = source_model.of_run(checkpoint, tokenizer), chat.of_run(checkpoint)
     sampling = None if source is None else source.generation
     if encoder or objective.task_head is not None or objective.needs.end != "end_of_text":

@@ -30,7 +30,7 @@ _DIGITS = [
     {"type": "Digits", "individual_digits": True},
     {"type": "Split", "pattern": {"Regex": _ONE_DIGIT}, "behavior": "Isolated", "invert": False},
 ]
-"""what stands before GPT-2's rule in tokenizers of SmolLM's kind"""
+"""step before GPT-2's rule in tokenizers of SmolLM's kind"""
 _NORMAL = (None, "NFC")
 """normalizers: llama.cpp has none, and text is rarely in another form than NFC"""
 

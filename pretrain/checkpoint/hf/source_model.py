@@ -77,7 +77,7 @@ class SourceModel:
     """tokenizer_config.json, without the chat template"""
     special_tokens_map: dict[str, Any] | None
     post_processor: dict[str, Any] | None
-    """of tokenizer.json: what puts special tokens around a text"""
+    """what puts special tokens around a text, in tokenizer.json"""
     templates: dict[str, str]
     """chat templates besides the usual one, by name"""
     noted: Noted | None
@@ -85,7 +85,7 @@ class SourceModel:
     special_pieces: dict[str, int]
     """ids of the special pieces of the imported tokenizer, by name"""
     begin_of_text: int | None
-    """of the imported tokenizer"""
+    """id that the imported tokenizer begins a text with"""
     answers_by_template: bool = False
     """whether answers were trained here that a chat template ends"""
 
@@ -134,7 +134,7 @@ def read(directory: Path, hf_config: PretrainedConfig, warn: Callable[[str], Non
 
 
 def of_run(checkpoint: Path, tokenizer: Tokenizer) -> SourceModel | None:
-    """What the run of a checkpoint keeps; None: it was not imported, or goes on with another tokenizer. Raises
+    """What the run of a checkpoint keeps; None: it was not imported, or has another tokenizer now. Raises
     ConfigError for a file that cannot be read."""
     path = run_of(checkpoint).source_model
     if not path.is_file():
