@@ -194,7 +194,7 @@ def _texts(tokenizer: OwnTokenizer) -> list[str]:
     if described is None or "ByteLevel" not in str(described.decoder):
         return texts
     decoder = decoders.ByteLevel()
-    return [text and decoder.decode([described.id_to_token(index)]) for index, text in enumerate(texts)]
+    return [text and decoder.decode([described.id_to_token(index) or ""]) for index, text in enumerate(texts)]
 
 
 def _some(names: Sequence[str]) -> str:
