@@ -162,21 +162,16 @@ def _of_tokenizer(
 ) -> list[AddedToken]:  # fmt: skip
     """Texts of the pieces of a trained tokenizer that `former` makes several of. A piece that continues a word of an
     alphabet with capital letters is none of them: it would be found inside the words that `former` knows."""
-    texts, inside, broken = dict[str, None](), 0, 0
+    texts, inside = dict[str, None](), 0
     for text in _texts(trained):
-        if not text.strip():
+        if not text.strip() or _BROKEN in text or len(former.encode(text, add_special_tokens=False).ids) < 2:
             continue
-        if _BROKEN in text:
-            broken += 1
-        elif text[0].lower() != text[0].upper():
+        if text[0].lower() != text[0].upper():
             inside += 1
-        elif len(former.encode(text, add_special_tokens=False).ids) > 1:
+        else:
             texts[text] = None
-    if inside or broken:
-        say(
-            f"{inside:,} pieces of {file} that continue a word, and {broken:,} that are a part of a character, are not "
-            "added"
-        )
+    if inside:
+        say(f"{inside:,} new pieces of {file} continue a word, and are not added")
     if not texts:
         raise ConfigError(f"--add-tokens {file} has no new piece that begins a word: it adds nothing")
     finds = Tokenizer.from_str(former.to_str())
@@ -194,7 +189,7 @@ def _texts(tokenizer: OwnTokenizer) -> list[str]:
     if described is None or "ByteLevel" not in str(described.decoder):
         return texts
     decoder = decoders.ByteLevel()
-    return [text and decoder.decode([described.id_to_token(index)]) for index, text in enumerate(texts)]
+    return [text and decoder.decode([described.id_to_token(index) or ""]) for index, text in enumerate(texts)]
 
 
 def _some(names: Sequence[str]) -> str:

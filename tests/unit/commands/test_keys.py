@@ -54,7 +54,7 @@ def test_a_pattern_without_a_match_names_near_keys(capsys: pytest.CaptureFixture
     assert main(["keys", "lerning_rate"]) == 2
     assert capsys.readouterr().err == (
         "pretrain: no key matches 'lerning_rate': did you mean optimizer.learning_rate or "
-        "optimizer.adamw_learning_rate?\n"
+        "optimizer.adamw_learning_rate or finetune.lora.embedding_rate?\n"
     )
 
 
