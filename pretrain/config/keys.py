@@ -26,7 +26,7 @@ from pretrain.errors import ConfigError
 
 Kinds = Mapping[type[BaseModel], Mapping[str, type[BaseModel]]]
 """subclasses of a base class of sections that a config may choose, by name, where there is no tagged union"""
-_PLAIN = {
+_PLAIN: dict[type, str] = {
     **{bool: "true or false", int: "whole number", float: "number", str: "text"},
     **{Path: "path", date: "date", dict: "mapping"},
 }

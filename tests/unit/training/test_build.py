@@ -108,13 +108,13 @@ def test_what_a_model_does_not_read_of_labelled_rows_is_said(tmp_path: Path, mon
     objective = Instructions(messages="messages", chat_template=str(tmp_path / "template.jinja"), packing="rows")
     recipe = objective.recipe(dataset.tokenizer(), 32, decoder_only=True)
     stream: Any = SimpleNamespace(datasets=[dataset])
-    monkeypatch.setattr(build.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     said = build._rows_not_read(stream, recipe)
     train = f"{tmp_path}/train.jsonl"
     assert f"1 of 1 rows of {train} are too long and lose tokens: objective.sequence_length says how many" in said[0]
     assert f"{train}: the chat template renders nothing of the turns' key name" in said
     assert said[-1].startswith(f"{train}: no setting of the objective reads the text of the fields input: ")
-    monkeypatch.setattr(build.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
     assert build._rows_not_read(stream, recipe) == ()
 
 

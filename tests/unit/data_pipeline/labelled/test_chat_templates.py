@@ -21,9 +21,11 @@ from tests.unit.data_pipeline.labelled.conftest import Write
 TOKENIZER = ByteTokenizer()
 END = next(piece for piece, index in TOKENIZER.special_pieces().items() if index == TOKENIZER.end_of_text)
 DAY = datetime.date(2024, 7, 26)
-TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"b": "Zürich", "a": ["<1>"]}}}]
-CALL = {"type": "function", "function": {"name": "weather", "arguments": {"place": "Ulm"}}}
-TALK = [
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "parameters": {"b": "Zürich", "a": ["<1>"]}}}
+]
+CALL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "arguments": {"place": "Ulm"}}}
+TALK: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is the weather?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -163,18 +165,18 @@ def test_marked_responses_are_those_of_transformers(write: Write, tmp_path: Path
     (tmp_path / "smol.jinja").write_text(SMOL)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(dataset.tokenizer_path), chat_template=SMOL)
     row = dataset.row("train", 0)
-    made = theirs.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
+    made: Any = theirs.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
     objective = Instructions(
         messages="messages", chat_template=str(tmp_path / "smol.jinja"), loss_on="generation", packing="rows"
     )
     recipe = objective.recipe(dataset.tokenizer(), 512, decoder_only=True)
-    (conversation,) = recipe.conversations([row])  # type: ignore[attr-defined]
+    (conversation,) = recipe.conversations([row])
     assert conversation.ids.tolist() == made["input_ids"]
     assert conversation.counts.tolist() == [bool(one) for one in made["assistant_masks"]]
     samples = recipe.samples(dataset, "train")
     assert isinstance(samples, InstructionsSamples)
     reads, first = samples.question(0, 8)
-    opened = theirs.apply_chat_template(row["messages"][:-1], add_generation_prompt=True, return_dict=False)
+    opened: Any = theirs.apply_chat_template(row["messages"][:-1], add_generation_prompt=True, return_dict=False)
     assert [*reads.tolist(), first] == opened
 
 
@@ -223,7 +225,8 @@ def test_a_row_that_would_lose_something_is_refused(
 
 
 @pytest.mark.parametrize(
-    "source", ["{% if style %}x{% endif %}", "{{ style | default('') }}", "{{ messages[0].style }}"]
+    "source",
+    ["{% if style %}x{% endif %}", "{{ style | default('') }}", "{{ messages[0].style }}", "{{ tools is defined }}"],
 )
 def test_a_variable_that_is_guarded_needs_no_value(tmp_path: Path, source: str) -> None:
     assert _template(tmp_path, source + SIMPLE).render(TALK[:2]) == _theirs(source + SIMPLE, {"messages": TALK[:2]}, {})
