@@ -1,9 +1,10 @@
 """A large decoder of transformers, of which one layer is in memory at a time.
 
-The gate compares whole models all the same: transformers' own forward pass of all layers in their order, with each
-layer's weights read from the folder by transformers when the layer's turn comes, and given up behind it. What such a
-gate does not see that the other does: a folder whose tensors lie in one layer's names only when they are read with
-those of another layer. No format does that.
+The gate compares whole models all the same: transformers' own forward pass of all layers in their order, in a model of
+the folder's config, with each layer's weights read by transformers when the layer's turn comes, and given up behind it.
+So it sees layers in another order, of another kind, or with another setting, and errors that add up or cancel, as the
+gate of a model that is in memory does. It does not see how transformers reads all files at once: here it gets the
+tensors of one layer, and those of no layer, under the name of a first layer.
 """
 
 import copy
@@ -22,6 +23,7 @@ from pretrain.checkpoint.hf.registry import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.parameters import num_parameters
+from pretrain.process import heap
 
 LARGEST_WHOLE = 2**29
 """parameters up to which both models are compared as wholes: two of fp32 take 4 GiB"""
@@ -64,18 +66,18 @@ class _Layers:
         """how often all weights were moved by a unit in the last place (`gate`)"""
         self._layers: list[nn.Module] = list(hf_model.base_model.layers)
         self._names: list[list[str]] = [[] for _ in self._layers]
-        ends = []
+        ends, ignored = [], _ignored(folder, config)
         for name in folder.tensors:
             found = _OF_LAYER.fullmatch(name)
             if found is None:
                 ends.append(name)
             elif int(found[2]) < len(self._layers):
                 self._names[int(found[2])].append(name)
-            elif not is_of_mtp(name, config.model):
+            elif not (is_of_mtp(name, config.model) or any(pattern.search(name) for pattern in ignored)):
                 report([], [name])
         for layer in self._layers:
             _empty(layer)
-        self._ends: dict[str, Tensor] = {name: value.float() for name, value in values_of(folder, ends).items()}
+        self._ends: dict[str, Tensor] = {name: values_of(folder, [name])[name].float() for name in ends}
         first, missing = self._read(_FIRST)
         of_first = first.state_dict()
         self._ends |= {name: of_first[name] for name in missing}  # drawn once
@@ -128,6 +130,12 @@ def config_of_layer(described: Any, number: int) -> Any:
     return one
 
 
+def _ignored(folder: Folder, config: RunConfig) -> list[re.Pattern[str]]:
+    """Names of tensors that transformers passes over silently, such as those of layers behind the last."""
+    kind = folder.family.class_of(config.model)
+    return [re.compile(pattern) for pattern in kind._keys_to_ignore_on_load_unexpected or ()]
+
+
 def _renumbered(name: str, number: int) -> str:
     return _OF_LAYER.sub(rf"\g<1>{number}\g<3>", name)
 
@@ -135,3 +143,4 @@ def _renumbered(name: str, number: int) -> str:
 def _empty(layer: nn.Module) -> None:
     for parameter in layer.parameters():
         parameter.data = parameter.data.new_empty(0)
+    heap.trim()

@@ -117,7 +117,7 @@ def import_hf(
         engine.initialise()
         warn(f"{folder.path} has no weights for the head that predicts characters: they are initialized randomly")
     state = engine.state()
-    tensors = _tensors(folder, config, hf_model, state, warn)
+    tensors = _tensors(folder, config, hf_model, state)
     if updates is not None:
         tensors.add(updates.matrices(folder.family, config.model))
     record = Record(
@@ -156,7 +156,6 @@ def _tensors(
     config: RunConfig,
     hf_model: Any,
     state: Mapping[str, GlobalPart],
-    warn: Callable[[str], None],
 ) -> ImportedTensors:
     """Where the values of `state` come from: transformers' model, or without one the folder itself."""
     tensors = ImportedTensors(folder.path)
@@ -167,7 +166,7 @@ def _tensors(
         tensors.add_links(folder.family.links_of_loaded(config.model), partial(_taken, hf_model.state_dict()))
     else:
         links = list(folder.family.links(config.model))
-        drawn = _drawn(folder, config, [name for link in links for name in link.hf_names], warn)
+        drawn = _drawn(folder, config, [name for link in links for name in link.hf_names])
         tensors.add_links(links, streaming.reader(folder, config.model, drawn))
     tensors.add_links(own_links(folder.family, config.model), partial(values_of, folder))
     _check_copies(folder, config.model)
@@ -178,14 +177,12 @@ def _taken(values: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tens
     return {name: values[name] for name in names}
 
 
-def _drawn(
-    folder: Folder, config: RunConfig, names: Sequence[str], warn: Callable[[str], None]
-) -> dict[str, Tensor]:  # fmt: skip
-    """Values, from the seed, of those of `names` that the folder lacks."""
+def _drawn(folder: Folder, config: RunConfig, names: Sequence[str]) -> dict[str, Tensor]:
+    """Values, from the seed, of those of `names` that the folder lacks. The gate reports them."""
     lacking = [name for name in names if folders.name_in(folder, config.model, name) is None]
     if not lacking:
         return {}
-    drawn = open_model(folder, config, partial(_report, folder, config, warn)).state_dict()
+    drawn = open_model(folder, config, lambda missing, unknown: None).state_dict()
     return {name: drawn[name] for name in lacking}
 
 

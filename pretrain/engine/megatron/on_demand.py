@@ -16,6 +16,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.state import State
 from pretrain.models.layers import Layer
 from pretrain.models.placement import Parameter
+from pretrain.process import heap
 
 Load = Callable[[dict[str, GlobalPart]], None]
 """fills the pieces of a state"""
@@ -65,3 +66,4 @@ def weights_on_demand(
 def _empty(parameters: Sequence[Parameter]) -> None:
     for parameter in parameters:
         parameter.value.data = parameter.value.data.new_empty(0)
+    heap.trim()
