@@ -16,7 +16,7 @@ import pytest
 from tests.helpers import chat_folders
 from tests.helpers.ranks import run_ranks
 
-FOLDERS = [kind for kind in chat_folders.FOLDERS if kind != "llama3"]
+FOLDERS = list(chat_folders.FOLDERS)
 GGUF = {
     "qwen2.5": ("qwen2", "<|endoftext|>", "<|im_end|>", False),
     "smollm2": ("smollm", "<|im_start|>", "<|im_end|>", False),

@@ -35,7 +35,7 @@ _BEYOND = 64
 _COUNTING = ("roberta", "xlm-roberta", "longformer")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Agreement:
     """What the gate found of a model that passed."""
 
@@ -90,7 +90,13 @@ def pass_gate(
         name = type(hf_model).__name__
         theirs = {"transformers": f"transformers' {name}", "PEFT": f"PEFT's {name}"}.get(reference, reference)
         raise RunError(f"not {verb}: {compared}s differ by {difference:.2e} from {theirs}, more than {limit:.2e}")
-    return Agreement(difference, limit, compared, by_layer=hasattr(hf_model, "by_layer"), reference=reference)
+    return Agreement(
+        difference=difference,
+        limit=limit,
+        compared=compared,
+        by_layer=hasattr(hf_model, "by_layer"),
+        reference=reference,
+    )
 
 
 def check_stored(

@@ -212,7 +212,7 @@ def test_without_peft_the_gate_says_that_it_reads_the_adapter_itself(
     theirs, made_by = updates.compared_with(hf_model)
     assert theirs is hf_model
     assert (_logits(theirs) - logits).abs().max() <= 1e-5
-    line = str(Agreement(1e-6, 1e-4, reference=made_by))
+    line = str(Agreement(difference=1e-6, limit=1e-4, reference=made_by))
     assert (
         line
         == "largest logit difference from this project's own reading of the adapter (peft is not installed) 1.00e-06"
