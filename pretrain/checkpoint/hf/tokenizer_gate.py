@@ -95,8 +95,8 @@ def _check_begin(
         return  # a token for classes is no begin
     names: dict[int | None, str] = {index: name for name, index in ours.special_pieces().items()}
     said = (
-        f"{directory}: transformers' {type(theirs).__name__} puts {names.get(begin, begin) or 'nothing'} before a text, and "
-        f"{names.get(ours.begin_of_text, 'nothing')} begins one here"
+        f"{directory}: transformers' {type(theirs).__name__} puts {names.get(begin, begin) or 'nothing'} before a "
+        f"text, and {names.get(ours.begin_of_text, 'nothing')} begins one here"
     )
     settings = read_json(directory / SETTINGS) if (directory / SETTINGS).is_file() else {}
     if bounds.begin is None and not isinstance(settings.get("add_bos_token"), bool):
