@@ -93,10 +93,10 @@ def _check_begin(
     begin = marked[0] if first else None
     if begin == ours.begin_of_text or (begin is not None and begin == theirs.cls_token_id):
         return  # a token for classes is no begin
-    names = {None: "nothing", **{index: name for name, index in ours.special_pieces().items()}}
+    names: dict[int | None, str] = {index: name for name, index in ours.special_pieces().items()}
     said = (
-        f"{directory}: transformers' {type(theirs).__name__} puts {names.get(begin, begin)} before a text, and "
-        f"{names[ours.begin_of_text]} begins one here"
+        f"{directory}: transformers' {type(theirs).__name__} puts {names.get(begin, begin) or 'nothing'} before a "
+        f"text, and {names.get(ours.begin_of_text, 'nothing')} begins one here"
     )
     settings = read_json(directory / SETTINGS) if (directory / SETTINGS).is_file() else {}
     if bounds.begin is None and not isinstance(settings.get("add_bos_token"), bool):
