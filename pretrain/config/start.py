@@ -75,8 +75,13 @@ def recorded_source_tokenizer(start_from: str) -> Path | None:
 
 def recorded_chat_template(start_from: str) -> Path | None:
     """File of the chat template of the run of the newest checkpoint; None: it has none."""
-    path = run_of(next(_checkpoints(start_from))).chat_template
+    path = recorded_run(start_from).chat_template
     return path if path.is_file() else None
+
+
+def recorded_run(start_from: str) -> RunDir:
+    """Run of the newest checkpoint. Raises ConfigError if there is none."""
+    return run_of(next(_checkpoints(start_from)))
 
 
 def _checkpoints(start_from: str, key: str = "run.start_from") -> Iterator[Path]:

@@ -3,16 +3,15 @@
 import shlex
 from pathlib import Path
 
-from pretrain.config.families import CAPABILITIES
-from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.hf_classes import check_export, has_encoder_alone
 from pretrain.observe.memory import Peak, size
 from pretrain.plan.memory_check import planned_bytes
 from pretrain.run_dir.paths import RunDir
 
 _SENTENCE_TASK = "arithmetic_2da"  # which needs no file
-_EXPORTED = ("dense", "banded", "bigbird", "local_global")
 
 
 def next_commands(config: RunConfig) -> list[str]:
@@ -25,7 +24,7 @@ def next_commands(config: RunConfig) -> list[str]:
     export = f"pretrain export {run}{one} --to hf {shlex.quote(f'exported/{name}')}"
     if _has_a_class_of_hugging_face(config):
         commands.append(export)
-    elif _has_a_class_of_its_encoder(config.model):
+    elif has_encoder_alone(config.model):
         commands.append(f"{export} --encoder")
     return commands
 
@@ -78,72 +77,11 @@ def _listed(title: str, commands: list[str]) -> list[str]:
 
 
 def _has_a_class_of_hugging_face(config: RunConfig) -> bool:
-    """Judges by positions, patterns, stacks and the kind of task head only: `checkpoint/hf` knows all the rest, and
-    takes seconds to import."""
-    model = config.model
-    if config.objective.backward or model.long_convolution is not None or model.recurrent is not None:
+    try:
+        check_export(config)
+    except ConfigError:
         return False
-    if not _has_a_class_with_its_head(model, config.objective.loss):
-        return False
-    if model.family not in CAPABILITIES.built_in or model.finetune.adapters is not None:
-        return False
-    if model.source_encoder is not None:
-        return False
-    if model.family == "gpt" and model.positions.name != "learned":
-        return False
-    if model.family == "t5" and not model.has_encoder:
-        return False
-    if model.adds_distance_scores and (model.embedding_scale or model.task_head is not None):
-        return False
-    if model.family == "bert" and not model.segments:  # a DistilBERT
-        dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
-        head = model.task_head is None or model.task_head.kind == "token"
-        return dense and head and model.norm_eps == 1e-12 and model.positions.name == "learned"
-    if model.has_mask_decoder or not _has_a_class_of_its_experts(model):
-        return False
-    return model.positions.name != "shaw" and all(pattern.name in _EXPORTED for pattern in model.attention.pattern)
-
-
-def _has_a_class_of_its_experts(model: Model) -> bool:
-    """Whether there are none, or they are those of Mixtral, Qwen3-MoE and OLMoE, of dots.llm1, or of DeepSeek."""
-    experts, of_deepseek = model.experts, model.latent_attention is not None
-    if experts is None:
-        return True
-    if experts.scores == "sigmoid":
-        of_router = experts.selection_bias and experts.group_score == "two_best"
-        return (model.qk_norm or of_deepseek) and of_router and experts.shared > 0
-    if of_deepseek:  # V2's router
-        of_router = experts.group_score == "best" and not (experts.normalize or experts.selection_bias)
-        return of_router and experts.shared > 0
-    return not experts.shared and experts.scale == experts.groups == 1 and not experts.selection_bias
-
-
-def _has_a_class_of_its_encoder(model: Model) -> bool:
-    """DeBERTa's, whose mask decoder and detector no class has."""
-    dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
-    return model.capabilities.mask_decoder and dense and model.finetune.adapters is None
-
-
-def _has_a_class_with_its_head(model: Model, loss: str) -> bool:
-    if model.task_head is None:
-        return True
-    if model.experts is not None:
-        return False
-    if model.task_head.kind == "detector":
-        return not model.capabilities.detector_context
-    blocks = any(pattern.name == "bigbird" for pattern in model.attention.pattern)
-    if model.task_head.kind == "choice":
-        dense = all(pattern.name == "dense" for pattern in model.attention.pattern)
-        return (dense or blocks) and model.family in ("bert", "albert", "roberta", "deberta_v2", "gpt")
-    if model.task_head.kind == "span":
-        return False
-    if model.task_head.kind == "sequence":
-        return model.family != "transformer" and not blocks
-    if model.family in ("transformer", "ctrl") or (model.family == "gpt" and model.norm == "post"):
-        return False
-    if loss == "spans":
-        return model.norm != "sandwich" and not blocks
-    return not model.is_encoder_decoder and not (model.norm == "sandwich" and model.qk_norm)
+    return True
 
 
 def stopped(config: RunConfig, step: int) -> str:

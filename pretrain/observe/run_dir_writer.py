@@ -9,6 +9,7 @@ from typing import Any
 from data_pipeline.common.atomic import atomic_write
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
+from pretrain.data.inherited import inherited_files
 from pretrain.errors import unwritable
 from pretrain.process.urgency import Urgency
 from pretrain.run_dir.json_lines import JsonLinesWriter
@@ -28,15 +29,14 @@ class RunDirWriter:
         self.directory, self._renew, self._alarm = directory, renew, alarm
         self._regaining, self._vanished = threading.Lock(), False
         self._config: bytes | None = None
-        self._chat_template: bytes | None = None
+        self._inherited: dict[Path, bytes] = {}
         self._events = EventLog(directory, alarm, self._regain)
         self._metrics: MetricsLog | None = None
 
     def begin(self, config: RunConfig, step: int) -> Path:
         """The run starts or resumes after `step` steps. Returns its config's path. Raises RunError if the config, or
         the chat template beside it, can't be written."""
-        template = getattr(config.objective, "chat_template", None)
-        self._chat_template = None if template is None else Path(template).read_bytes()
+        self._inherited = inherited_files(config)
         self._write_config(config)
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
         return RunDir(self.directory).config
@@ -101,9 +101,9 @@ class RunDirWriter:
             raise unwritable(RunDir(self.directory).config, error) from None
 
     def _write_files(self, config: bytes) -> None:
-        """The chat template, if conversations are rendered by one, then the config."""
-        if self._chat_template is not None:
-            atomic_write(RunDir(self.directory).chat_template, self._chat_template)
+        """The chat template and what else exports need of the weights' origin, then the config."""
+        for path, content in self._inherited.items():
+            atomic_write(path, content)
         atomic_write(RunDir(self.directory).config, config)
 
     def _regain(self) -> None:

@@ -96,6 +96,12 @@ class RunDir:
         return self.path / "chat_template.jinja"
 
     @property
+    def source_model(self) -> Path:
+        """What the model's folder in another library's format says besides weights, of an imported model or of one that
+        was trained from it (`checkpoint/hf/source_model.py`)."""
+        return self.path / "source_model.json"
+
+    @property
     def lock(self) -> Path:
         """File that the process which writes to the run holds locked."""
         return self.path / "lock"

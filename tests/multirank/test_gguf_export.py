@@ -166,7 +166,7 @@ def test_what_llama_cpp_has_no_form_for_is_refused(tmp_path: Path) -> None:
         vocabulary_of(load_tokenizer(path), path)
     rope = {"rope_type": "default", "rope_theta": 1e4}
     for changed, said in (
-        ({"rope_parameters": {**rope, "rope_type": "llama3"}}, "llama3 scaling"),
+        ({"rope_parameters": {**rope, "rope_type": "yarn"}}, "yarn scaling"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
         ({"hidden_act": "relu"}, "activation relu"),
     ):

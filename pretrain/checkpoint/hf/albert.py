@@ -15,23 +15,20 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.bert import by_answer, check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.bert import by_answer, encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 
 
 def hf_config(model: Model, specials: Specials) -> AlbertConfig:
     """Every field stated. Raises ConfigError for a model that ALBERT cannot express."""
-    check_encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_size=model.embedding_size)
-    if model.segments < 1 or model.embedding_size is None:
-        raise ConfigError(
-            "Hugging Face's ALBERT has segments and a projection of its embeddings: a model without model.segments or "
-            "model.embedding_size cannot be exported to it"
-        )
+    check_class(model, "albert")
+    assert model.embedding_size is not None, "checked"
     return AlbertConfig(
         **encoder_fields(model, specials),
         embedding_size=model.embedding_size,

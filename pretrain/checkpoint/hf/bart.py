@@ -14,33 +14,23 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows
 from pretrain.config.model import Model
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
 
 _OFFSET = 2
 
 
 def hf_config(model: Model, specials: Specials) -> BartConfig:
     """Every field stated. Raises ConfigError for a model that BART cannot express."""
-    check_both(model, "BART", **{"positions.name": "learned"}, embedding_norm=True, position_offset=_OFFSET)
+    check_class(model, "bart")
     return BartConfig(
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
         forced_eos_token_id=None,
         architectures=[BartForConditionalGeneration.__name__],
     )
-
-
-def check_both(model: Model, name: str, **required: Any) -> None:
-    """Raises ConfigError for a model that BART and its kin cannot express."""
-    usual: dict[str, Any] = {
-        "norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0,
-        "norm_eps": 1e-5,  # fixed in transformers
-    }  # fmt: skip
-    required = usual | required
-    check(model, name, ACTIVATIONS, **required)
-    check_heads(model, name)
 
 
 def fields(model: Model, specials: Specials) -> dict[str, Any]:

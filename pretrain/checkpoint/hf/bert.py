@@ -15,25 +15,16 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-
-def check_encoder(model: Model, name: str, **required: Any) -> None:
-    """Raises ConfigError for a model that Hugging Face's encoders cannot express."""
-    required = {"positions.name": "learned"} | required
-    required |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
-    check(model, name, ACTIVATIONS, **required, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
-    check_heads(model, name)
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
 
 
 def hf_config(model: Model, specials: Specials) -> BertConfig:
     """Every field stated. Raises ConfigError for a model that BERT cannot express."""
-    check_encoder(model, "BERT", position_offset=0)
-    if model.segments < 1:
-        raise ConfigError("Hugging Face's BERT has segments: set model.segments=2, or export the model as roberta")
+    check_class(model, "bert")
     return BertConfig(**encoder_fields(model, specials), architectures=[hf_class(model).__name__])
 
 

@@ -22,41 +22,23 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, one, same
 from pretrain.config.model import Model
 from pretrain.config.patterns.blocks import BigBird
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _POOLER = "bert.pooler"
 
 
-def takes(model: Model) -> bool:
-    return any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)
-
-
 def hf_config(model: Model, specials: Specials) -> BigBirdConfig:
     """Every field stated. Raises ConfigError for a model that BigBird cannot express."""
-    check_encoder(model, "BigBird", patterns=("bigbird",), position_offset=0)
-    if model.segments < 1:
-        raise ConfigError(
-            "Hugging Face's BigBird has segments: a model without model.segments cannot be exported to it"
-        )
-    pattern, *more_patterns = model.attention.kinds
+    check_class(model, "big_bird")
+    (pattern,) = model.attention.kinds
     assert isinstance(pattern, BigBird), "checked"
     again = pattern.first_again
-    if more_patterns or pattern != BigBird(block=pattern.block, first=1, last=1, random=0, first_again=max(again, 1)):
-        raise ConfigError(
-            "Hugging Face's BigBird has one pattern in all layers, of window=3, first=1, last=1, and where it does not "
-            "train no random blocks but the first one again: only model.attention.pattern with random=0 and "
-            "first_again=1 or more can be exported to it"
-        )
-    if model.sequence_length <= (most := _dense_up_to(again, pattern.block)):
-        raise ConfigError(
-            f"Hugging Face's BigBird with block={pattern.block} and first_again={again} is dense up to {most} "
-            f"positions: one of model.sequence_length={model.sequence_length} cannot be exported to it"
-        )
     return BigBirdConfig(
         **encoder_fields(model, specials),
         sep_token_id=specials.sep,
@@ -129,15 +111,12 @@ BIGBIRD = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
-    takes=takes,
     hf_class=hf_class,
     refuse=refuse,
     left_out=left_out,
     heads={
-        "sequence": "its class has the activation of its layers where ours has tanh",
         "tokens": HfHead(model_class=BigBirdForTokenClassification, classifier="classifier", unused=_POOLER),
         "choice": HfHead(model_class=BigBirdForMultipleChoice, classifier="classifier", pooler=_POOLER),
-        "spans": "its class has two more layers",
     },
     padded=False,  # the last block is the row's there, and the text's here
 )

@@ -13,28 +13,18 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _LONGEST = 2048
 """tokens that it was trained on, which its config does not always say"""
 
 
-def takes(model: Model) -> bool:
-    return model.positions.name == "alibi"
-
-
 def hf_config(model: Model, specials: Specials) -> BloomConfig:
     """Every field stated. Raises ConfigError for a model that Bloom cannot express."""
-    check(
-        model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, has_qkv_bias=True,
-        qk_norm=False, embedding_norm=True, embedding_scale=False, tie_word_embeddings=True, dropout=0.0,
-        ffn_dropout=0.0, final_logit_softcap=None, attention_logit_softcap=None, query_pre_attn_scalar=None,
-        ffn_dim=4 * model.hidden,
-    )  # fmt: skip
-    check_heads(model, "Bloom")
+    check_class(model, "bloom")
     described = BloomConfig(
         vocab_size=model.vocab_size, hidden_size=model.hidden, n_layer=model.layers, n_head=model.heads,
         layer_norm_epsilon=model.norm_eps, initializer_range=model.init_std, hidden_dropout=0.0,
@@ -96,6 +86,5 @@ BLOOM = HfFamily(
         "tokens": HfHead(model_class=BloomForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=BloomForQuestionAnswering, classifier="qa_outputs"),
     },
-    takes=takes,
     refuse=refuse,
 )

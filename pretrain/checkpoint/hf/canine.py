@@ -11,10 +11,10 @@ from transformers import CanineConfig, CanineForTokenClassification, CanineModel
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, same
 from pretrain.config.model import Model
-from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
 
 _POOLER = "canine.pooler"
 _LONGEST = 2048
@@ -23,10 +23,7 @@ _LONGEST = 2048
 
 def hf_config(model: Model, specials: Specials) -> CanineConfig:
     """Every field stated. Raises ConfigError for a model that CANINE's class cannot express."""
-    check(model, "CANINE", ACTIVATIONS, ffn_dropout=0.0)
-    check_heads(model, "CANINE")
-    if model.segments < 1:
-        raise ConfigError("Hugging Face's CANINE has segments: set model.segments=16")
+    check_class(model, "canine")
     shape = model.characters
     assert shape is not None, "of the family"
     return CanineConfig(
@@ -137,7 +134,6 @@ CANINE = HfFamily(
     untrained=("pooler.", "canine.pooler."),
     pooler="canine.pooler.dense",
     heads={
-        "sequence": "its class has layers behind the one that answers, which a run does not train",
         "tokens": HfHead(model_class=CanineForTokenClassification, classifier="classifier"),
     },
 )

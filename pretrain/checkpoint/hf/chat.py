@@ -1,12 +1,13 @@
 """The chat template of a tokenizer: a Jinja template that renders a conversation as an instruct model's input. Import
 copies it into the run and export writes it unchanged; nothing here renders it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pretrain.checkpoint.hf.folder import read_json
 from pretrain.run_dir.paths import run_of
 
-FILE = "chat_template.jinja"
+FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 _CONFIG, _KEY, _USUAL = "tokenizer_config.json", "chat_template", "default"
 
 
@@ -15,14 +16,36 @@ def read(directory: Path) -> str | None:
     releases of transformers wrote one template or several with names (the default one is read). None: it has none."""
     if (directory / FILE).is_file():
         return (directory / FILE).read_text(encoding="utf-8")
-    template = read_json(directory / _CONFIG).get(_KEY) if (directory / _CONFIG).is_file() else None
-    if isinstance(template, list):
-        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = by_name.get(_USUAL)
-    return template if isinstance(template, str) else None
+    return _configured(directory).get(_USUAL)
+
+
+def further(directory: Path) -> dict[str, str]:
+    """Reads the other chat templates of a folder, by name."""
+    files = {path.stem: path.read_text(encoding="utf-8") for path in sorted((directory / FOLDER).glob("*.jinja"))}
+    named = (_configured(directory) | files).items()
+    return {name: text for name, text in named if name != _USUAL and name.replace("-", "_").isidentifier()}
+
+
+def write(directory: Path, template: str | None, more: Mapping[str, str]) -> None:
+    """Writes the chat template of a folder, and others by name."""
+    if template is not None:
+        (directory / FILE).write_text(template, encoding="utf-8")
+    for name, text in more.items():
+        (directory / FOLDER).mkdir(exist_ok=True)
+        (directory / FOLDER / f"{name}.jinja").write_text(text, encoding="utf-8")
 
 
 def of_run(checkpoint: Path) -> str | None:
     """Reads the chat template of the run that `checkpoint` belongs to; None: it has none."""
     path = run_of(checkpoint).chat_template
     return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _configured(directory: Path) -> dict[str, str]:
+    """Chat templates of tokenizer_config.json by name."""
+    template = read_json(directory / _CONFIG).get(_KEY) if (directory / _CONFIG).is_file() else None
+    if isinstance(template, str):
+        return {_USUAL: template}
+    entries = template if isinstance(template, list) else []
+    by_name = {entry.get("name"): entry.get("template") for entry in entries if isinstance(entry, dict)}
+    return {str(name): text for name, text in by_name.items() if isinstance(text, str)}

@@ -7,9 +7,9 @@ from transformers import CTRLConfig, CTRLForSequenceClassification, CTRLLMHeadMo
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.model import Model
+from pretrain.model_spec.hf_fits import check_class
 
 _EPS = 1e-6
 """fixed in the layers of transformers' CTRL"""
@@ -17,13 +17,7 @@ _EPS = 1e-6
 
 def hf_config(model: Model, specials: Specials) -> CTRLConfig:
     """Every field stated. Raises ConfigError for a model that CTRL cannot express."""
-    required: dict[str, Any] = {"positions.name": "sinusoidal"}
-    check(
-        model, "CTRL", {"relu": "relu"}, norm="pre", norm_type="layer", norm_eps=_EPS, bias=True, embedding_norm=False,
-        embedding_scale=True, tie_word_embeddings=True, attention_dropout=0.0, ffn_dropout=0.0,
-        **required,
-    )  # fmt: skip
-    check_heads(model, "CTRL")
+    check_class(model, "ctrl")
     return CTRLConfig(
         vocab_size=model.vocab_size, n_positions=model.sequence_length, n_embd=model.hidden, dff=model.ffn_dim,
         n_layer=model.layers, n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout,

@@ -23,27 +23,20 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _HEAD = "lm_predictions.lm_head"
 _CONVOLUTION = "encoder.layers.0.convolution"
-_NO_CLASS = "transformers has no such class of DeBERTa v1"
 
 
-def _fields(model: Model, specials: Specials, name: str) -> dict[str, Any]:
-    """Fields that both configs have. Raises ConfigError for a model that neither can express."""
-    check_encoder(model, name, **{"positions.name": "disentangled"})
-    if model.has_mask_decoder:
-        raise ConfigError(
-            f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
-            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned; "
-            "its encoder can (export --encoder)"
-        )
+def _fields(model: Model, specials: Specials) -> dict[str, Any]:
+    """Fields that both configs have."""
     positions = _positions(model)
     return encoder_fields(model, specials) | {
         "type_vocab_size": model.segments,
@@ -65,18 +58,15 @@ def _positions(model: Model) -> DisentangledPositions:
 
 def v1_config(model: Model, specials: Specials) -> DebertaConfig:
     """Every field stated. Raises ConfigError for a model that DeBERTa v1 cannot express."""
-    fields = _fields(model, specials, "DeBERTa")
-    for key, value in {"num_buckets": None, "shared_projections": False, "norm": False}.items():
-        if (configured := getattr(model.positions, key)) != value:
-            raise ConfigError(
-                f"Hugging Face's DeBERTa has model.positions.{key}={value}: {configured} is for model.family=deberta_v2"
-            )
+    check_class(model, "deberta")
+    fields = _fields(model, specials)
     return DebertaConfig(**fields, architectures=[DebertaForMaskedLM.__name__])
 
 
 def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
     """Every field stated. Raises ConfigError for a model that DeBERTa v2 cannot express."""
-    positions = _positions(model) if model.positions.name == "disentangled" else DisentangledPositions()
+    check_class(model, "deberta-v2")
+    positions = _positions(model)
     more: dict[str, Any] = {
         "position_buckets": positions.num_buckets or -1,
         "share_att_key": positions.shared_projections,
@@ -85,7 +75,7 @@ def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
         "conv_groups": 1,
         "conv_act": model.convolution or "tanh",
     }
-    fields = _fields(model, specials, "DeBERTa v2")
+    fields = _fields(model, specials)
     return DebertaV2Config(**fields, **more, architectures=[DebertaV2ForMaskedLM.__name__])
 
 
@@ -185,12 +175,12 @@ def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.position_query", f"{theirs}.pos_query_proj", model)
 
 
-def _heads(sequence: Any, tokens: Any, spans: Any, choice: Any | None) -> dict[str, HfHead | str]:
+def _heads(sequence: Any, tokens: Any, spans: Any, choice: Any | None) -> dict[str, HfHead]:
     """Heads of fine-tuned models: their classes in transformers."""
     pooled = partial(HfHead, classifier="classifier", pooler="pooler.dense")
     return {
         "sequence": pooled(model_class=sequence),
-        "choice": _NO_CLASS if choice is None else pooled(model_class=choice),
+        **({} if choice is None else {"choice": pooled(model_class=choice)}),
         "tokens": HfHead(model_class=tokens, classifier="classifier"),
         "spans": HfHead(model_class=spans, classifier="qa_outputs"),
     }

@@ -34,35 +34,25 @@ _SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
 """keys of `model.latent_attention`, which are fields of their configs"""
 
 
-def _fields(model: Model, name: str) -> dict[str, Any]:
+def _fields(model: Model) -> dict[str, Any]:
     latent, experts = model.latent_attention, model.experts
     assert latent is not None
     found = plain_fields(model) | {size: getattr(latent, size) for size in _SIZES}
     found |= {"head_dim": latent.qk_rope_head_dim, "attention_bias": False, "output_router_logits": False}
     if experts is None:  # sizes of experts are read, and no layer has any
         return found | {"first_k_dense_replace": model.layers}
-    return found | deepseek_fields(model, name)
+    return found | deepseek_fields(model)
 
 
 def _v2_fields(model: Model) -> dict[str, Any]:
     assert model.experts is not None
     method = "greedy" if model.experts.groups == 1 else "group_limited_greedy"
-    return _fields(model, "DeepSeek-V2") | {"topk_method": method, "mlp_bias": False}
+    return _fields(model) | {"topk_method": method, "mlp_bias": False}
 
 
 def _v3_fields(model: Model) -> dict[str, Any]:
     assert isinstance(model.positions, RotaryPositions), "checked"
-    if model.experts is not None and not model.experts.selection_bias:
-        raise ConfigError(
-            "Hugging Face's DeepSeek-V3 has a bias of its routers: model.experts.selection_bias=False cannot be "
-            "exported to it"
-        )
-    if model.experts is not None and model.experts.group_score != "two_best":
-        raise ConfigError(
-            f"Hugging Face's DeepSeek-V3 chooses groups by their two best experts: model.experts.group_score="
-            f"{model.experts.group_score} cannot be exported to it"
-        )
-    return _fields(model, "DeepSeek-V3") | {
+    return _fields(model) | {
         "rope_interleave": model.positions.interleaved,
         "num_nextn_predict_layers": len(mtp_depths(model)),
     }
@@ -149,21 +139,9 @@ def _links(of_experts: Callable[[Model], Iterator[Link]], model: Model) -> Itera
 
 DEEPSEEK = (
     family(
-        "DeepSeek-V2",
         DeepseekV2ForCausalLM,
         "deepseek_v2",
         heads=decoder_heads(DeepseekV2ForSequenceClassification),
-        takes=lambda model: (
-            model.latent_attention is not None and model.experts is not None and model.experts.scores == "softmax"
-        ),
-        patterns=("dense",),
-        required={
-            "positions.interleaved": True,
-            "experts.normalize": False,
-            "experts.group_score": "best",
-            "experts.selection_bias": False,
-        },
-        free=("latent_attention",),
         hf_fields=_v2_fields,
         settings=_v2_settings,
         refuse=partial(_refuse, _V2),
@@ -171,13 +149,9 @@ DEEPSEEK = (
         loaded_links=partial(_links, links_in_memory),
     ),
     family(  # with experts or without
-        "DeepSeek-V3",
         DeepseekV3ForCausalLM,
         "deepseek_v3",
         heads=decoder_heads(DeepseekV3ForSequenceClassification, DeepseekV3ForTokenClassification),
-        takes=lambda model: model.latent_attention is not None,
-        patterns=("dense",),
-        free=("latent_attention", "positions.interleaved"),
         hf_fields=_v3_fields,
         settings=_v3_settings,
         refuse=partial(_refuse, _V3),

@@ -11,25 +11,17 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bert import check_encoder
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import ACTIVATIONS, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-_EPS = 1e-12  # of all norms of the class
-_RELU = "the dense layer before the classifier of DistilBERT's class ends with ReLU, and that of a BERT with tanh"
-
-
-def takes(model: Model) -> bool:
-    """Whether a BERT is one that only DistilBERT's class can express."""
-    return not model.segments and not model.binary_head
+from pretrain.model_spec.hf_fits import ACTIVATIONS, EPS_OF_DISTILBERT, check_class
 
 
 def hf_config(model: Model, specials: Specials) -> DistilBertConfig:
     """Every field stated. Raises ConfigError for a model that DistilBERT cannot express."""
-    check_encoder(model, "DistilBERT", position_offset=0, norm_eps=_EPS)
+    check_class(model, "distilbert")
     fields: dict[str, Any] = {
         "vocab_size": model.vocabulary,
         "max_position_embeddings": model.sequence_length,
@@ -68,7 +60,7 @@ def model_of(config: DistilBertConfig) -> dict[str, Any]:
         "vocabulary": config.vocab_size,
         "segments": 0,
         "norm": "post",
-        "norm_eps": _EPS,
+        "norm_eps": EPS_OF_DISTILBERT,
         "activation": our_activation(config.activation),
         "embedding_norm": True,
         "dropout": config.dropout,
@@ -104,11 +96,8 @@ DISTILBERT = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
-    takes=takes,
     refuse=refuse,
     heads={
-        "sequence": _RELU,
-        "choice": _RELU,
         "tokens": HfHead(model_class=DistilBertForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=DistilBertForQuestionAnswering, classifier="qa_outputs"),
     },

@@ -14,23 +14,16 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert, roberta
-from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
 from pretrain.config.model import Model
-from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> ElectraConfig:
     """Every field stated. Raises ConfigError for a model that ELECTRA cannot express."""
-    check_encoder(
-        model, "ELECTRA", position_offset=0, activation="gelu", binary_head=False, embedding_size=model.embedding_size
-    )
-    if model.segments < 1 or model.embedding_size == model.hidden:
-        raise ConfigError(
-            "Hugging Face's ELECTRA has segments, and projects embeddings of another width only: set model.segments=2, "
-            "and leave out a model.embedding_size that is model.hidden"
-        )
+    check_class(model, "electra")
     return ElectraConfig(
         **encoder_fields(model, specials),
         embedding_size=model.embedding_dim,
@@ -81,7 +74,6 @@ ELECTRA = HfFamily(
             ElectraForSequenceClassification,
             ElectraForTokenClassification,
             ElectraForQuestionAnswering,
-            "its config says how a row is summarized, which is not written",
         ),
         "detector": HfHead(
             model_class=ElectraForPreTraining,

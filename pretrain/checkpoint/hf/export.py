@@ -22,7 +22,8 @@ from transformers import PretrainedConfig
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
-from pretrain.checkpoint.hf import card, chat
+from pretrain.checkpoint.hf import card, chat, source_model
+from pretrain.checkpoint.hf.conventions import conventions_of
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import (
     Agreement,
@@ -38,7 +39,7 @@ from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.mtp import all_links, is_of_mtp
 from pretrain.checkpoint.hf.mup import Fold, without_mup
 from pretrain.checkpoint.hf.registry import hf_family_of, load
-from pretrain.checkpoint.hf.repack import PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
+from pretrain.checkpoint.hf.repack import DTYPES, PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.one_model import StoredNames, stored_names
 from pretrain.checkpoint.state import Record, config_of
@@ -79,8 +80,7 @@ def export(
             answers, compared = our_answers(scorer(), model, batch), "logit"
         hf_model = load_written(family, model, temporary, written)
         agreement = pass_gate("exported", answers, hf_model, batch, model, compared=compared)
-        if hf_model.can_generate():
-            hf_model.generation_config.save_pretrained(temporary)
+        write_generation_config(hf_model, checkpoint, config, temporary, encoder)
         if stored != PLAIN:
             del hf_model
             repack(temporary, stored)
@@ -141,12 +141,35 @@ def write_model(
         family = with_head(family, config.objective, pad)
     written = written or config.model
     described = family.describe(written, specials)
+    conventions = conventions_of(checkpoint, config.objective, tokenizer, encoder)
+    conventions.set_ids(described)
     _write_config(described, config.model.tie_word_embeddings, directory)
-    write_tokenizer(tokenizer, config.objective, config.model, directory)
-    if (template := chat.of_run(checkpoint)) is not None:
-        (directory / chat.FILE).write_text(template, encoding="utf-8")
+    chat.write(directory, chat.of_run(checkpoint), conventions.more_templates)
+    write_tokenizer(tokenizer, config.objective, config.model, directory, conventions)
     write_tensors(directory / WEIGHTS, all_links(family, written), tensors)
     return family, described, specials.end
+
+
+def write_generation_config(
+    hf_model: Any, checkpoint: Path, config: RunConfig, directory: Path, encoder: bool = False
+) -> None:  # fmt: skip
+    """Writes generation_config.json beside a model that was written, unless it generates nothing."""
+    conventions = conventions_of(checkpoint, config.objective, load_tokenizer(checkpoint / TOKENIZER), encoder)
+    conventions.write_generation_config(hf_model, directory)
+
+
+def dtype_of_source(checkpoint: Path) -> str:
+    """The type of weights, a key of `DTYPES`, of the folder that the run of a checkpoint was imported from.
+    Raises ConfigError for a run that was not imported, and for a folder that says no such type."""
+    source = source_model.of_run(checkpoint, load_tokenizer(checkpoint / TOKENIZER))
+    if source is None:
+        raise ConfigError("--dtype source: the run was not imported, so no folder says a type; name one")
+    found = next((name for name, dtype in DTYPES.items() if str(dtype).removeprefix("torch.") == source.dtype), None)
+    if found is None:
+        raise ConfigError(
+            f"--dtype source: the imported folder's dtype is {source.dtype}; name one of {', '.join(DTYPES)}"
+        )
+    return found
 
 
 def leaves_out_mtp(checkpoint: Path, config: RunConfig, to_folder: bool) -> bool:

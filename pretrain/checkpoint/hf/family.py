@@ -13,10 +13,6 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 
-def _any_model(model: Model) -> bool:
-    return True
-
-
 def _any_config(tree: dict[str, Any], most_layers: int) -> None:
     pass
 
@@ -68,8 +64,6 @@ class HfFamily:
     mtp_links: Callable[[Model], Iterator[Link]] | None = None
     """links to tensors of a folder that modules for further tokens (`model.mtp`) have of their own; None: folders have
     none"""
-    takes: Callable[[Model], bool] = _any_model
-    """whether our model is exported to this family"""
     hf_class: Callable[[Model], Any] | None = None
     """class of a model, where there are several; absent: `model_class`"""
     refuse: Callable[[dict[str, Any], int], None] = _any_config
@@ -79,8 +73,8 @@ class HfFamily:
     """objective of an imported run by our family, where it is another one"""
     left_out: Callable[[Model, Mapping[str, Tensor]], list[str]] = _nothing
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
-    heads: Mapping[str, HfHead | str] = field(default_factory=dict)
-    """classes of fine-tuned models by kind (`heads.Kind`), or why the class computes something else"""
+    heads: Mapping[str, HfHead] = field(default_factory=dict)
+    """classes of fine-tuned models by kind (`hf_classes.Kind`)"""
     encoder: Any = None
     """class of the encoder without a head, whose tensors have names without the first part of those of `links`; None:
     encoders are exported with their heads"""

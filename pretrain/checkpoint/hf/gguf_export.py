@@ -8,7 +8,7 @@ Names and order of rows: https://github.com/ggml-org/ggml/blob/master/docs/gguf.
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,21 @@ from gguf.quants import quantize
 from safetensors import safe_open
 from torch import Tensor
 
+from data_pipeline.recipes.chat_template import ChatTemplate
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.sentencepiece_json import bpe_pieces
+from pretrain.checkpoint.hf.conventions import end_of_turn
 from pretrain.checkpoint.hf.export import export
 from pretrain.checkpoint.hf.gate import Agreement
 from pretrain.checkpoint.hf.gguf import gguf_name, read_tensors
+from pretrain.checkpoint.hf.gguf_tokenizer import bounds, rope_factors, rule
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.checkpoint.hf.repack import WEIGHTS
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
-from pretrain.run_dir.paths import TOKENIZER
+from pretrain.run_dir.paths import TOKENIZER, run_of
 
 KNOWN = ("llama", "qwen2", "qwen3")
 """model types of Hugging Face whose models go to a GGUF file"""
@@ -52,10 +55,8 @@ TYPES = {
     "fp16": GgufType(GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
     "q8_0": GgufType(GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0, block=32),
 }
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_RULES = {_WORDS + r"\p{N}" + _REST: "qwen2", _WORDS + r"\p{N}{1,3}" + _REST: "llama-bpe"}
-"""how a text is cut before bytes are merged -> llama.cpp's name of that rule, besides GPT-2's, which has no pattern"""
+_ROPE_FACTORS = "rope_freqs.weight"
+"""llama.cpp's name of what angles are divided by"""
 
 
 def export_gguf(
@@ -77,12 +78,20 @@ def export_gguf(
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{file.name}.") as name:
             folder, written = Path(name) / "hf", Path(name) / "model.gguf"
             agreement = export(checkpoint, config, folder, scorer)
+            settings = vocabulary.settings | bounds(folder, _end_of_turn(checkpoint))
+            vocabulary = replace(vocabulary, settings=settings)
             pack(folder, written, dtype, vocabulary, name=config.run.name)
             moved = check_file(folder, written, dtype)
             written.rename(file)
     except OSError as error:
         raise RunError(f"not exported: {file} cannot be written ({error})") from None
     return GgufAgreement(agreement, dtype, moved)
+
+
+def _end_of_turn(checkpoint: Path) -> int | None:
+    """The id that ends a turn by the run's chat template, if it has one."""
+    template = run_of(checkpoint).chat_template
+    return end_of_turn(ChatTemplate(template, load_tokenizer(checkpoint / TOKENIZER))) if template.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,8 @@ def pack(folder: Path, file: Path, dtype: str, vocabulary: GgufVocabulary, *, na
     _add_vocabulary(writer, vocabulary, settings["vocab_size"])
     if (template := folder / "chat_template.jinja").is_file():
         writer.add_chat_template(template.read_text(encoding="utf-8"))
+    if rope.get("rope_type") == "llama3":
+        writer.add_tensor(_ROPE_FACTORS, rope_factors(rope, width))
     for tensor, value in _weights(folder, settings):
         quantization = _quantization(value, TYPES[dtype])
         stored = quantize(value, quantization)
@@ -151,7 +162,10 @@ def check_file(folder: Path, file: Path, dtype: str) -> float:
     `folder`, and its values up to the rounding of `dtype`. Returns the largest difference of a weight."""
     settings = json.loads((folder / "config.json").read_text())
     heads = settings["num_attention_heads"], settings["num_key_value_heads"]
-    found = read_tensors(gguf.GGUFReader(file), settings["model_type"], heads)
+    reader = gguf.GGUFReader(file)
+    _check_factors(reader, settings)
+    reader.tensors = [tensor for tensor in reader.tensors if tensor.name != _ROPE_FACTORS]
+    found = read_tensors(reader, settings["model_type"], heads)
     largest = 0.0
     with safe_open(folder / WEIGHTS, "pt") as opened:
         if found.keys() != set(opened.keys()):
@@ -167,6 +181,14 @@ def check_file(folder: Path, file: Path, dtype: str) -> float:
                 raise RunError(f"not exported: {name} has other values in the file, by up to {difference.max():.3g}")
             largest = max(largest, float(difference.max()))
     return largest
+
+
+def _check_factors(reader: gguf.GGUFReader, settings: dict[str, Any]) -> None:
+    rope, width = settings["rope_parameters"], settings["head_dim"]
+    expected = [rope_factors(rope, width)] if rope.get("rope_type") == "llama3" else []
+    found = [tensor.data for tensor in reader.tensors if tensor.name == _ROPE_FACTORS]
+    if len(found) != len(expected) or not all(map(np.array_equal, found, expected)):
+        raise RunError(f"not exported: {_ROPE_FACTORS} has other values in the file")
 
 
 def _rounding(value: Tensor, stored: GgufType) -> Tensor:
@@ -192,7 +214,7 @@ def _quantization(value: np.ndarray, stored: GgufType) -> GGMLQuantizationType:
 def _check(settings: dict[str, Any]) -> None:
     """Raises ConfigError for a model that llama.cpp would compute otherwise."""
     rope = settings["rope_parameters"]
-    if rope.get("rope_type", "default") != "default":
+    if rope.get("rope_type", "default") not in ("default", "llama3"):
         raise ConfigError(f"rotary positions with {rope['rope_type']} scaling are not exported to GGUF")
     if any(kind != "full_attention" for kind in settings.get("layer_types") or ()):
         raise ConfigError("layers with a sliding window are not exported to GGUF")
@@ -234,14 +256,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter, vocabulary: GgufVocabulary, size: i
 
 
 def vocabulary_of(tokenizer: Tokenizer, file: Path) -> GgufVocabulary:
-    """Raises ConfigError for a kind of tokenizer that llama.cpp has no form for."""
-    begin = tokenizer.begin_of_text
-    ends = {
-        "bos_token_id": tokenizer.end_of_text if begin is None else begin,
-        "eos_token_id": tokenizer.end_of_text,
-        "add_bos_token": begin is not None,
-        "add_eos_token": False,
-    }
+    """Raises ConfigError for a kind of tokenizer that llama.cpp has no form for. What begins and ends a text is left
+    open (`bounds`)."""
     if tokenizer.library == "sentencepiece":
         if (pieces := bpe_pieces(file.read_bytes())) is None:
             raise ConfigError(
@@ -252,41 +268,25 @@ def vocabulary_of(tokenizer: Tokenizer, file: Path) -> GgufVocabulary:
             "add_space_prefix": pieces.begins_with_space,
             "unk_token_id": pieces.unknown,
         }
-        return GgufVocabulary("llama", pieces.names, pieces.types, own | ends)  # llama.cpp numbers types alike
+        return GgufVocabulary("llama", pieces.names, pieces.types, own)  # llama.cpp numbers types alike
     tree = json.loads(tokenizer.to_json())
-    rule = _rule(tree)
-    if rule is None:
+    name = rule(tree)
+    if name is None:
         raise ConfigError(f"{file} is not exported to GGUF: llama.cpp is not known to cut texts as this tokenizer does")
     special = {token["id"] for token in tree["added_tokens"] if token["special"]}
     plain = {token["id"] for token in tree["added_tokens"]} - special
-    names = {index: name for name, index in tree["model"]["vocab"].items()}
-    names |= {token["id"]: token["content"] for token in tree["added_tokens"]}
-    size = max(names) + 1
+    pieces_of = {index: piece for piece, index in tree["model"]["vocab"].items()}
+    pieces_of |= {token["id"]: token["content"] for token in tree["added_tokens"]}
+    size = max(pieces_of) + 1
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in tree["model"]["merges"]]
     types = [
         TokenType.CONTROL if i in special else TokenType.USER_DEFINED if i in plain
-        else TokenType.NORMAL if i in names else TokenType.UNUSED
+        else TokenType.NORMAL if i in pieces_of else TokenType.UNUSED
         for i in range(size)
     ]  # fmt: skip
     return GgufVocabulary(
         "gpt2",
-        [names.get(index, f"[PAD{index}]") for index in range(size)],
+        [pieces_of.get(index, f"[PAD{index}]") for index in range(size)],
         list(map(int, types)),
-        {"tokenizer_pre": rule, "token_merges": merges, **ends},
+        {"tokenizer_pre": name, "token_merges": merges},
     )
-
-
-def _rule(tree: dict[str, Any]) -> str | None:
-    """llama.cpp's name of how a byte-level tokenizer.json cuts a text; None: it has none, or it is of another kind."""
-    first = tree.get("pre_tokenizer") or {}
-    steps = first.get("pretokenizers", [first])
-    if tree["model"].get("type") != "BPE" or not steps or steps[-1].get("type") != "ByteLevel":
-        return None
-    *cuts, level = steps
-    if level.get("add_prefix_space"):
-        return None
-    if not cuts and level.get("use_regex", True):
-        return "gpt-2"
-    if len(cuts) == 1 and cuts[0].get("type") == "Split" and not level.get("use_regex", True):
-        return _RULES.get(cuts[0]["pattern"].get("Regex"))
-    return None

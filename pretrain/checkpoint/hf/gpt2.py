@@ -17,16 +17,15 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, norm, one, rows, same, transposed
 from pretrain.config.model import Model
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
 
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
-    check(model, "GPT-2", ACTIVATIONS, **required)
-    check_heads(model, "GPT-2")
+    check_class(model, "gpt2")
     return GPT2Config(
         **shared_fields(model, specials),
         n_inner=model.ffn_dim,

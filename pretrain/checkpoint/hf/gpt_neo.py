@@ -22,28 +22,17 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-
-def takes(model: Model) -> bool:
-    return any(isinstance(pattern, Banded) for pattern in model.attention.kinds)
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class, windows
 
 
 def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
     """Every field stated. Raises ConfigError for a model that GPT-Neo cannot express."""
-    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
-    check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **required)
-    check_heads(model, "GPT-Neo")
-    windows = sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
-    if len(windows) > 1:
-        raise ConfigError(
-            f"Hugging Face's GPT-Neo has one width of local attention: model.attention.pattern with windows of "
-            f"{windows} cannot be exported to it"
-        )
+    check_class(model, "gpt_neo")
     local = [isinstance(model.attention.of_layer(layer), Banded) for layer in range(model.layers)]
     return GPTNeoConfig(
         vocab_size=model.vocab_size,
@@ -53,7 +42,7 @@ def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
         attention_types=[[["local" if is_local else "global" for is_local in local], 1]],
         num_heads=model.heads,
         intermediate_size=model.ffn_dim,
-        window_size=windows[0],
+        window_size=windows(model)[0],
         activation_function=ACTIVATIONS[model.activation],
         resid_dropout=model.dropout,
         embed_dropout=model.dropout,
@@ -146,6 +135,5 @@ GPT_NEO = HfFamily(
         "tokens": HfHead(model_class=GPTNeoForTokenClassification, classifier="classifier"),
         "spans": HfHead(model_class=GPTNeoForQuestionAnswering, classifier="qa_outputs"),
     },
-    takes=takes,
     refuse=refuse,
 )

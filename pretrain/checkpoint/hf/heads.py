@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,17 +20,9 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, one, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import check_choice, head_class, kind_of
 from pretrain.model_spec.modules import WORD_EMBEDDINGS
 
-Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
-_KINDS: dict[Kind, str] = {
-    "sequence": "sequence classification",
-    "tokens": "token classification",
-    "spans": "question answering",
-    "span": "question answering with a conditional end",
-    "choice": "multiple choice",
-    "detector": "replaced token detection",
-}
 _CHOICES = 4
 """`objective.max_choices` of an imported model that says nothing of it (as of SWAG)"""
 _OF_TOKENS = ("head.", "output_layer.")
@@ -38,28 +30,13 @@ _OF_TOKENS = ("head.", "output_layer.")
 _PADS = ("[PAD]", "<pad>")
 
 
-def kind_of(objective: Objective) -> Kind:
-    """The kind of class that has the head of `objective`."""
-    head = objective.task_head
-    assert head is not None, "the caller looks"
-    if head.kind != "token":
-        return head.kind
-    return "spans" if objective.loss == "spans" else "tokens"
-
-
 def with_head(family: HfFamily, objective: Objective, pad: int | None = None) -> HfFamily:
     """The family's class with the task head of `objective`, and its links. `pad`: the id that decoders find the last
     token of a text by; a config of a larger vocabulary has a row for it. Raises ConfigError where transformers has no
     such class, or one with another head."""
     kind = kind_of(objective)
-    head = family.heads.get(kind)
-    if not isinstance(head, HfHead):
-        why = "" if head is None else f", as {head}"
-        without = "" if family.encoder is None else "; its encoder can (export --encoder)"
-        raise ConfigError(
-            f"a {family.model_type} model for {objective.name} has no class for {_KINDS[kind]} in Hugging Face's "
-            f"transformers that computes the same{why}: it cannot be exported{without}"
-        )
+    head_class(family.model_type, objective, is_transformer_xl=not family.heads)
+    head = family.heads[kind]
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
         """The family's, with the labels."""
@@ -76,11 +53,7 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
             described.num_labels = 2
             return described
         if isinstance(objective, Choice):
-            if head.double and not model.has_vocabulary_logits and not model.tie_word_embeddings:
-                raise ConfigError(
-                    f"{head.model_class.__name__} has a language-model head beside that of choices, and this model was "
-                    "trained without it: set objective.language_model_weight"
-                )
+            check_choice(model, objective)
             described.num_labels = 1
             described.max_choices = objective.max_choices
             described.language_model_weight = objective.language_model_weight
@@ -159,13 +132,12 @@ def objective_of(config: Any, family: HfFamily) -> Objective | None:
     for a head that is not known here."""
     names: Sequence[str] = config.architectures or ()
     heads = {k: h for k, h in family.heads.items() if k != "detector"}  # of which the encoder alone is read
-    kind = next((k for k, h in heads.items() if isinstance(h, HfHead) and h.model_class.__name__ in names), None)
+    kind = next((k for k, h in heads.items() if h.model_class.__name__ in names), None)
     if kind is None:
         if unknown := [name for name in names if name.endswith(_CLASSES)]:
             raise ConfigError(f"{unknown[0]} has a head that is not known here; known are {', '.join(_known(family))}")
         return None
     head = family.heads[kind]
-    assert isinstance(head, HfHead)
     for key, value in head.fields.items():
         if (configured := getattr(config, key, value)) != value:
             raise ConfigError(f"{key} {configured} is not known here: it is {value}")
@@ -202,7 +174,7 @@ def _left_out(head: HfHead, model: Model, values: Mapping[str, Tensor]) -> list[
 
 
 def _known(family: HfFamily) -> list[str]:
-    return [head.model_class.__name__ for head in family.heads.values() if isinstance(head, HfHead)] or ["none"]
+    return [head.model_class.__name__ for head in family.heads.values()] or ["none"]
 
 
 def _renamed(link: Link, prefix: tuple[str, str]) -> Link:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
-from pretrain.checkpoint.hf import chat, vocabulary
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.hf import chat, source_model, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.folder import Folder, values_of
@@ -23,7 +24,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart
 from pretrain.errors import ConfigError, RunError
-from pretrain.run_dir.paths import RunDir, complete_checkpoints
+from pretrain.run_dir.paths import TOKENIZER, RunDir, complete_checkpoints
 
 _OF_HEAD = tuple(f"model/{prefix}" for prefix in ("head.", "output_layer.", "characters.known."))
 
@@ -80,9 +81,10 @@ def import_hf(
     updates: Updates | None = None,
 ) -> Agreement:
     """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
-    `config.run.dir`, beside `config` and the chat template if there is one. Returns how far logits differ; raises
-    RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn
-    from the seed. `updates` are low-rank updates of the weights of `directory`, which `config` has, too."""
+    `config.run.dir`, beside `config`, the chat template if there is one, and what exports say besides. Returns how far
+    logits differ; raises RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is
+    warned of and drawn from the seed. `updates` are low-rank updates of the weights of `directory`, which `config` has,
+    too."""
     run = RunDir(config.run.dir)
     if complete_checkpoints(run.checkpoints):
         raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
@@ -90,6 +92,7 @@ def import_hf(
     tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
     for note in folder.notes:
         warn(f"{directory}: {note}")
+    source = source_model.read(directory, folder.hf_config, warn)
     hf_model = _model(folder, config, warn)
     values, state = hf_model.state_dict(), engine.state()
     _warn_of_skipped(folder, config, values, warn)
@@ -142,6 +145,8 @@ def import_hf(
     atomic_write(run.config, dump(config).encode())
     if template is not None:
         atomic_write(run.chat_template, template.encode())
+    known = source.of(load_tokenizer(run.checkpoint(0) / TOKENIZER))
+    atomic_write(run.source_model, known.text().encode())
     return agreement
 
 

@@ -32,41 +32,15 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.checkpoint.hf.rope import positions, rope
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import GATED, GEMMA2, GEMMA3, check_class, windows
 
-_ACTIVATIONS = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": "relu"}
-_FROM_HF = {hf: name for name, hf in _ACTIVATIONS.items()} | {"gelu_new": "gated_gelu"}
-
-
-def windows(model: Model) -> list[int]:
-    """The distinct window sizes of the model's banded layers, sorted."""
-    return sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
-
-
-def check_decoder(
-    model: Model, name: str, patterns: tuple[str, ...], required: Mapping[str, Any], free: tuple[str, ...]
-) -> None:
-    """Raises ConfigError for a model that Hugging Face's `name` cannot express: a key has another value than
-    `required`, or than the kin's usual one. Keys in `free` may have any value."""
-    usual: dict[str, Any] = {
-        "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
-        "qk_norm_span": "head", "latent_attention": None,
-        "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
-        "final_logit_softcap": None, "attention_logit_softcap": None, "query_pre_attn_scalar": None,
-        "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
-    }  # fmt: skip
-    required = {key: value for key, value in {**usual, **required}.items() if key not in free}
-    check(model, name, _ACTIVATIONS, patterns, grouped=True, **required)
-    if len(set(windows(model))) > 1:
-        raise ConfigError(
-            f"Hugging Face's {name} has one sliding window: a model with windows of {windows(model)} cannot be exported"
-        )
+_FROM_HF = {hf: name for name, hf in GATED.items()} | {"gelu_new": "gated_gelu"}
 
 
 def fields(model: Model, specials: Specials) -> dict[str, Any]:
@@ -203,28 +177,23 @@ def decoder_heads(sequence: Any, tokens: Any = None, spans: Any = None) -> dict[
 
 
 def family(
-    name: str,
     model_class: Any,
     model_type: str,
     *,
     heads: Mapping[str, HfHead],
     hf_fields: Callable[[Model], dict[str, Any]],
     settings: Callable[[Any], dict[str, Any]],
-    takes: Callable[[Model], bool] = lambda model: True,
-    patterns: tuple[str, ...] = ("dense", "banded"),
-    required: Mapping[str, Any] | None = None,
-    free: tuple[str, ...] = (),
     refuse: Callable[[dict[str, Any], int], None] = refuse,
     links: Callable[[Model], Iterator[Link]] = links,
     loaded_links: Callable[[Model], Iterator[Link]] | None = None,
     mtp_links: Callable[[Model], Iterator[Link]] | None = None,
 ) -> HfFamily:
     """A row of the table. `hf_fields`: fields of its config besides the shared ones; `settings`: keys of our `model`
-    section besides the shared ones; `patterns`, `required` and `free`: see `check_decoder`."""
+    section besides the shared ones."""
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
         """Every field stated. Raises ConfigError for a model that the family cannot express."""
-        check_decoder(model, name, patterns, required or {}, free)
+        check_class(model, model_type)
         described: PretrainedConfig = model_class.config_class(
             **(fields(model, specials) | hf_fields(model)), architectures=[model_class.__name__]
         )
@@ -244,7 +213,6 @@ def family(
         links=links,
         loaded_links=loaded_links,
         mtp_links=mtp_links,
-        takes=takes,
         refuse=refuse,
         heads=heads,
     )
@@ -252,7 +220,7 @@ def family(
 
 def plain_fields(model: Model) -> dict[str, Any]:
     """Fields of a config without windows: the activation, and rotary positions."""
-    return {"hidden_act": _ACTIVATIONS[model.activation], "rope_parameters": rope(model)}
+    return {"hidden_act": GATED[model.activation], "rope_parameters": rope(model)}
 
 
 def _window_fields(model: Model) -> dict[str, Any]:
@@ -265,7 +233,7 @@ def _qwen_fields(model: Model) -> dict[str, Any]:
 
 def _gemma_fields(model: Model) -> dict[str, Any]:
     return _window_fields(model) | {
-        "hidden_activation": _ACTIVATIONS[model.activation],
+        "hidden_activation": GATED[model.activation],
         "attention_bias": False,
         "query_pre_attn_scalar": model.query_pre_attn_scalar or model.dim_per_head,
         "final_logit_softcapping": model.final_logit_softcap,
@@ -292,12 +260,6 @@ def _settings_by_layer(config: Any) -> dict[str, Any]:
 
 
 def _mistral_fields(model: Model) -> dict[str, Any]:
-    """Raises ConfigError for layers of two kinds."""
-    if len(set(layer_types(model))) > 1:
-        used = [pattern.name for pattern in model.attention.pattern]
-        raise ConfigError(
-            f"Hugging Face's Mistral has banded attention only: model.attention.pattern={used} cannot be exported to it"
-        )
     return plain_fields(model) | {"sliding_window": next(iter(windows(model)), None)}
 
 
@@ -323,22 +285,15 @@ def _score_settings(config: Any) -> dict[str, Any]:
     return {} if scalar == config.head_dim else {"query_pre_attn_scalar": scalar}
 
 
-_GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", "embedding_scale": True}
-_GEMMA3: dict[str, Any] = _GEMMA2 | {"qk_norm": True}
-
 LLAMA_KIN = (
     family(  # norms on both sides of each sublayer, caps of attention scores and of logits
-        "Gemma 2",
         Gemma2ForCausalLM,
         "gemma2",
         heads=decoder_heads(Gemma2ForSequenceClassification, Gemma2ForTokenClassification),
-        takes=lambda model: model.norm == "sandwich" and not model.qk_norm,
-        required=_GEMMA2,
-        free=("final_logit_softcap", "attention_logit_softcap", "query_pre_attn_scalar"),
         hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": rope(model)},
         settings=lambda config: {
             **_settings_by_layer(config),
-            **_GEMMA2,
+            **GEMMA2,
             **_score_settings(config),
             "final_logit_softcap": config.final_logit_softcapping,
             "attention_logit_softcap": config.attn_logit_softcapping,
@@ -346,59 +301,45 @@ LLAMA_KIN = (
         refuse=partial(refuse, has_caps=True),
     ),
     family(  # of text: Gemma 2 with norms of queries and keys, and angles of their own in layers with a window
-        "Gemma 3",
         Gemma3ForCausalLM,
         "gemma3_text",
         heads=decoder_heads(Gemma3TextForSequenceClassification),
-        takes=lambda model: model.norm == "sandwich",
-        required=_GEMMA3,
-        free=("final_logit_softcap", "positions.local_base", "query_pre_attn_scalar"),
         hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": _gemma3_rope(model)},
         settings=lambda config: {
             "positions": _gemma3_positions(config.rope_parameters),
             "attention": patterns(config),
-            **_GEMMA3,
+            **GEMMA3,
             **_score_settings(config),
             "final_logit_softcap": config.final_logit_softcapping,
         },
     ),
     family(  # dense: a norm of each head's query and key
-        "Qwen3",
         Qwen3ForCausalLM,
         "qwen3",
         heads=decoder_heads(Qwen3ForSequenceClassification, Qwen3ForTokenClassification, Qwen3ForQuestionAnswering),
-        takes=lambda model: model.qk_norm,
-        required={"qk_norm": True},
         hf_fields=lambda model: _qwen_fields(model) | {"attention_bias": False},
         settings=lambda config: _settings_by_layer(config) | {"qk_norm": True},
     ),
     family(  # and Qwen2.5, dense: biases of queries, keys and values
-        "Qwen2",
         Qwen2ForCausalLM,
         "qwen2",
         heads=decoder_heads(Qwen2ForSequenceClassification, Qwen2ForTokenClassification, Qwen2ForQuestionAnswering),
-        takes=lambda model: model.has_qkv_bias,
-        required={"has_qkv_bias": True},
         hf_fields=_qwen_fields,
         settings=lambda config: _settings_by_layer(config) | {"qkv_bias": True},
     ),
     family(  # each layer with a sliding window, or none; heads of a size of their own, which Llama has not
-        "Mistral",
         MistralForCausalLM,
         "mistral",
         heads=decoder_heads(
             MistralForSequenceClassification, MistralForTokenClassification, MistralForQuestionAnswering
         ),
-        takes=lambda model: bool(windows(model)) or model.hidden % model.heads > 0,
         hf_fields=_mistral_fields,
         settings=_mistral_settings,
     ),
     family(  # 1 to 3, SmolLM2 and others of the shape
-        "Llama",
         LlamaForCausalLM,
         "llama",
         heads=decoder_heads(LlamaForSequenceClassification, LlamaForTokenClassification, LlamaForQuestionAnswering),
-        patterns=("dense",),
         hf_fields=lambda model: plain_fields(model) | {"attention_bias": False, "mlp_bias": False},
         settings=settings_of,
     ),

@@ -20,36 +20,23 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import roberta
-from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields
+from pretrain.checkpoint.hf.bert import encoder_fields
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.errors import ConfigError
-
-
-def takes(model: Model) -> bool:
-    return any(isinstance(pattern, Banded | LocalGlobal) for pattern in model.attention.kinds)
+from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> LongformerConfig:
     """Every field stated. Raises ConfigError for a model that Longformer cannot express."""
-    check_encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, binary_head=False)
+    check_class(model, "longformer")
     roberta.check_padding(model, specials, "Longformer")
     patterns = [model.attention.of_layer(layer) for layer in range(model.layers)]
     windows = [2 * (p.reach if isinstance(p, Banded) else p.window) - 2 for p in patterns]  # type: ignore[attr-defined]
     counts = {p.tokens if isinstance(p, LocalGlobal) else 0 for p in patterns}
-    if len(counts) > 1:
-        raise ConfigError(
-            f"Hugging Face's Longformer has the same global tokens in all layers: model.attention.pattern with "
-            f"{sorted(counts)} of them cannot be exported to it"
-        )
-    if not min(windows) or any(max(windows) % window for window in windows):
-        raise ConfigError(
-            f"Hugging Face's Longformer has windows of which each divides the widest: model.attention.pattern makes "
-            f"them {sorted(set(windows))} (2 * window - 2) and cannot be exported to it"
-        )
     (count,) = counts
     global_fields: dict[str, Any] = {"global_tokens": count} if count else {}
     return LongformerConfig(
@@ -126,13 +113,11 @@ LONGFORMER = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
-    takes=takes,
     refuse=refuse,
     left_out=left_out,
     heads=roberta.heads(
         LongformerForSequenceClassification,
         LongformerForTokenClassification,
         LongformerForQuestionAnswering,
-        "its class makes the tokens of the question global",
     ),
 )

@@ -6,16 +6,17 @@ from typing import Any
 from transformers import MarianConfig, MarianMTModel
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
+from pretrain.checkpoint.hf.bart import fields, layers, section
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:
     """Every field stated. Raises ConfigError for a model that Marian cannot express."""
-    check_both(model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False)
+    check_class(model, "marian")
     return MarianConfig(
         **fields(model, specials),
         decoder_vocab_size=model.vocabulary,

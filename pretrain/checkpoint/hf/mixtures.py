@@ -33,11 +33,11 @@ from pretrain.checkpoint.hf.llama_kin import (
     layer_types,
     plain_fields,
     settings_of,
-    windows,
 )
 from pretrain.checkpoint.hf.llama_kin import refuse as refuse_kin
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import windows
 
 ExpertLinks = Callable[[str, str], Iterator[Link]]
 """makes the links of a layer of experts, `(mcore.mlp, hf)`"""
@@ -181,8 +181,6 @@ def _refuse_qwen(tree: dict[str, Any], most_layers: int) -> None:
 
 def _olmoe_fields(model: Model) -> dict[str, Any]:
     assert model.experts is not None
-    if model.dim_per_head * model.heads != model.hidden:
-        raise ConfigError("Hugging Face's OLMoE has heads * head_dim = hidden: this model cannot be exported to it")
     return plain_fields(model) | {
         "attention_bias": False,
         "clip_qkv": None,
@@ -206,13 +204,10 @@ def _refuse_olmoe(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError("clip_qkv is not known here")
 
 
-def deepseek_fields(model: Model, name: str) -> dict[str, Any]:
-    """Fields of experts and their router as DeepSeek's classes, and those made after them, name them. Raises
-    ConfigError for a model without shared experts, which class `name` would give some."""
+def deepseek_fields(model: Model) -> dict[str, Any]:
+    """Fields of experts and their router as DeepSeek's classes, and those made after them, name them."""
     experts = model.experts
     assert experts is not None
-    if not experts.shared:
-        raise ConfigError(f"Hugging Face's {name} has shared experts: model.experts.shared=0 cannot be exported to it")
     return {
         "n_routed_experts": experts.count,
         "n_shared_experts": experts.shared,
@@ -231,7 +226,7 @@ def _dots_fields(model: Model) -> dict[str, Any]:
         "attention_bias": False,
         "sliding_window": None,
         "layer_types": layer_types(model),
-        **deepseek_fields(model, "dots.llm1"),
+        **deepseek_fields(model),
         "output_router_logits": False,
     }
 
@@ -267,25 +262,11 @@ def _refuse_dots(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError("a model without shared experts is not known here")
 
 
-_SOFTMAX = {
-    "experts.scores": "softmax",
-    "experts.scale": 1.0,
-    "experts.groups": 1,
-    "experts.selection_bias": False,
-    "experts.shared": 0,
-}
-"""what classes require that have neither another router nor shared experts"""
-_ALL_LAYERS = {**_SOFTMAX, "experts.dense_layers": 0}
-
 MIXTURES = (
     family(
-        "dots.llm1",
         Dots1ForCausalLM,
         "dots1",
         heads={},
-        takes=lambda model: model.experts is not None and model.experts.scores == "sigmoid" and model.qk_norm,
-        patterns=("dense",),
-        required={"qk_norm": True, "experts.selection_bias": True, "experts.group_score": "two_best"},
         hf_fields=_dots_fields,
         settings=_dots_settings,
         refuse=_refuse_dots,
@@ -293,13 +274,9 @@ MIXTURES = (
         loaded_links=links_in_memory,
     ),
     family(
-        "OLMoE",
         OlmoeForCausalLM,
         "olmoe",
         heads={},
-        takes=lambda model: model.experts is not None and model.qk_norm_span == "all_heads",
-        patterns=("dense",),
-        required={"qk_norm": True, "qk_norm_span": "all_heads", **_ALL_LAYERS},
         hf_fields=_olmoe_fields,
         settings=_olmoe_settings,
         refuse=_refuse_olmoe,
@@ -307,15 +284,11 @@ MIXTURES = (
         loaded_links=links_in_memory,
     ),
     family(
-        "Qwen3-MoE",
         Qwen3MoeForCausalLM,
         "qwen3_moe",
         heads=decoder_heads(
             Qwen3MoeForSequenceClassification, Qwen3MoeForTokenClassification, Qwen3MoeForQuestionAnswering
         ),
-        takes=lambda model: model.experts is not None and model.qk_norm,
-        patterns=("dense",),
-        required={"qk_norm": True, **_SOFTMAX},
         hf_fields=_qwen_fields,
         settings=_qwen_settings,
         refuse=_refuse_qwen,
@@ -323,14 +296,11 @@ MIXTURES = (
         loaded_links=links_in_memory,
     ),
     family(  # with a sliding window or without one
-        "Mixtral",
         MixtralForCausalLM,
         "mixtral",
         heads=decoder_heads(
             MixtralForSequenceClassification, MixtralForTokenClassification, MixtralForQuestionAnswering
         ),
-        takes=lambda model: model.experts is not None,
-        required={"experts.normalize": True, **_ALL_LAYERS},
         hf_fields=_mixtral_fields,
         settings=_mixtral_settings,
         links=partial(links_on_disk, *_MIXTRAL),

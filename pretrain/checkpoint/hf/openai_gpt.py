@@ -12,33 +12,17 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, double_heads, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
 from pretrain.config.model import Model
-from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh form
 
 
-def takes(model: Model) -> bool:
-    return model.norm == "post"
-
-
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     """Every field stated. Raises ConfigError for a model that OpenAI GPT cannot express."""
-    required: dict[str, Any] = {
-        "norm": "post",
-        "positions.name": "learned",
-        "ffn_dropout": 0.0,
-    }
-    check(model, "OpenAI GPT", _ACTIVATIONS, **required)
-    if model.ffn_dim != 4 * model.hidden:
-        raise ConfigError(
-            f"Hugging Face's OpenAI GPT has model.ffn={4 * model.hidden}, four times model.hidden: a model with "
-            f"model.ffn={model.ffn} cannot be exported to it"
-        )
-    check_heads(model, "OpenAI GPT")
+    check_class(model, "openai-gpt")
     return OpenAIGPTConfig(
         **shared_fields(model, specials),
         afn=_ACTIVATIONS[model.activation],
@@ -85,5 +69,4 @@ OPENAI_GPT = HfFamily(
         "choice": double_heads(OpenAIGPTDoubleHeadsModel),
         "sequence": HfHead(model_class=OpenAIGPTForSequenceClassification, classifier="score"),
     },
-    takes=takes,
 )

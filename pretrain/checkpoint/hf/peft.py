@@ -25,12 +25,19 @@ from torch import Tensor
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import card, chat
 from pretrain.checkpoint.hf import folder as folders
-from pretrain.checkpoint.hf.export import FullTensors, directory_for_export, load_written, write_model
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
+from pretrain.checkpoint.hf.export import (
+    FullTensors,
+    directory_for_export,
+    load_written,
+    write_generation_config,
+    write_model,
+)
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import Agreement, our_answers, pass_gate, rows_for
-from pretrain.checkpoint.hf.heads import Kind, kind_of, objective_of, with_head
+from pretrain.checkpoint.hf.heads import objective_of, with_head
 from pretrain.checkpoint.hf.imports import read_config
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, load
+from pretrain.checkpoint.hf.source_model import GENERATION, SPECIAL_TOKENS, TOKENIZER_CONFIG
 from pretrain.checkpoint.hf.vocabulary import TOKENIZER_FILES
 from pretrain.checkpoint.state import Record
 from pretrain.config.finetune import LORA_TARGETS, Lora
@@ -39,12 +46,13 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import Kind, kind_of
 from pretrain.run_dir.paths import RECORD
 
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _TASK_TYPES: Mapping[str, Kind] = {"SEQ_CLS": "sequence", "TOKEN_CLS": "tokens", "QUESTION_ANS": "spans"}
-_MORE_TOKENIZER_FILES = ("tokenizer_config.json", "vocab.json", "merges.txt")
+_MORE_TOKENIZER_FILES = (TOKENIZER_CONFIG, SPECIAL_TOKENS, "added_tokens.json", "vocab.json", "merges.txt")
 _EXPERTS = ".experts"
 """what the name of the module of a layer's experts ends with"""
 _WITHIN_EXPERTS = "gate_up_proj", "down_proj"
@@ -170,13 +178,13 @@ def export_adapter(
         (temporary / "README.md").write_text(
             card.text(Record.read(checkpoint / RECORD), config, name, agreement.difference, library="peft")
         )
-        for file in ("tokenizer.json", "tokenizer_config.json", chat.FILE):
+        for file in ("tokenizer.json", TOKENIZER_CONFIG, SPECIAL_TOKENS, chat.FILE):
             if (temporary / BASE / file).is_file():
                 shutil.copyfile(temporary / BASE / file, temporary / file)
         if base is not None:
             shutil.rmtree(temporary / BASE)
-        elif hf_model.can_generate():
-            hf_model.generation_config.save_pretrained(temporary / BASE)
+        else:
+            write_generation_config(hf_model, checkpoint, config, temporary / BASE)
     return agreement
 
 
@@ -327,11 +335,12 @@ def unpack_adapter(source: Path, base: Path | None, directory: Path, run: Path, 
     tree = json.loads((directory / "config.json").read_text())  # transformers 5 writes that T5's head is tied
     tree["tie_word_embeddings"] = config.model.tie_word_embeddings
     (directory / "config.json").write_text(json.dumps(tree, indent=2) + "\n")
-    for name in (*TOKENIZER_FILES, *_MORE_TOKENIZER_FILES, chat.FILE):
+    for name in (*TOKENIZER_FILES, *_MORE_TOKENIZER_FILES, chat.FILE, GENERATION):
         if (base / name).is_file():
             shutil.copyfile(base / name, directory / name)
-    if (base / "original").is_dir():
-        shutil.copytree(base / "original", directory / "original")
+    for name in ("original", chat.FOLDER):
+        if (base / name).is_dir():
+            shutil.copytree(base / name, directory / name)
     if (source / chat.FILE).is_file():
         shutil.copyfile(source / chat.FILE, directory / chat.FILE)
     return None if merge else adapter
@@ -402,7 +411,7 @@ def _with_head_of(source: Path, kind: Kind, family: HfFamily, hf_config: Any, ad
     """The family's class with the head of the adapter, whose labels `hf_config` gets if it has none of as many."""
     plain = BY_MODEL_TYPE[hf_config.model_type]
     head = plain.heads.get(kind)
-    if not isinstance(head, HfHead):
+    if head is None:
         raise ConfigError(f"{source / CONFIG}: a {family.model_type} has no head for its task_type that is known here")
     classifier = adapter.saved.get(f"{head.classifier}.weight")
     if classifier is None:

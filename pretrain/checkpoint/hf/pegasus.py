@@ -6,20 +6,16 @@ from typing import Any
 from transformers import PegasusConfig, PegasusForConditionalGeneration
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
+from pretrain.checkpoint.hf.bart import fields, layers, section
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, norm, rows
 from pretrain.config.model import Model
-
-
-def takes(model: Model) -> bool:
-    """Whether norms come before sublayers, as Marian's do not."""
-    return model.norm == "pre"
+from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> PegasusConfig:
     """Every field stated. Raises ConfigError for a model that Pegasus cannot express."""
-    check_both(model, "Pegasus", **{"positions.name": "sinusoidal"}, embedding_norm=False, norm="pre")
+    check_class(model, "pegasus")
     return PegasusConfig(
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
@@ -48,5 +44,4 @@ PEGASUS = HfFamily(
     hf_config=hf_config,
     model_of=model_of,
     links=links,
-    takes=takes,
 )

@@ -35,7 +35,7 @@ from pretrain.checkpoint.hf.xlm import XLM
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
 from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
 from pretrain.config.model import Model
-from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import model_type_of
 
 FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "gpt": (OPENAI_GPT, GPT_NEO, GPT2),
@@ -56,7 +56,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "transformer_xl": (TRANSFORMER_XL,),
     "xlnet": (XLNET,),
 }
-"""our family -> families of Hugging Face that its models are exported to: the first that `takes` the model"""
+"""our family -> families of Hugging Face that its models are exported to (`hf_classes.model_type_of` says which)"""
 
 _CONSTANTS = (
     ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",
@@ -66,38 +66,12 @@ _CONSTANTS = (
 
 BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
 
-_WITHOUT_CLASS = {
-    "monarch_mixer": "has the long convolutions of model.family=monarch_mixer",
-    "rnn": "is a recurrent network, with attention or without",
-}
-"""what transformers lacks of our families"""
-
 
 def hf_family_of(model: Model) -> HfFamily:
     """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds or
     that transformers lacks, and for a model with adapters or a source encoder."""
-    if model.source_encoder is not None:
-        raise ConfigError(
-            "model.source_encoder lies in front of the model's own encoder, which no class of transformers has: the "
-            "checkpoint cannot be exported"
-        )
-    if model.mup is not None:
-        raise ConfigError(
-            "model.mup multiplies activations, for which no class of transformers has a place: export with --to hf, "
-            "which multiplies weights instead"
-        )
-    if model.finetune.adapters is not None:
-        raise ConfigError(
-            "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"
-        )
-    if model.family in _WITHOUT_CLASS:
-        raise ConfigError(f"no class of transformers {_WITHOUT_CLASS[model.family]}: the checkpoint cannot be exported")
-    if model.family not in FAMILIES:
-        raise ConfigError(
-            f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
-            "cannot be exported"
-        )
-    return next(family for family in FAMILIES[model.family] if family.takes(model))
+    model_type = model_type_of(model)
+    return next(family for family in FAMILIES[model.family] if family.model_type == model_type)
 
 
 def load(

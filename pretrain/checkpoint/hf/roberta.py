@@ -16,16 +16,17 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
-    check_encoder(model, "RoBERTa", segments=0, binary_head=False)
+    check_class(model, "roberta")
     check_padding(model, specials, "RoBERTa")
     return RobertaConfig(**encoder_fields(model, specials), architectures=[RobertaForMaskedLM.__name__])
 
@@ -81,14 +82,14 @@ def _without_segment(positions: Tensor) -> list[Tensor]:
     return [positions, torch.zeros_like(positions[:1])]
 
 
-def heads(sequence: Any, tokens: Any, spans: Any, choice: HfHead | str) -> dict[str, HfHead | str]:
-    """Heads of these classes, with RoBERTa's names of tensors, and that of choices."""
+def heads(sequence: Any, tokens: Any, spans: Any, choice: HfHead | None = None) -> dict[str, HfHead]:
+    """Heads of these classes, with RoBERTa's names of tensors, and that of choices if there is one."""
     pooler, classifier = "classifier.dense", "classifier.out_proj"
     return {
         "sequence": HfHead(model_class=sequence, classifier=classifier, pooler=pooler),
         "tokens": HfHead(model_class=tokens, classifier="classifier"),
         "spans": HfHead(model_class=spans, classifier="qa_outputs"),
-        "choice": choice,
+        **({} if choice is None else {"choice": choice}),
     }
 
 

@@ -14,25 +14,19 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import roberta
-from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _BASE = 10000.0
 
 
 def hf_config(model: Model, specials: Specials) -> RoFormerConfig:
     """Every field stated. Raises ConfigError for a model that RoFormer cannot express."""
-    positions = {"name": "rotary", "interleaved": True, "base": _BASE, "local_base": None, "scaling": None}
-    required = {f"positions.{key}": value for key, value in positions.items()}
-    check_encoder(model, "RoFormer", binary_head=False, embedding_size=model.embedding_size, **required)
-    if model.segments < 1 or model.embedding_size == model.hidden:
-        raise ConfigError(
-            "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "
-            "model.segments=2, and leave out a model.embedding_size that is model.hidden"
-        )
+    check_class(model, "roformer")
     return RoFormerConfig(
         **encoder_fields(model, specials),
         embedding_size=model.embedding_dim,
@@ -83,6 +77,5 @@ ROFORMER = HfFamily(
         RoFormerForSequenceClassification,
         RoFormerForTokenClassification,
         RoFormerForQuestionAnswering,
-        "its class reads the last position, without a dense layer",
     ),
 )

@@ -7,24 +7,14 @@ from transformers import T5Config, T5ForConditionalGeneration, T5ForQuestionAnsw
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.model import Model
-from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
     """Every field stated. Raises ConfigError for a model that T5 cannot express."""
-    required: dict[str, Any] = {
-        "norm": "pre",
-        "norm_type": "rms",
-        "bias": False,
-        "positions.name": "relative",
-        "embedding_norm": False,
-    }
-    check(model, "T5", _ACTIVATIONS, **required, embedding_scale=False)
-    if not model.is_encoder_decoder:
-        raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
+    check_class(model, "t5")
     encoder_layers, decoder_layers = model.stacks
     fields = dict[str, Any](  # not all of which its signature has
         vocab_size=model.vocab_size,
@@ -131,7 +121,6 @@ T5 = HfFamily(
             pooler="classification_head.dense",
             prefix=("", "transformer."),
         ),
-        "tokens": "its class reads the encoder's output where ours reads the decoder's",
         "spans": HfHead(model_class=T5ForQuestionAnswering, classifier="qa_outputs"),
     },
 )

@@ -2,7 +2,8 @@
 trained on, or nothing is exported.
 
 `tokenizer.json` is ours in that format, with the special ids that the objective appended, and with what its samples put
-around a text ([CLS] and [SEP], say). The tokenizer's own file lies in `original/`, for `pretrain import`.
+around a text ([CLS] and [SEP], say), or with what the folder puts around it that the model was imported from. The
+tokenizer's own file lies in `original/`, for `pretrain import`.
 """
 
 import json
@@ -22,17 +23,27 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.specials import Specials, names
 from pretrain.checkpoint.hf import hostile
+from pretrain.checkpoint.hf.conventions import Conventions
 from pretrain.checkpoint.hf.heads import decoder_padding
+from pretrain.checkpoint.hf.source_model import PROBE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError, RunError
 
 ORIGINAL, SENTINEL_IDS = "original", "sentinel_ids"
 _FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_OWN = Conventions()
 
 
-def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: Path) -> None:
-    """Writes the tokenizer into `directory`, which has the model's config.json, and checks it. Raises ConfigError where
-    it cannot be expressed, or the model lacks ids for it; RunError where transformers makes other ids of it."""
+def write(
+    tokenizer: Tokenizer,
+    objective: Objective,
+    model: Model,
+    directory: Path,
+    conventions: Conventions = _OWN,
+) -> None:
+    """Writes the tokenizer into `directory`, which has the model's config.json and chat template, and checks it. Raises
+    ConfigError where it cannot be expressed, or the model lacks ids for it; RunError where transformers makes other ids
+    of it."""
     specials = objective.specials(tokenizer)
     if isinstance(tokenizer, CharacterTokenizer):  # of which transformers has a class that needs no file
         described = {"tokenizer_class": "CanineTokenizer", "model_max_length": model.sequence_length}
@@ -40,7 +51,7 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
         _write_original(tokenizer, directory)
         check(tokenizer, objective, directory, specials.vocabulary)
         return
-    if specials.vocabulary > model.vocab_size:
+    if specials.vocabulary > model.vocab_size and not _no_text_goes_beyond(tokenizer, specials, model):
         raise ConfigError(
             f"not exported: the tokenizer and {objective.name} need {specials.vocabulary} ids, and the model has "
             f"model.vocabulary={model.vocabulary}"
@@ -57,8 +68,10 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
             raise ConfigError(
                 f"not exported: {name} is id {index} of the model, and {hf_tokenizer.token_to_id(name)} in {_FILE}"
             )
-    before, after = around(objective, specials, tokenizer)
-    if before or after:
+    before, after = conventions.around(tokenizer) or around(objective, specials, tokenizer)
+    if (theirs := _as_imported(hf_tokenizer, conventions.post_processor(), before, after)) is not None:
+        hf_tokenizer = theirs
+    elif before or after:
         marks = [(hf_tokenizer.id_to_token(index), index) for index in (*before, *after)]
         first, last = ([f"{hf_tokenizer.id_to_token(index)}:0" for index in ids] for ids in (before, after))
         between, segment = _pairs(objective)
@@ -72,9 +85,30 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
             special_tokens=marks,
         )
     hf_tokenizer.save(str(directory / _FILE))
-    (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, objective, model, hf_tokenizer), indent=2) + "\n")
+    described = conventions.tokenizer_config(_config(tokenizer, objective, model, hf_tokenizer), tokenizer, model)
+    (directory / _CONFIG).write_text(json.dumps(described, indent=2) + "\n")
+    conventions.write_more(tokenizer, directory)
     _write_original(tokenizer, directory)
-    check(tokenizer, objective, directory, specials.vocabulary + len(padding))
+    check(tokenizer, objective, directory, specials.vocabulary + len(padding), conventions)
+
+
+def _no_text_goes_beyond(tokenizer: Tokenizer, specials: Specials, model: Model) -> bool:
+    """Whether all ids that the model has no row for are special pieces of the tokenizer (Gemma 3's of pictures)."""
+    beyond = tokenizer.is_special()[model.vocab_size :]
+    return specials.vocabulary == tokenizer.vocabulary_size and bool(beyond.all())
+
+
+def _as_imported(
+    hf_tokenizer: tokenizers.Tokenizer, post_processor: dict[str, Any] | None, before: list[int], after: list[int]
+) -> tokenizers.Tokenizer | None:  # fmt: skip
+    """The tokenizer with the `post_processor` of an imported folder. None: it has none, or another one than puts
+    `before` and `after` around a text."""
+    if post_processor is None:
+        return None
+    tree = json.loads(hf_tokenizer.to_str()) | {"post_processor": post_processor}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(tree))
+    plain, whole = (theirs.encode(PROBE, add_special_tokens=added).ids for added in (False, True))
+    return theirs if whole == [*before, *plain, *after] else None
 
 
 def _write_original(tokenizer: Tokenizer, directory: Path) -> None:
@@ -139,20 +173,23 @@ def _config(
     }
 
 
-def check(tokenizer: Tokenizer, objective: Objective, directory: Path, vocabulary: int) -> None:
+def check(
+    tokenizer: Tokenizer, objective: Objective, directory: Path, vocabulary: int, conventions: Conventions = _OWN
+) -> None:  # fmt: skip
     """Raises RunError unless transformers' tokenizer of `directory` agrees with `tokenizer`: on the ids of hostile text
-    with special tokens around it, on pairs of texts for a task head, on decoding where ours restores the text, and on
-    special ids. `vocabulary`: ids that it may have."""
+    with special tokens around it, on pairs of texts for a task head, on decoding where ours restores the text, on
+    special ids, and on conversations. `vocabulary`: ids that it may have."""
     specials = objective.specials(tokenizer)
     exported = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    if len(exported) > vocabulary:
+    if len(exported) > max(vocabulary, conventions.size()):
         raise RunError(
             f"not exported: transformers makes a tokenizer of {len(exported)} ids of it, and it has {vocabulary}"
         )
     exported.model_max_length = 10**9  # it would warn of long texts
     special = tuple(token.content for token in exported.added_tokens_decoder.values() if token.special)
-    texts = hostile.texts(tokenizer, special if found_in_text(specials) else ())
-    before, after = around(objective, specials, tokenizer)
+    finds_special_tokens = found_in_text(specials) or conventions.finds_special_tokens
+    texts = hostile.texts(tokenizer, special if finds_special_tokens else ())
+    before, after = conventions.around(tokenizer) or around(objective, specials, tokenizer)
     with_marks = exported(texts, add_special_tokens=True)["input_ids"]
     for text, token_ids, hf_ids in zip(texts, tokenizer.encode_batch(texts, threads=1), with_marks, strict=True):
         ids = token_ids.tolist()
@@ -161,7 +198,9 @@ def check(tokenizer: Tokenizer, objective: Objective, directory: Path, vocabular
                 f"not exported: transformers' {type(exported).__name__} makes {hf_ids[:20]} of {text[:60]!r}, and ours "
                 f"{ids[:20]}"
             )
-        if (back := tokenizer.decode(ids)) == text and exported.decode(ids, skip_special_tokens=True) != back:
+        if (back := tokenizer.decode(ids)) != text:
+            continue
+        if exported.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) != back:
             raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")
     if objective.task_head is not None and not isinstance(objective, Tagging):
         (first, second), (between, _) = tokenizer.encode_batch(["a b", "c"], threads=1), _pairs(objective)
@@ -172,3 +211,4 @@ def check(tokenizer: Tokenizer, objective: Objective, directory: Path, vocabular
     for role, index in (("pad", specials.pad), ("cls", specials.cls), ("sep", specials.sep), ("mask", specials.mask)):
         if index >= 0 and getattr(exported, f"{role}_token_id") != index:
             raise RunError(f"not exported: transformers takes another id than {index} for {role}")
+    conventions.check_turns(exported)

@@ -12,11 +12,11 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bert import check_encoder
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _FFN = 4  # times the hidden size, fixed in transformers' XLM
 
@@ -31,9 +31,7 @@ _SUMMARY = {
 
 def hf_config(model: Model, specials: Specials) -> XLMConfig:
     """Every field stated. Raises ConfigError for a model that XLM cannot express."""
-    check_encoder(model, "XLM", position_offset=0, ffn_dim=_FFN * model.hidden)
-    if model.activation not in ("gelu", "relu"):
-        raise ConfigError(f"Hugging Face's XLM has no model.activation={model.activation}: it cannot be exported")
+    check_class(model, "xlm")
     return XLMConfig(
         vocab_size=model.vocab_size, emb_dim=model.hidden, n_layers=model.layers, n_heads=model.heads,
         dropout=model.dropout, attention_dropout=model.attention_dropout, gelu_activation=model.activation == "gelu",
@@ -107,7 +105,6 @@ XLM = HfFamily(
             model_class=XLMForSequenceClassification, classifier="sequence_summary.summary", fields=_SUMMARY
         ),
         "tokens": HfHead(model_class=XLMForTokenClassification, classifier="classifier"),
-        "choice": "its class has a second linear layer",
         "spans": HfHead(model_class=XLMForQuestionAnsweringSimple, classifier="qa_outputs"),
     },
     padded=False,  # padding itself is zeros between layers there

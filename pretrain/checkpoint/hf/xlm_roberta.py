@@ -12,19 +12,11 @@ from transformers import (
 )
 
 from pretrain.checkpoint.hf.roberta import ROBERTA, choice_head, heads
-from pretrain.config.model import Model
-
-
-def takes(model: Model) -> bool:
-    """Nothing in a model says that its vocabulary is of many languages."""
-    return False
-
 
 XLM_ROBERTA = replace(
     ROBERTA,
     model_class=XLMRobertaForMaskedLM,
     model_type="xlm-roberta",
-    takes=takes,
     heads=heads(
         XLMRobertaForSequenceClassification,
         XLMRobertaForTokenClassification,

@@ -19,14 +19,14 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import check, check_heads, our_activation
+from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.config.positions import TransformerXlPositions
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-_NOT_CAUSAL = "its class has a dense layer before the last one"
 _SEGMENTS = 2  # vectors: of the same segment, and of another one
 _UNKNOWN_LENGTH = 512  # of imported models, whose config has none
 
@@ -34,15 +34,7 @@ _UNKNOWN_LENGTH = 512  # of imported models, whose config has none
 def hf_config(model: Model, specials: Specials) -> XLNetConfig:
     """Every field stated, but for dropout inside of layers: transformers has one rate for all. Raises ConfigError for a
     model that XLNet cannot express."""
-    without: dict[str, Any] = {"positions.shared_biases": False}
-    check(
-        model, "XLNet", _ACTIVATIONS, norm="post", norm_type="layer", bias=True, has_qkv_bias=False,
-        projection_bias=False, embedding_norm=False, embedding_scale=False, tie_word_embeddings=True,
-        **without,
-    )  # fmt: skip
-    check_heads(model, "XLNet")
-    if not model.is_causal and model.segments != _SEGMENTS:
-        raise ConfigError(f"Hugging Face's XLNet has segments: set model.segments={_SEGMENTS}")
+    check_class(model, "xlnet")
     assert isinstance(model.positions, TransformerXlPositions)
     return XLNetConfig(
         vocab_size=model.vocab_size, d_model=model.hidden, n_layer=model.layers, n_head=model.heads,
@@ -185,4 +177,4 @@ XLNET = HfFamily(
         "choice": _summary(XLNetForMultipleChoice),
     },
 )
-TRANSFORMER_XL = replace(XLNET, heads=dict.fromkeys(XLNET.heads, _NOT_CAUSAL))
+TRANSFORMER_XL = replace(XLNET, heads={})

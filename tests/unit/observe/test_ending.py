@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.hf.heads import with_head
-from pretrain.checkpoint.hf.registry import hf_family_of
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, hf_family_of
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
+from pretrain.model_spec import hf_classes
 from pretrain.observe.ending import finished, next_commands
 from pretrain.observe.memory import Peak
 from pretrain.plan.memory_check import planned_bytes
-from tests.helpers.families import family_config
+from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.tiny import LENGTH, tiny_config
 
 RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/", "finetune/"))]
@@ -42,13 +43,74 @@ def test_an_export_is_named_where_hugging_face_has_a_class(name: str) -> None:
     assert [command.split()[-1] for command in named] == ([] if end is None else [end])
 
 
-@pytest.mark.parametrize("objective", ["classification", "tagging", "spans"])
-def test_an_export_of_a_task_head_is_named_where_hugging_face_has_a_class_with_it(objective: str) -> None:
-    section = {"name": objective} | ({} if objective == "spans" else {"labels": ["a", "b"]})
-    for name, exports in (("bert", True), ("bigbird", objective == "tagging"), ("t5", objective != "tagging")):
-        _same_as_exports(name, section, exports)
-    for name in ("gpt", "llama", "gemma", "gemma2", "ctrl", "bloom", "bart", "transformer", "tlm"):
-        _same_as_exports(name, section, None)
+HEADS: dict[str, dict[str, Any] | None] = {
+    "none": None,
+    "sequence": {"name": "classification", "labels": ["a", "b"]},
+    "number": {"name": "regression"},
+    "tokens": {"name": "tagging", "labels": ["a", "b"]},
+    "spans": {"name": "spans"},
+    "span": {"name": "spans", "conditional_end": True},
+    "choice": {"name": "choice", "max_choices": 4, "sequence_length": 16},
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_end_of_a_run_names_an_export_where_one_is_made(head: str) -> None:
+    """Of each family, with each head that it can be fine-tuned with."""
+    counts = {True: 0, False: 0}
+    for name in ("gpt", *FAMILIES):
+        if (config := _config_with(name, HEADS[head])) is not None:
+            exported = _exported(config)
+            counts[exported is not None] += 1
+            named = [c for c in next_commands(config) if c.startswith("pretrain export r") and "--encoder" not in c]
+            assert bool(named) == (exported is not None), (name, exported)
+            if exported is not None and config.model.task_head is not None:
+                assert _head_class(config) == exported
+    assert all(counts.values()), counts
+
+
+def _config_with(name: str, objective: dict[str, Any] | None) -> RunConfig | None:
+    small: dict[str, Any] = {"model": {"vocabulary": 390}, "run": {"dir": "r"}}
+    config = tiny_config(**small) if name == "gpt" else family_config(name, **small)
+    if objective is None:
+        return config
+    tree = config.model_dump(mode="json") | {"objective": objective, "generator": None}
+    tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
+    try:
+        return RunConfig.model_validate(tree)
+    except ValueError:  # no family has all heads
+        return None
+
+
+def _exported(config: RunConfig) -> str | None:
+    """The class that an export of the model is read by; None: it is refused."""
+    try:
+        family = hf_family_of(config.model)
+        family = family if config.model.task_head is None else with_head(family, config.objective)
+        family.hf_config(config.model, SPECIALS)
+    except ConfigError:
+        return None
+    return str(family.class_of(config.model).__name__)
+
+
+def _head_class(config: RunConfig) -> str:
+    return hf_classes.head_class(hf_classes.model_type_of(config.model), config.objective)
+
+
+def test_classes_with_heads_are_those_that_models_are_converted_to() -> None:
+    found = {
+        model_type: {kind: head.model_class.__name__ for kind, head in family.heads.items()}
+        for model_type, family in BY_MODEL_TYPE.items()
+        if family.heads
+    }
+    assert found == hf_classes.head_classes()
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_a_fine_tuned_mixture_is_exported(name: str) -> None:
+    config = _config_with(name, HEADS["sequence"])
+    assert config is not None
+    assert any(command.startswith("pretrain export r ") for command in next_commands(config))
 
 
 def test_no_export_is_named_of_a_run_with_adapters() -> None:
@@ -57,21 +119,6 @@ def test_no_export_is_named_of_a_run_with_adapters() -> None:
     with pytest.raises(ConfigError, match="layers that no class of transformers has"):
         hf_family_of(config.model)
     assert not any(command.startswith("pretrain export r ") for command in next_commands(config))
-
-
-def _same_as_exports(name: str, objective: dict[str, Any], expected: bool | None) -> None:
-    small: dict[str, Any] = {"model": {"vocabulary": 390}, "run": {"dir": "r"}}
-    config = tiny_config(**small) if name == "gpt" else family_config(name, **small)
-    tree = config.model_dump(mode="json") | {"objective": objective}
-    tree["model"]["target_length"] = tree["model"]["target_length"] and LENGTH
-    config = RunConfig.model_validate(tree)
-    try:
-        with_head(hf_family_of(config.model), config.objective)
-        exported = True
-    except ConfigError:
-        exported = False
-    assert expected in (None, exported)
-    assert any(command.startswith("pretrain export r ") for command in next_commands(config)) == exported, name
 
 
 def test_what_is_next_for_a_fine_tuned_run_are_commands_that_it_answers() -> None:

@@ -1,0 +1,177 @@
+"""What an export of a decoder says besides weights and ids: ends and begin of a text, names of special tokens, settings
+of sampling. Those of the folder that its model was imported from, or else our own."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from data_pipeline.recipes.chat_template import ChatTemplate
+from data_pipeline.recipes.objective import Objective
+from data_pipeline.tokenizers.base import Tokenizer
+from pretrain.checkpoint.hf import chat, source_model
+from pretrain.checkpoint.hf.source_model import GENERATION, SPECIAL_TOKENS, TURNS, Rendered, SourceModel
+from pretrain.config.model import Model
+from pretrain.errors import RunError
+from pretrain.run_dir.paths import run_of
+
+_NAMES_OF_IDS = ("_token_id", "_token_ids", "_ids", "_tokens")
+_OF_A_DAY = "strftime_now"
+"""function of templates by which they render another text on another day"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """The default: those of a model that was born here, without a chat template."""
+
+    source: SourceModel | None = None
+    sampling: dict[str, Any] | None = None
+    """generation_config.json of the source, also where nothing else of it is said"""
+    template: str | None = None
+    """the run's chat template"""
+    ends: tuple[int, ...] | None = None
+    """ids that end a text, that of the chat template first; None: those of the source, or the end of documents"""
+    turns: tuple[Rendered, ...] = ()
+    """a conversation as transformers' tokenizer of the source has it, or the run's samples, or both; the last one is of
+    the template"""
+
+    @property
+    def finds_special_tokens(self) -> bool:
+        """Whether the tokenizer takes what spells a special token for that token."""
+        return self.template is not None if self.source is None else not self.source.splits
+
+    @property
+    def more_templates(self) -> dict[str, str]:
+        """Chat templates besides the usual one, by name."""
+        return {} if self.source is None else self.source.templates
+
+    def around(self, tokenizer: Tokenizer) -> tuple[list[int], list[int]] | None:
+        """Ids before and after a text; None: those of the objective's samples."""
+        if self.source is None or self.source.noted is None or tokenizer.begin_of_text != self.source.begin_of_text:
+            return None
+        return self.source.noted.before, self.source.noted.after
+
+    def size(self) -> int:
+        """Ids that the source's tokenizer has."""
+        return 0 if self.source is None or self.source.noted is None else self.source.noted.size
+
+    def set_ids(self, described: PretrainedConfig) -> None:
+        """Begin, end and padding in a config."""
+        for name, value in ({} if self.source is None else self.source.ids).items():
+            setattr(described, name, value)
+        if self.ends is not None:
+            described.eos_token_id = _one_or_list(self.ends)
+
+    def write_generation_config(self, hf_model: Any, directory: Path) -> None:
+        """Writes what transformers makes of the model's config, with the source's settings. Those of an
+        encoder-decoder keep its own ids."""
+        if not hf_model.can_generate():
+            return
+        path, is_encoder_decoder = directory / GENERATION, hf_model.config.is_encoder_decoder
+        if self.sampling is None or is_encoder_decoder:
+            hf_model.generation_config.save_pretrained(directory)
+        if self.sampling is None:
+            return
+        own = json.loads(path.read_text()) if is_encoder_decoder else {}
+        own |= {k: v for k, v in self.sampling.items() if not (is_encoder_decoder and k.endswith(_NAMES_OF_IDS))}
+        if self.ends is not None:
+            own["eos_token_id"] = _one_or_list(self.ends)
+        path.write_text(json.dumps(own, indent=2) + "\n")
+
+    def tokenizer_config(self, own: dict[str, Any], tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
+        """tokenizer_config.json: `own`, or the source's."""
+        described = dict(own)
+        if self.source is not None and self.source.tokenizer:
+            names = {} if self.source.noted is None else self.source.noted.names
+            described = names | self.source.tokenizer | {"tokenizer_class": own["tokenizer_class"]}
+            if self.source.context not in (None, model.sequence_length):
+                described["model_max_length"] = model.sequence_length
+            if tokenizer.begin_of_text != self.source.begin_of_text:
+                described["add_bos_token"] = tokenizer.begin_of_text is not None
+        else:
+            described["split_special_tokens"] = own["split_special_tokens"] and not self.finds_special_tokens
+            if self.template is not None and tokenizer.begin_of_text is None:
+                described.pop("bos_token", None)  # a template may write it, and training had none
+        if self.ends is not None:
+            described["eos_token"] = _name(tokenizer, self.ends[0])
+        return described
+
+    def write_more(self, tokenizer: Tokenizer, directory: Path) -> None:
+        """Writes special_tokens_map.json where the source has one."""
+        if self.source is None or self.source.special_tokens_map is None:
+            return
+        eos = {} if self.ends is None else {"eos_token": _name(tokenizer, self.ends[0])}
+        path = directory / SPECIAL_TOKENS
+        path.write_text(json.dumps(self.source.special_tokens_map | eos, indent=2) + "\n")
+
+    def post_processor(self) -> dict[str, Any] | None:
+        """What puts special tokens around a text in the source's tokenizer.json."""
+        return None if self.source is None else self.source.post_processor
+
+    def check_turns(self, exported: Any) -> None:
+        """Raises RunError unless transformers' tokenizer `exported` makes the same of conversations."""
+        for expected in self.turns:
+            found = exported(expected.text, add_special_tokens=False)["input_ids"]
+            if found != expected.ids:
+                raise RunError(
+                    f"not exported: transformers makes {found[:40]} of a conversation, which is {expected.ids[:40]} of "
+                    "the model"
+                )
+        if self.turns and self.template is not None and _OF_A_DAY not in self.template:
+            again, text = source_model.rendered(exported), self.turns[-1].text
+            if again is None or again.text != text:
+                raise RunError(
+                    "not exported: transformers renders the end of a conversation by the chat template as "
+                    f"{None if again is None else again.text[-200:]!r}, and the model has {text[-200:]!r}"
+                )
+
+
+def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer, encoder: bool) -> Conventions:
+    """Those of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read."""
+    source, template = source_model.of_run(checkpoint, tokenizer), chat.of_run(checkpoint)
+    sampling = None if source is None else source.generation
+    if encoder or objective.task_head is not None or objective.needs.end != "end_of_text":
+        return Conventions(sampling=sampling)
+    known = source.noted.turns if source is not None and source.noted is not None else None
+    turns, end = [] if known is None else [known], None
+    if template is not None and (source is None or source.answers_by_template):
+        rendering = ChatTemplate(run_of(checkpoint).chat_template, tokenizer)
+        turns += [] if (trained := _rendered(rendering, tokenizer)) is None else [trained]
+        end = end_of_turn(rendering)
+    is_new = end is not None and (source is None or end not in source.ends)
+    ends = tuple(dict.fromkeys((end, tokenizer.end_of_text))) if end is not None and is_new else None
+    return Conventions(source=source, sampling=sampling, template=template, turns=tuple(turns), ends=ends)
+
+
+def end_of_turn(template: ChatTemplate) -> int | None:
+    """The special piece that a template writes after an answer. None: it writes none, or renders no such turn."""
+    question, answer = TURNS[:2]
+    try:
+        parts = template.pieces([dict(question), dict(answer)])
+    except ValueError:
+        return None
+    pieces = template.split(parts[-1].text)
+    said = next((at for at, piece in enumerate(pieces) if isinstance(piece, str) and answer["content"] in piece), 0)
+    return next((piece for piece in pieces[said:] if isinstance(piece, int)), None)
+
+
+def _rendered(template: ChatTemplate, tokenizer: Tokenizer) -> Rendered | None:
+    try:
+        text = template.question([dict(turn) for turn in TURNS])
+    except ValueError:
+        return None
+    ids = list[int]()
+    for part in template.split(text):
+        ids += [part] if isinstance(part, int) else tokenizer.encode(part)
+    return Rendered(text=text, ids=ids)
+
+
+def _one_or_list(ids: Sequence[int]) -> int | list[int]:
+    return ids[0] if len(ids) == 1 else list(ids)
+
+
+def _name(tokenizer: Tokenizer, index: int) -> str:
+    return next(name for name, number in tokenizer.special_pieces().items() if number == index)

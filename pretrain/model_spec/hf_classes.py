@@ -1,0 +1,244 @@
+"""Which class of Hugging Face's transformers a model is exported to, or why there is none: without that library, so
+that the end of a run can say it. `checkpoint/hf` converts models to these classes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from data_pipeline.recipes.choice import Choice
+from data_pipeline.recipes.objective import Objective
+from pretrain.config.attention import Banded
+from pretrain.config.model import Model
+from pretrain.config.patterns.bands import LocalGlobal
+from pretrain.config.patterns.blocks import BigBird
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_fits import check_class, windows
+
+Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
+KINDS: dict[Kind, str] = {
+    "sequence": "sequence classification",
+    "tokens": "token classification",
+    "spans": "question answering",
+    "span": "question answering with a conditional end",
+    "choice": "multiple choice",
+    "detector": "replaced token detection",
+}
+_WITHOUT_CLASS = {
+    "monarch_mixer": "has the long convolutions of model.family=monarch_mixer",
+    "rnn": "is a recurrent network, with attention or without",
+}
+"""what transformers lacks of our families"""
+_RELU = "the dense layer before the classifier of DistilBERT's class ends with ReLU, and that of a BERT with tanh"
+_NOT_CAUSAL = "its class has a dense layer before the last one"
+
+
+def _experts(model: Model, scores: str | None = None) -> bool:
+    return model.experts is not None and scores in (None, model.experts.scores)
+
+
+def _any(model: Model) -> bool:
+    return True
+
+
+_TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
+    "gpt": (
+        ("openai-gpt", lambda model: model.norm == "post"),
+        ("gpt_neo", lambda model: any(isinstance(pattern, Banded) for pattern in model.attention.kinds)),
+        ("gpt2", _any),
+    ),
+    "bert": (
+        ("big_bird", lambda model: any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)),
+        ("distilbert", lambda model: not model.segments and not model.binary_head),
+        ("bert", _any),
+    ),
+    "roberta": (  # nothing in a model says that its vocabulary is of many languages, as XLM-RoBERTa's is
+        (
+            "longformer",
+            lambda model: any(isinstance(pattern, Banded | LocalGlobal) for pattern in model.attention.kinds),
+        ),
+        ("roberta", _any),
+    ),
+    "t5": (("t5", _any),),
+    "transformer": (("pegasus", lambda model: model.norm == "pre"), ("marian", _any)),
+    "bart": (("bart", _any),),
+    "llama": (
+        ("deepseek_v2", lambda model: model.latent_attention is not None and _experts(model, "softmax")),
+        ("deepseek_v3", lambda model: model.latent_attention is not None),
+        ("dots1", lambda model: _experts(model, "sigmoid") and model.qk_norm),
+        ("olmoe", lambda model: _experts(model) and model.qk_norm_span == "all_heads"),
+        ("qwen3_moe", lambda model: _experts(model) and model.qk_norm),
+        ("mixtral", _experts),
+        ("bloom", lambda model: model.positions.name == "alibi"),
+        ("gemma2", lambda model: model.norm == "sandwich" and not model.qk_norm),
+        ("gemma3_text", lambda model: model.norm == "sandwich"),
+        ("qwen3", lambda model: model.qk_norm),
+        ("qwen2", lambda model: model.has_qkv_bias),
+        ("mistral", lambda model: bool(windows(model)) or model.hidden % model.heads > 0),
+        ("llama", _any),
+    ),
+    "ctrl": (("ctrl", _any),),
+    "roformer": (("roformer", _any),),
+    "canine": (("canine", _any),),
+    "albert": (("albert", _any),),
+    "electra": (("electra", _any),),
+    "deberta": (("deberta", _any),),
+    "deberta_v2": (("deberta-v2", _any),),
+    "xlm": (("xlm", _any),),
+    "transformer_xl": (("xlnet", _any),),
+    "xlnet": (("xlnet", _any),),
+}
+"""our family -> `model_type` of the classes that its models are exported to: the first that takes the model"""
+
+_ENCODERS = {"canine": "CanineModel", "deberta": "DebertaModel", "deberta-v2": "DebertaV2Model"}
+"""classes of encoders without a head, where these are exported alone"""
+
+
+def _kin(name: str, *kinds: Kind) -> dict[Kind, str]:
+    ends = {"sequence": "SequenceClassification", "tokens": "TokenClassification", "spans": "QuestionAnswering"}
+    more = {"choice": "MultipleChoice"}
+    return {kind: f"{name}For{(ends | more)[kind]}" for kind in kinds}
+
+
+_THREE: tuple[Kind, Kind, Kind] = ("sequence", "tokens", "spans")
+_HEADS: dict[str, dict[Kind, str]] = {
+    "openai-gpt": _kin("OpenAIGPT", "sequence") | {"choice": "OpenAIGPTDoubleHeadsModel"},
+    "gpt_neo": _kin("GPTNeo", *_THREE),
+    "gpt2": _kin("GPT2", *_THREE) | {"choice": "GPT2DoubleHeadsModel"},
+    "big_bird": _kin("BigBird", "tokens", "choice"),
+    "distilbert": _kin("DistilBert", "tokens", "spans"),
+    "bert": _kin("Bert", *_THREE, "choice"),
+    "xlm-roberta": _kin("XLMRoberta", *_THREE, "choice"),
+    "longformer": _kin("Longformer", *_THREE),
+    "roberta": _kin("Roberta", *_THREE, "choice"),
+    "t5": _kin("T5", "sequence", "spans"),
+    "bart": _kin("Bart", "sequence", "spans"),
+    "deepseek_v2": _kin("DeepseekV2", "sequence"),
+    "deepseek_v3": _kin("DeepseekV3", "sequence", "tokens"),
+    "qwen3_moe": _kin("Qwen3Moe", *_THREE),
+    "mixtral": _kin("Mixtral", *_THREE),
+    "bloom": _kin("Bloom", *_THREE),
+    "gemma2": _kin("Gemma2", "sequence", "tokens"),
+    "gemma3_text": _kin("Gemma3Text", "sequence"),
+    "qwen3": _kin("Qwen3", *_THREE),
+    "qwen2": _kin("Qwen2", *_THREE),
+    "mistral": _kin("Mistral", *_THREE),
+    "llama": _kin("Llama", *_THREE),
+    "ctrl": _kin("CTRL", "sequence"),
+    "roformer": _kin("RoFormer", *_THREE),
+    "canine": _kin("Canine", "tokens"),
+    "albert": _kin("Albert", *_THREE, "choice"),
+    "electra": _kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
+    "deberta": _kin("Deberta", *_THREE),
+    "deberta-v2": _kin("DebertaV2", *_THREE, "choice"),
+    "xlm": _kin("XLM", "sequence", "tokens") | {"spans": "XLMForQuestionAnsweringSimple"},
+    "xlnet": _kin("XLNet", "sequence", "tokens", "choice")
+    | {"spans": "XLNetForQuestionAnsweringSimple", "span": "XLNetForQuestionAnswering"},
+}
+"""`model_type` -> classes of fine-tuned models by kind of head"""
+
+_OTHERWISE: dict[str, Mapping[Kind, str]] = {
+    "big_bird": {
+        "sequence": "its class has the activation of its layers where ours has tanh",
+        "spans": "its class has two more layers",
+    },
+    "distilbert": {"sequence": _RELU, "choice": _RELU},
+    "longformer": {"choice": "its class makes the tokens of the question global"},
+    "t5": {"tokens": "its class reads the encoder's output where ours reads the decoder's"},
+    "roformer": {"choice": "its class reads the last position, without a dense layer"},
+    "canine": {"sequence": "its class has layers behind the one that answers, which a run does not train"},
+    "electra": {"choice": "its config says how a row is summarized, which is not written"},
+    "deberta": {"choice": "transformers has no such class of DeBERTa v1"},
+    "xlm": {"choice": "its class has a second linear layer"},
+}
+"""`model_type` -> why a class that transformers has for a kind of head computes something else"""
+
+
+def model_type_of(model: Model) -> str:
+    """`model_type` in the config.json of an export of `model`. Raises ConfigError for a family that a package adds or
+    that transformers lacks, and for a model with adapters or a source encoder."""
+    if model.source_encoder is not None:
+        raise ConfigError(
+            "model.source_encoder lies in front of the model's own encoder, which no class of transformers has: the "
+            "checkpoint cannot be exported"
+        )
+    if model.mup is not None:
+        raise ConfigError(
+            "model.mup multiplies activations, for which no class of transformers has a place: export with --to hf, "
+            "which multiplies weights instead"
+        )
+    if model.finetune.adapters is not None:
+        raise ConfigError(
+            "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"
+        )
+    if model.family in _WITHOUT_CLASS:
+        raise ConfigError(f"no class of transformers {_WITHOUT_CLASS[model.family]}: the checkpoint cannot be exported")
+    if model.family not in _TAKES:
+        raise ConfigError(
+            f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
+            "cannot be exported"
+        )
+    return next(model_type for model_type, takes in _TAKES[model.family] if takes(model))
+
+
+def kind_of(objective: Objective) -> Kind:
+    """The kind of class that has the head of `objective`."""
+    head = objective.task_head
+    assert head is not None, "the caller looks"
+    if head.kind != "token":
+        return head.kind
+    return "spans" if objective.loss == "spans" else "tokens"
+
+
+def head_class(model_type: str, objective: Objective, is_transformer_xl: bool = False) -> str:
+    """The class of a `model_type` with the task head of `objective`. Raises ConfigError where transformers has no such
+    class, or one with another head."""
+    kind = kind_of(objective)
+    why = _NOT_CAUSAL if is_transformer_xl and model_type == "xlnet" else _OTHERWISE.get(model_type, {}).get(kind)
+    name = None if why is not None else _HEADS.get(model_type, {}).get(kind)
+    if name is None:
+        because = "" if why is None else f", as {why}"
+        without = "; its encoder can (export --encoder)" if model_type in _ENCODERS else ""
+        raise ConfigError(
+            f"a {model_type} model for {objective.name} has no class for {KINDS[kind]} in Hugging Face's "
+            f"transformers that computes the same{because}: it cannot be exported{without}"
+        )
+    return name
+
+
+def check_export(config: RunConfig) -> None:
+    """Raises ConfigError, as an export would, for a run whose model no class of transformers has, by what its config
+    says."""
+    if config.objective.backward:
+        raise ConfigError("a model that reads backward has no class in transformers: it cannot be exported")
+    model = config.model.model_copy(update={"mup": None, "mtp": None})
+    model_type = model_type_of(model)
+    check_class(model, model_type)
+    if model.task_head is not None:
+        head_class(model_type, config.objective, is_transformer_xl=model.family == "transformer_xl")
+        check_choice(model, config.objective)
+
+
+def check_choice(model: Model, objective: Objective) -> None:
+    """Raises ConfigError for choices whose class has a language-model head besides, where the model has none."""
+    double = isinstance(objective, Choice) and model.is_causal and model.family == "gpt"
+    if double and not model.has_vocabulary_logits and not model.tie_word_embeddings:
+        raise ConfigError(
+            f"{_HEADS[model_type_of(model)]['choice']} has a language-model head beside that of choices, and this "
+            "model was trained without it: set objective.language_model_weight"
+        )
+
+
+def has_encoder_alone(model: Model) -> bool:
+    """Whether the model's encoder is exported without its head (`export --encoder`)."""
+    try:
+        headless = model.model_copy(update={"task_head": None, "mask_decoder_layers": 0, "mup": None, "mtp": None})
+        model_type = model_type_of(headless)
+        check_class(headless, model_type)
+    except ConfigError:
+        return False
+    return model_type in _ENCODERS
+
+
+def head_classes() -> dict[str, dict[Kind, Any]]:
+    """All names, for whoever converts models to these classes."""
+    return {model_type: dict(names) for model_type, names in _HEADS.items()}

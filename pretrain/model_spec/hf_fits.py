@@ -1,0 +1,399 @@
+"""Which models a class of Hugging Face's transformers can express, without that library: a function for each class, by
+`model_type` in its config.json, which raises ConfigError with the key that does not fit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from pretrain.config.attention import Banded
+from pretrain.config.model import Model
+from pretrain.config.patterns.bands import LocalGlobal
+from pretrain.config.patterns.blocks import BigBird
+from pretrain.errors import ConfigError
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+"""our names of activations -> those of transformers"""
+GATED = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": "relu"}
+"""the same in Llama's kin"""
+OF_OPENAI_GPT = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh form
+OF_T5 = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
+OFFSET_OF_BART, EPS_OF_CTRL, EPS_OF_DISTILBERT = 2, 1e-6, 1e-12  # of all norms of these classes
+FFN_OF_XLM = 4  # times the hidden size, fixed in transformers' XLM
+SEGMENTS_OF_XLNET = 2  # vectors: of the same segment, and of another one
+_USUAL: dict[str, Any] = {
+    "embedding_size": None, "shared_layers": False, "tie_encoder_decoder": False, "projection_bias": True,
+    "cutoffs": [],
+}  # fmt: skip
+
+
+def check_class(model: Model, model_type: str) -> None:
+    """Raises ConfigError for a model that the class cannot express."""
+    _CHECKS[model_type](model)
+
+
+def check(
+    model: Model, name: str, activations: Mapping[str, str], patterns: Sequence[str] = ("dense",),
+    grouped: bool = False, **required: Any,
+) -> None:  # fmt: skip
+    """Raises ConfigError unless Hugging Face's `name` can express the model: its keys, which may be dotted, have the
+    `required` values, `activations` has its activation, `patterns` has its attention patterns, and it has as many key
+    and value heads as query heads unless `grouped`."""
+    for key, value in ({**_USUAL, **required}).items():
+        configured = attrgetter(key)(model)
+        if configured != value:
+            raise ConfigError(
+                f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={configured} cannot be "
+                "exported to it"
+            )
+    used = [pattern.name for pattern in model.attention.pattern]
+    if not set(used) <= set(patterns):
+        raise ConfigError(
+            f"Hugging Face's {name} has {' and '.join(patterns)} attention only: model.attention.pattern={used} "
+            "cannot be exported to it"
+        )
+    if not grouped and model.num_kv_heads != model.heads:
+        raise ConfigError(
+            f"Hugging Face's {name} has no grouped heads: model.kv_heads={model.kv_heads} cannot be exported"
+        )
+    if model.activation not in activations:
+        raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}: it cannot be exported")
+
+
+def _check_heads(model: Model, name: str) -> None:
+    if model.dim_per_head * model.heads != model.hidden:
+        raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
+
+
+def windows(model: Model) -> list[int]:
+    """The distinct window sizes of the model's banded layers, sorted."""
+    return sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
+
+
+def _openai_gpt(model: Model) -> None:
+    required: dict[str, Any] = {
+        "norm": "post", "positions.name": "learned", "ffn_dropout": 0.0,
+    }  # fmt: skip
+    check(model, "OpenAI GPT", OF_OPENAI_GPT, **required)
+    if model.ffn_dim != 4 * model.hidden:
+        raise ConfigError(
+            f"Hugging Face's OpenAI GPT has model.ffn={4 * model.hidden}, four times model.hidden: a model with "
+            f"model.ffn={model.ffn} cannot be exported to it"
+        )
+    _check_heads(model, "OpenAI GPT")
+
+
+def _gpt_neo(model: Model) -> None:
+    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
+    check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **required)
+    _check_heads(model, "GPT-Neo")
+    if len(windows(model)) > 1:
+        raise ConfigError(
+            f"Hugging Face's GPT-Neo has one width of local attention: model.attention.pattern with windows of "
+            f"{windows(model)} cannot be exported to it"
+        )
+
+
+def _gpt2(model: Model) -> None:
+    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
+    check(model, "GPT-2", ACTIVATIONS, **required)
+    _check_heads(model, "GPT-2")
+
+
+def _encoder(model: Model, name: str, **required: Any) -> None:
+    """Encoders of BERT's kind."""
+    required = {"positions.name": "learned"} | required
+    required |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
+    check(model, name, ACTIVATIONS, **required, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
+    _check_heads(model, name)
+
+
+def _bert(model: Model) -> None:
+    _encoder(model, "BERT", position_offset=0)
+    if model.segments < 1:
+        raise ConfigError("Hugging Face's BERT has segments: set model.segments=2, or export the model as roberta")
+
+
+def _big_bird(model: Model) -> None:
+    _encoder(model, "BigBird", patterns=("bigbird",), position_offset=0)
+    if model.segments < 1:
+        raise ConfigError(
+            "Hugging Face's BigBird has segments: a model without model.segments cannot be exported to it"
+        )
+    pattern, *more_patterns = model.attention.kinds
+    assert isinstance(pattern, BigBird), "checked"
+    again = pattern.first_again
+    if more_patterns or pattern != BigBird(block=pattern.block, first=1, last=1, random=0, first_again=max(again, 1)):
+        raise ConfigError(
+            "Hugging Face's BigBird has one pattern in all layers, of window=3, first=1, last=1, and where it does not "
+            "train no random blocks but the first one again: only model.attention.pattern with random=0 and "
+            "first_again=1 or more can be exported to it"
+        )
+    if model.sequence_length <= (most := dense_up_to(again, pattern.block)):
+        raise ConfigError(
+            f"Hugging Face's BigBird with block={pattern.block} and first_again={again} is dense up to {most} "
+            f"positions: one of model.sequence_length={model.sequence_length} cannot be exported to it"
+        )
+
+
+def dense_up_to(again: int, block: int) -> int:
+    """Positions up to which BigBird's class attends to all."""
+    return (5 + 2 * again) * block
+
+
+def _longformer(model: Model) -> None:
+    _encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, binary_head=False)
+    counts = {pattern.tokens if isinstance(pattern, LocalGlobal) else 0 for pattern in model.attention.kinds}
+    if len(counts) > 1:
+        raise ConfigError(
+            f"Hugging Face's Longformer has the same global tokens in all layers: model.attention.pattern with "
+            f"{sorted(counts)} of them cannot be exported to it"
+        )
+    widths = [2 * (p.reach if isinstance(p, Banded) else p.window) - 2 for p in model.attention.kinds]  # type: ignore[attr-defined]
+    if not min(widths) or any(max(widths) % width for width in widths):
+        raise ConfigError(
+            f"Hugging Face's Longformer has windows of which each divides the widest: model.attention.pattern makes "
+            f"them {sorted(set(widths))} (2 * window - 2) and cannot be exported to it"
+        )
+
+
+def _t5(model: Model) -> None:
+    required: dict[str, Any] = {
+        "norm": "pre", "norm_type": "rms", "bias": False, "positions.name": "relative", "embedding_norm": False,
+    }  # fmt: skip
+    check(model, "T5", OF_T5, **required, embedding_scale=False)
+    if not model.is_encoder_decoder:
+        raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
+
+
+def _both(model: Model, name: str, **required: Any) -> None:
+    """BART and its kin."""
+    usual: dict[str, Any] = {
+        "norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0,
+        "norm_eps": 1e-5,  # fixed in transformers
+    }  # fmt: skip
+    check(model, name, ACTIVATIONS, **(usual | required))
+    _check_heads(model, name)
+
+
+def _bloom(model: Model) -> None:
+    check(
+        model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, has_qkv_bias=True,
+        qk_norm=False, embedding_norm=True, embedding_scale=False, tie_word_embeddings=True, dropout=0.0,
+        ffn_dropout=0.0, final_logit_softcap=None, attention_logit_softcap=None, query_pre_attn_scalar=None,
+        ffn_dim=4 * model.hidden,
+    )  # fmt: skip
+    _check_heads(model, "Bloom")
+
+
+def _ctrl(model: Model) -> None:
+    required: dict[str, Any] = {"positions.name": "sinusoidal"}
+    check(
+        model, "CTRL", {"relu": "relu"}, norm="pre", norm_type="layer", norm_eps=EPS_OF_CTRL, bias=True,
+        embedding_norm=False, embedding_scale=True, tie_word_embeddings=True, attention_dropout=0.0, ffn_dropout=0.0,
+        **required,
+    )  # fmt: skip
+    _check_heads(model, "CTRL")
+
+
+def _roformer(model: Model) -> None:
+    positions = {"name": "rotary", "interleaved": True, "base": 10000.0, "local_base": None, "scaling": None}
+    required = {f"positions.{key}": value for key, value in positions.items()}
+    _encoder(model, "RoFormer", binary_head=False, embedding_size=model.embedding_size, **required)
+    if model.segments < 1 or model.embedding_size == model.hidden:
+        raise ConfigError(
+            "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "
+            "model.segments=2, and leave out a model.embedding_size that is model.hidden"
+        )
+
+
+def _canine(model: Model) -> None:
+    check(model, "CANINE", ACTIVATIONS, ffn_dropout=0.0)
+    _check_heads(model, "CANINE")
+    if model.segments < 1:
+        raise ConfigError("Hugging Face's CANINE has segments: set model.segments=16")
+
+
+def _albert(model: Model) -> None:
+    _encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_size=model.embedding_size)
+    if model.segments < 1 or model.embedding_size is None:
+        raise ConfigError(
+            "Hugging Face's ALBERT has segments and a projection of its embeddings: a model without model.segments or "
+            "model.embedding_size cannot be exported to it"
+        )
+
+
+def _electra(model: Model) -> None:
+    _encoder(
+        model, "ELECTRA", position_offset=0, activation="gelu", binary_head=False, embedding_size=model.embedding_size
+    )
+    if model.segments < 1 or model.embedding_size == model.hidden:
+        raise ConfigError(
+            "Hugging Face's ELECTRA has segments, and projects embeddings of another width only: set model.segments=2, "
+            "and leave out a model.embedding_size that is model.hidden"
+        )
+
+
+def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
+    _encoder(model, name, **{"positions.name": "disentangled"})
+    if model.has_mask_decoder:
+        raise ConfigError(
+            f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
+            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned; "
+            "its encoder can (export --encoder)"
+        )
+    for key, value in required.items():
+        if (configured := getattr(model.positions, key)) != value:
+            raise ConfigError(
+                f"Hugging Face's {name} has model.positions.{key}={value}: {configured} is for model.family=deberta_v2"
+            )
+
+
+def _xlm(model: Model) -> None:
+    _encoder(model, "XLM", position_offset=0, ffn_dim=FFN_OF_XLM * model.hidden)
+    if model.activation not in ("gelu", "relu"):
+        raise ConfigError(f"Hugging Face's XLM has no model.activation={model.activation}: it cannot be exported")
+
+
+def _xlnet(model: Model) -> None:
+    without: dict[str, Any] = {"positions.shared_biases": False}
+    check(
+        model, "XLNet", ACTIVATIONS, norm="post", norm_type="layer", bias=True, has_qkv_bias=False,
+        projection_bias=False, embedding_norm=False, embedding_scale=False, tie_word_embeddings=True,
+        **without,
+    )  # fmt: skip
+    _check_heads(model, "XLNet")
+    if not model.is_causal and model.segments != SEGMENTS_OF_XLNET:
+        raise ConfigError(f"Hugging Face's XLNet has segments: set model.segments={SEGMENTS_OF_XLNET}")
+
+
+def _kin(
+    name: str, model: Model, *, patterns: tuple[str, ...] = ("dense", "banded"), free: tuple[str, ...] = (),
+    required: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Llama and its kin: a key has the kin's usual value, or the `required` one; keys in `free` may have any value."""
+    usual: dict[str, Any] = {
+        "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
+        "qk_norm_span": "head", "latent_attention": None,
+        "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
+        "final_logit_softcap": None, "attention_logit_softcap": None, "query_pre_attn_scalar": None,
+        "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
+    }  # fmt: skip
+    values = {key: value for key, value in {**usual, **(required or {})}.items() if key not in free}
+    check(model, name, GATED, patterns, grouped=True, **values)
+    if len(set(windows(model))) > 1:
+        raise ConfigError(
+            f"Hugging Face's {name} has one sliding window: a model with windows of {windows(model)} cannot be exported"
+        )
+
+
+def _gemma(name: str, required: Mapping[str, Any], free: tuple[str, ...], model: Model) -> None:
+    _kin(name, model, required=required, free=(*free, "final_logit_softcap", "query_pre_attn_scalar"))
+    _check_width(model, name)
+
+
+def _mistral(model: Model) -> None:
+    """With one kind of layer: banded, or dense in a model that Llama's class does not take."""
+    _kin("Mistral", model, patterns=("banded",) if windows(model) else ("dense",))
+
+
+def _check_width(model: Model, name: str) -> None:
+    if model.hidden % model.heads:
+        raise ConfigError(
+            f"transformers' {name} does not take model.hidden={model.hidden} with model.heads={model.heads}, which do "
+            "not divide it: this model cannot be exported to it"
+        )
+
+
+def _dots1(model: Model) -> None:
+    required = {"qk_norm": True, "experts.selection_bias": True, "experts.group_score": "two_best"}
+    _kin("dots.llm1", model, patterns=("dense",), required=required)
+    _check_shared(model, "dots.llm1")
+
+
+def _olmoe(model: Model) -> None:
+    required = {"qk_norm": True, "qk_norm_span": "all_heads", **_ALL_LAYERS}
+    _kin("OLMoE", model, patterns=("dense",), required=required)
+    if model.dim_per_head * model.heads != model.hidden:
+        raise ConfigError("Hugging Face's OLMoE has heads * head_dim = hidden: this model cannot be exported to it")
+
+
+def _deepseek_v2(model: Model) -> None:
+    required = {
+        "positions.interleaved": True, "experts.normalize": False, "experts.group_score": "best",
+        "experts.selection_bias": False,
+    }  # fmt: skip
+    _kin("DeepSeek-V2", model, patterns=("dense",), required=required, free=("latent_attention",))
+    _check_width(model, "DeepSeek-V2")
+    _check_shared(model, "DeepSeek-V2")
+
+
+def _deepseek_v3(model: Model) -> None:
+    _kin("DeepSeek-V3", model, patterns=("dense",), free=("latent_attention", "positions.interleaved"))
+    if model.experts is not None and not model.experts.selection_bias:
+        raise ConfigError(
+            "Hugging Face's DeepSeek-V3 has a bias of its routers: model.experts.selection_bias=False cannot be "
+            "exported to it"
+        )
+    if model.experts is not None and model.experts.group_score != "two_best":
+        raise ConfigError(
+            f"Hugging Face's DeepSeek-V3 chooses groups by their two best experts: model.experts.group_score="
+            f"{model.experts.group_score} cannot be exported to it"
+        )
+    _check_shared(model, "DeepSeek-V3")
+
+
+def _check_shared(model: Model, name: str) -> None:
+    if model.experts is not None and not model.experts.shared:
+        raise ConfigError(f"Hugging Face's {name} has shared experts: model.experts.shared=0 cannot be exported to it")
+
+
+_SOFTMAX = {
+    "experts.scores": "softmax", "experts.scale": 1.0, "experts.groups": 1, "experts.selection_bias": False,
+    "experts.shared": 0,
+}  # fmt: skip
+"""what classes require that have neither another router nor shared experts"""
+_ALL_LAYERS = {**_SOFTMAX, "experts.dense_layers": 0}
+GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", "embedding_scale": True}
+GEMMA3: dict[str, Any] = GEMMA2 | {"qk_norm": True}
+
+_CHECKS: dict[str, Callable[[Model], None]] = {
+    "openai-gpt": _openai_gpt,
+    "gpt_neo": _gpt_neo,
+    "gpt2": _gpt2,
+    "big_bird": _big_bird,
+    "distilbert": lambda model: _encoder(model, "DistilBERT", position_offset=0, norm_eps=EPS_OF_DISTILBERT),
+    "bert": _bert,
+    "longformer": _longformer,
+    "roberta": lambda model: _encoder(model, "RoBERTa", segments=0, binary_head=False),
+    "t5": _t5,
+    "pegasus": lambda model: _both(
+        model, "Pegasus", **{"positions.name": "sinusoidal"}, embedding_norm=False, norm="pre"
+    ),
+    "marian": lambda model: _both(model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False),
+    "bart": lambda model: _both(
+        model, "BART", **{"positions.name": "learned"}, embedding_norm=True, position_offset=OFFSET_OF_BART
+    ),
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "dots1": _dots1,
+    "olmoe": _olmoe,
+    "qwen3_moe": partial(_kin, "Qwen3-MoE", patterns=("dense",), required={"qk_norm": True, **_SOFTMAX}),
+    "mixtral": partial(_kin, "Mixtral", required={"experts.normalize": True, **_ALL_LAYERS}),
+    "bloom": _bloom,
+    "gemma2": partial(_gemma, "Gemma 2", GEMMA2, ("attention_logit_softcap",)),
+    "gemma3_text": partial(_gemma, "Gemma 3", GEMMA3, ("positions.local_base",)),
+    "qwen3": partial(_kin, "Qwen3", required={"qk_norm": True}),
+    "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
+    "mistral": _mistral,
+    "llama": partial(_kin, "Llama", patterns=("dense",)),
+    "ctrl": _ctrl,
+    "roformer": _roformer,
+    "canine": _canine,
+    "albert": _albert,
+    "electra": _electra,
+    "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),
+    "deberta-v2": partial(_deberta, "DeBERTa v2", {}),
+    "xlm": _xlm,
+    "xlnet": _xlnet,
+}

@@ -1,0 +1,181 @@
+"""Ends of a text, begin and names that an export says: those of the imported folder, or of the chat template that
+answers were trained with."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_pipeline.recipes.instructions import Instructions
+from data_pipeline.recipes.text_labels import Classification
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.hf.conventions import Conventions, conventions_of
+from pretrain.checkpoint.hf.source_model import SourceModel
+from pretrain.errors import ConfigError, RunError
+from pretrain.observe.run_dir_writer import RunDirWriter
+from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir
+from tests.helpers.chat_folders import CHATML, byte_level
+from tests.helpers.small_configs import config as small_config
+from tests.helpers.tiny import tiny_config
+
+NAMES = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+END, START, TURN = range(3)
+CAUSAL = tiny_config(model={"vocabulary": 400})
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    byte_level(NAMES, True).save(str(path))
+    return load_tokenizer(path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """The first of a run with a chat template."""
+    run = RunDir(tmp_path / "run")
+    run.checkpoint(0).mkdir(parents=True)
+    tokenizer.save(run.checkpoint(0) / TOKENIZER)
+    run.chat_template.write_text(CHATML)
+    (run.checkpoint(0) / RECORD).write_text(json.dumps({"config": small_config().model_dump(mode="json")}))
+    return run.checkpoint(0)
+
+
+def _source(ends: int | list[int], **more: Any) -> SourceModel:
+    known: dict[str, Any] = {
+        "ids": {"bos_token_id": None, "eos_token_id": END, "pad_token_id": END},
+        "context": 64,
+        "dtype": "bfloat16",
+        "generation": {"eos_token_id": ends, "top_k": 20},
+        "tokenizer": {"eos_token": NAMES[END], "bos_token": None, "model_max_length": 99},
+        "special_tokens_map": None,
+        "post_processor": None,
+        "templates": {},
+        "noted": None,
+        "special_pieces": dict(zip(NAMES, range(3), strict=True)),
+        "begin_of_text": None,
+    }
+    return SourceModel(**(known | more))
+
+
+def _of(checkpoint: Path, tokenizer: Tokenizer, source: SourceModel | None, objective: Any = None) -> Conventions:
+    path = RunDir(checkpoint.parents[1]).source_model
+    path.unlink(missing_ok=True)
+    if source is not None:
+        path.write_text(source.text())
+    return conventions_of(checkpoint, objective or CAUSAL.objective, tokenizer, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "ends"),
+    [
+        (None, (TURN, END)),
+        (_source(END), None),
+        (_source(END, answers_by_template=True), (TURN, END)),
+        (_source([TURN, END], answers_by_template=True), None),
+        (_source(END, answers_by_template=True, special_pieces={"<s>": 1}), (TURN, END)),
+    ],
+    ids=["born here", "base", "tuned base", "tuned instruct model", "another tokenizer"],
+)
+def test_answers_end_with_the_template_s_end_of_turn(
+    checkpoint: Path, tokenizer: Tokenizer, source: SourceModel | None, ends: tuple[int, ...] | None
+) -> None:
+    found = _of(checkpoint, tokenizer, source)
+    assert found.ends == ends
+    own = {"tokenizer_class": "C", "eos_token": NAMES[END], "bos_token": NAMES[END], "split_special_tokens": True}
+    written = found.tokenizer_config(own, tokenizer, CAUSAL.model)
+    assert written["eos_token"] == NAMES[END if ends is None else TURN]
+    assert not written.get("split_special_tokens"), "a turn's begin and end would be letters"
+    assert written.get("bos_token") is None, "no begin that was none"
+    described: Any = SimpleNamespace(eos_token_id=END)
+    found.set_ids(described)
+    assert described.eos_token_id == (END if ends is None else list(ends))
+
+
+def test_what_the_source_says_of_sampling_and_lengths_is_kept(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    found = _of(checkpoint, tokenizer, _source(END, answers_by_template=True, context=CAUSAL.model.sequence_length))
+    hf_model: Any = SimpleNamespace(can_generate=lambda: True, config=SimpleNamespace(is_encoder_decoder=False))
+    found.write_generation_config(hf_model, checkpoint)
+    written = json.loads((checkpoint / "generation_config.json").read_text())
+    assert written == {"eos_token_id": [TURN, END], "top_k": 20}
+    own = {"tokenizer_class": "C", "split_special_tokens": True, "model_max_length": 16}
+    assert found.tokenizer_config(own, tokenizer, CAUSAL.model)["model_max_length"] == 99
+    longer = CAUSAL.model.model_copy(update={"sequence_length": 48})
+    assert found.tokenizer_config(own, tokenizer, longer)["model_max_length"] == 48
+
+
+def test_without_a_template_text_that_spells_a_special_token_stays_text(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    own = {"tokenizer_class": "C", "split_special_tokens": True, "bos_token": NAMES[END]}
+    tuned = _of(checkpoint, tokenizer, None, Classification(labels=["a", "b"]))
+    assert tuned.tokenizer_config(own, tokenizer, CAUSAL.model) == own, "nobody sends turns to a classifier"
+    RunDir(checkpoint.parents[1]).chat_template.unlink()
+    assert _of(checkpoint, tokenizer, None).tokenizer_config(own, tokenizer, CAUSAL.model) == own
+
+
+@pytest.fixture(scope="module")
+def exported(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tokenizer of a run that was born here and has a chat template."""
+    from pretrain.checkpoint.hf import chat
+    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.checkpoint.hf.tokenizer import write
+
+    folder = tmp_path_factory.mktemp("exported")
+    checkpoint = RunDir(folder / "run").checkpoint(0)
+    checkpoint.mkdir(parents=True)
+    RunDir(folder / "run").chat_template.write_text(CHATML)
+    found = conventions_of(checkpoint, CAUSAL.objective, tokenizer, False)
+    described = hf_family_of(CAUSAL.model).hf_config(CAUSAL.model, CAUSAL.objective.specials(tokenizer))
+    described.save_pretrained(folder)
+    chat.write(folder, CHATML, {})
+    write(tokenizer, CAUSAL.objective, CAUSAL.model, folder, found)
+    return folder
+
+
+def test_turns_of_an_export_are_those_of_the_run_s_samples(exported: Path, tokenizer: Tokenizer) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(exported)
+    found = conventions_of(RunDir(exported / "run").checkpoint(0), CAUSAL.objective, tokenizer, False)
+    assert found.turns[0].ids.count(TURN) == 4
+    found.check_turns(theirs)
+    theirs.split_special_tokens = True
+    with pytest.raises(RunError, match="of a conversation, which is"):
+        found.check_turns(theirs)
+    theirs.split_special_tokens, theirs.chat_template = False, CHATML.replace("helpful", "useful")
+    with pytest.raises(RunError, match="renders the end of a conversation"):
+        found.check_turns(theirs)
+    other = replace(found.turns[0], ids=[*found.turns[0].ids, END])
+    with pytest.raises(RunError, match="of a conversation, which is"):
+        replace(found, turns=(other, *found.turns)).check_turns(theirs)
+
+
+def test_a_run_that_starts_from_it_keeps_what_exports_say(checkpoint: Path, tmp_path: Path) -> None:
+    start = RunDir(checkpoint.parents[1])
+    start.source_model.write_text(_source(END).text())
+    run = RunDir(tmp_path / "next")
+    for objective, answers in ((None, False), (Instructions(chat_template=str(start.chat_template)), True)):
+        config = small_config(run={"dir": str(run.path), "start_from": str(start.path)})
+        config = config if objective is None else config.model_copy(update={"objective": objective})
+        run.path.mkdir(exist_ok=True)
+        writer = RunDirWriter(run.path, lambda: None, lambda sentence: None)
+        writer.begin(config, 0)
+        writer.close()
+        assert run.chat_template.read_text() == CHATML
+        record = json.loads(run.source_model.read_text())
+        assert record == json.loads(_source(END).text()) | {"answers_by_template": answers}
+    start.path.rename(tmp_path / "gone")
+    resumed = small_config(run={"dir": str(run.path), "start_from": str(start.path)})
+    writer = RunDirWriter(run.path, lambda: None, lambda sentence: None)
+    writer.begin(resumed, 1)
+    writer.close()
+    assert json.loads(run.source_model.read_text())["answers_by_template"] is True
+
+
+def test_a_damaged_record_of_the_source_is_named(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    RunDir(checkpoint.parents[1]).source_model.write_text('{"ids": {}}')
+    with pytest.raises(ConfigError, match=r"source_model\.json is damaged"):
+        conventions_of(checkpoint, CAUSAL.objective, tokenizer, False)
