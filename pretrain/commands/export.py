@@ -1,5 +1,5 @@
 """`pretrain export CHECKPOINT_OR_RUN --to hf|peft|gguf DIR [--base NAME] [--encoder]
-[--dtype fp32|bf16|fp16|q8_0] [--shard-size SIZE] [--model discriminator|generator]`"""
+[--dtype fp32|bf16|fp16|q8_0|source] [--shard-size SIZE] [--model discriminator|generator]`"""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
-_DTYPES = {"hf": ("fp32", "bf16", "fp16"), "peft": ("fp32",), "gguf": ("fp32", "fp16", "q8_0")}
+_DTYPES = {"hf": ("fp32", "bf16", "fp16", "source"), "peft": ("fp32",), "gguf": ("fp32", "fp16", "q8_0")}
 """format -> types of its weights"""
 
 
@@ -48,10 +48,11 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--dtype",
-        choices=("fp32", "bf16", "fp16", "q8_0"),
+        choices=("fp32", "bf16", "fp16", "q8_0", "source"),
         default="fp32",
         help="Data type of the exported weights (default fp32): of hf, fp32, bf16 or fp16; of gguf, fp32, fp16 or "
-        "q8_0. The gate compares fp32 weights; the difference that rounding makes is printed.",
+        "q8_0. source, of hf: the type of the directory that the run was imported from. The gate compares fp32 "
+        "weights; the difference that rounding makes is printed.",
     )
     parser.add_argument(
         "--shard-size",
@@ -106,9 +107,10 @@ def main(argv: list[str]) -> int:
             )
         )
     else:
-        from pretrain.checkpoint.hf.export import export
+        from pretrain.checkpoint.hf.export import dtype_of_source, export
 
-        stored = StoredAs(options.dtype, most)
+        dtype = dtype_of_source(checkpoint) if options.dtype == "source" else options.dtype
+        stored = StoredAs(dtype, most)
         found = str(
             export(
                 checkpoint,

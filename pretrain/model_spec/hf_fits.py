@@ -287,12 +287,21 @@ def _kin(
         )
 
 
+def _gemma(name: str, required: Mapping[str, Any], free: tuple[str, ...], model: Model) -> None:
+    _kin(name, model, required=required, free=(*free, "final_logit_softcap", "query_pre_attn_scalar"))
+    _check_width(model, name)
+
+
 def _mistral(model: Model) -> None:
-    _kin("Mistral", model)
-    if len({isinstance(model.attention.of_layer(layer), Banded) for layer in range(model.layers)}) > 1:
-        used = [pattern.name for pattern in model.attention.pattern]
+    """With one kind of layer: banded, or dense in a model that Llama's class does not take."""
+    _kin("Mistral", model, patterns=("banded",) if windows(model) else ("dense",))
+
+
+def _check_width(model: Model, name: str) -> None:
+    if model.hidden % model.heads:
         raise ConfigError(
-            f"Hugging Face's Mistral has banded attention only: model.attention.pattern={used} cannot be exported to it"
+            f"transformers' {name} does not take model.hidden={model.hidden} with model.heads={model.heads}, which do "
+            "not divide it: this model cannot be exported to it"
         )
 
 
@@ -315,6 +324,7 @@ def _deepseek_v2(model: Model) -> None:
         "experts.selection_bias": False,
     }  # fmt: skip
     _kin("DeepSeek-V2", model, patterns=("dense",), required=required, free=("latent_attention",))
+    _check_width(model, "DeepSeek-V2")
     _check_shared(model, "DeepSeek-V2")
 
 
@@ -371,18 +381,8 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "qwen3_moe": partial(_kin, "Qwen3-MoE", patterns=("dense",), required={"qk_norm": True, **_SOFTMAX}),
     "mixtral": partial(_kin, "Mixtral", required={"experts.normalize": True, **_ALL_LAYERS}),
     "bloom": _bloom,
-    "gemma2": partial(
-        _kin,
-        "Gemma 2",
-        required=GEMMA2,
-        free=("final_logit_softcap", "attention_logit_softcap", "query_pre_attn_scalar"),
-    ),
-    "gemma3_text": partial(
-        _kin,
-        "Gemma 3",
-        required=GEMMA3,
-        free=("final_logit_softcap", "positions.local_base", "query_pre_attn_scalar"),
-    ),
+    "gemma2": partial(_gemma, "Gemma 2", GEMMA2, ("attention_logit_softcap",)),
+    "gemma3_text": partial(_gemma, "Gemma 3", GEMMA3, ("positions.local_base",)),
     "qwen3": partial(_kin, "Qwen3", required={"qk_norm": True}),
     "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
     "mistral": _mistral,

@@ -116,7 +116,9 @@ def write(kind: str, directory: Path) -> Path:
     model.save_pretrained(directory)
     if kind == "deepseek-fp8":  # as on the hub
         tensors(_in_8_bits)(directory)
-        config(**_OF_RELEASE)(directory)
+        path = directory / "config.json"
+        as_saved = {key: value for key, value in json.loads(path.read_text()).items() if key != "dtype"}
+        path.write_text(json.dumps(as_saved | _OF_RELEASE))
     if kind == "kanana":  # which transformers 5 does not make
         config(model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=False, mlp_bias=False)(directory)
     train_tokenizer(["abcd efgh ijkl " * 50], "byte_bpe", 270).save(directory / "tokenizer.json")

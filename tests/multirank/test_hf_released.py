@@ -17,7 +17,7 @@ IDS = np.arange(2 * 24).reshape(2, 24) * 7 % 270
 def _there_and_back(folders: dict[str, Path], root: Path) -> dict[str, Any]:
     """Of each: warnings, the model's section, the exported config.json, and how far transformers' logits of the export
     are from those of the folder (where it reads it); or the sentence that refuses it."""
-    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.export import dtype_of_source, export
     from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
 
@@ -34,6 +34,7 @@ def _there_and_back(folders: dict[str, Path], root: Path) -> dict[str, Any]:
         export(checkpoint, described, exported, lambda c=described, p=checkpoint: build_scorer(c, p))
         moved = _moved(folder, exported) if name in ("untied", "gemma3") else None
         found[name] = gate, warnings, described.model, read_json(exported / "config.json"), moved
+        found[name] += (dtype_of_source(checkpoint),)
     return found
 
 
@@ -89,5 +90,8 @@ def test_released_folders_become_runs_and_go_out_as_what_they_were(tmp_path: Pat
     assert "initialized randomly" in found["headless"][1][0]
     assert not found["llama"][1]
     assert not found["gemma2"][1]
-    for name, count in {"gemma3": 1, "kanana": 1, "deepseek-fp8": 2, "untied": 1}.items():
-        assert len(found[name][1]) == count, found[name][1]
+    said = {"gemma3": "text and pictures", "kanana": "read as a mistral", "untied": "imported untied"}
+    for name, sentence in (said | {"deepseek-fp8": "128 x 128 are dequantised"}).items():
+        assert sentence in "; ".join(found[name][1])
+    assert "code of its own, which is not run" in found["deepseek-fp8"][1][0]
+    assert [found[name][5] for name in ("llama", "deepseek-fp8")] == ["fp32", "bf16"], "for --dtype source"

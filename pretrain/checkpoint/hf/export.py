@@ -22,7 +22,7 @@ from transformers import PretrainedConfig
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
-from pretrain.checkpoint.hf import card, chat
+from pretrain.checkpoint.hf import card, chat, source_model
 from pretrain.checkpoint.hf.conventions import conventions_of
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gate import (
@@ -39,7 +39,7 @@ from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.mtp import all_links, is_of_mtp
 from pretrain.checkpoint.hf.mup import Fold, without_mup
 from pretrain.checkpoint.hf.registry import hf_family_of, load
-from pretrain.checkpoint.hf.repack import PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
+from pretrain.checkpoint.hf.repack import DTYPES, PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.one_model import StoredNames, stored_names
 from pretrain.checkpoint.state import Record, config_of
@@ -156,6 +156,20 @@ def write_generation_config(
     """Writes generation_config.json beside a model that was written, unless it generates nothing."""
     conventions = conventions_of(checkpoint, config.objective, load_tokenizer(checkpoint / TOKENIZER), encoder)
     conventions.write_generation_config(hf_model, directory)
+
+
+def dtype_of_source(checkpoint: Path) -> str:
+    """The type of weights, a key of `DTYPES`, of the folder that the run of a checkpoint was imported from.
+    Raises ConfigError for a run that was not imported, and for a folder that says no such type."""
+    source = source_model.of_run(checkpoint, load_tokenizer(checkpoint / TOKENIZER))
+    if source is None:
+        raise ConfigError("--dtype source: the run was not imported, so no folder says a type; name one")
+    found = next((name for name, dtype in DTYPES.items() if str(dtype).removeprefix("torch.") == source.dtype), None)
+    if found is None:
+        raise ConfigError(
+            f"--dtype source: the imported folder's dtype is {source.dtype}; name one of {', '.join(DTYPES)}"
+        )
+    return found
 
 
 def leaves_out_mtp(checkpoint: Path, config: RunConfig, to_folder: bool) -> bool:
