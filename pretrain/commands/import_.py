@@ -9,7 +9,7 @@ from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pretrain.checkpoint.hf.hub import Source
+    from pretrain.checkpoint.hf.hub import ModelSource
     from pretrain.checkpoint.hf.peft import PeftAdapter
 
 HF_MODEL_TYPES = (
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
 
 
 def _import(
-    directory: Path, out: Path, adapter: "PeftAdapter | None" = None, source: "Source | None" = None
+    directory: Path, out: Path, adapter: "PeftAdapter | None" = None, source: "ModelSource | None" = None
 ) -> None:  # fmt: skip
     from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
