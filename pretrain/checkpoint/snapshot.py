@@ -47,7 +47,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class TensorStream:
+class StreamedSnapshot:
     """A rank's values that were never in memory together: `tensors` are made one at a time, in the order of `parts`,
     while they are written."""
 

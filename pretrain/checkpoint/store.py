@@ -129,7 +129,7 @@ def read_whole(checkpoint: Path, manifest: Manifest, state: Mapping[str, GlobalP
             continue
         with files.open_plain(checkpoint / boxes[0].file) as file:
             file.seek(boxes[0].position)
-            wanted = memoryview(value.detach().numpy()).cast("B")
+            wanted = value.detach().numpy().data.cast("B")
             if file.readinto(wanted) != len(wanted):
                 raise RunError(f"{path} places values beyond the end of {boxes[0].file}")
 

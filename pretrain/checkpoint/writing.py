@@ -16,7 +16,7 @@ from data_pipeline.common.atomic import fsync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.files import Box, Digest, Manifest, Stored
-from pretrain.checkpoint.snapshot import Snapshot, TensorStream
+from pretrain.checkpoint.snapshot import Snapshot, StreamedSnapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
@@ -49,7 +49,7 @@ class Writer:
         self._directory, self._keep, self._group = directory, keep, group
         self._before, self._warn = before, warn
 
-    def write(self, snapshot: Snapshot | TensorStream) -> int:
+    def write(self, snapshot: Snapshot | StreamedSnapshot) -> int:
         """Returns the bytes in the files of all ranks, on the first rank; 0 on the others. Collective. Raises RunError,
         the same on every rank, if it failed on any; then nothing is there but what was there before."""
         final = self._directory / checkpoint_name(snapshot.record.step)
@@ -102,7 +102,7 @@ class Writer:
         temporary.mkdir()
 
 
-def _write_part(snapshot: Snapshot | TensorStream, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:
+def _write_part(snapshot: Snapshot | StreamedSnapshot, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:
     """Writes this rank's file, if it saves anything: its digest, and where its boxes lie."""
     if not temporary.exists():
         raise OSError(
@@ -125,7 +125,7 @@ def _write_part(snapshot: Snapshot | TensorStream, temporary: Path) -> tuple[dic
 
 
 def _finish(
-    snapshot: Snapshot | TensorStream,
+    snapshot: Snapshot | StreamedSnapshot,
     temporary: Path,
     final: Path,
     parts: list[tuple[dict[str, Digest], dict[str, Stored]]],

@@ -11,7 +11,7 @@ from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pretrain.checkpoint.hf.hub import FoundModel
+    from pretrain.checkpoint.hf.hub import ModelSource
     from pretrain.checkpoint.hf.peft import UnpackedAdapter
 
 HF_MODEL_TYPES = (
@@ -170,7 +170,7 @@ def _import_peft(options: argparse.Namespace, out: Path) -> None:
         _import(options, directory, out, adapter=adapter)
 
 
-def _import_grown(options: argparse.Namespace, directory: Path, out: Path, source: "FoundModel | None" = None) -> None:
+def _import_grown(options: argparse.Namespace, directory: Path, out: Path, source: "ModelSource | None" = None) -> None:
     """Imports `directory`, with the tokens of --add-tokens."""
     if options.add_tokens is None:
         _import(options, directory, out, source=source)
@@ -187,7 +187,7 @@ def _import(
     out: Path,
     *,
     adapter: "UnpackedAdapter | None" = None,
-    source: "FoundModel | None" = None,
+    source: "ModelSource | None" = None,
 ) -> None:
     """Imports `directory`, which comes from `source` on the hub, or else is the user's, into the run `out`."""
     from data_pipeline.tokenizers.released import DocumentBounds

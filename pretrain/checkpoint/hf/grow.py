@@ -100,7 +100,7 @@ def described(grown: GrownTokenizer, ids: NewIds, new_rows: NewRows) -> Iterator
 
 def _new_ids(grown: GrownTokenizer, rows: int, new_rows: NewRows) -> NewIds:
     after = max(rows, grown.first_id + len(grown.tokens))
-    pieces = dict[int, tuple[int, ...]].fromkeys(range(rows, after), ())  # ids that had no row
+    pieces: dict[int, tuple[int, ...]] = dict.fromkeys(range(rows, after), ())  # ids that had no row
     for index, made_of in enumerate(grown.pieces, grown.first_id):
         pieces[index] = tuple(piece for piece in made_of if piece < rows) if new_rows == "pieces" else ()
     return NewIds(rows, after, min(rows, grown.first_id), pieces)
@@ -230,7 +230,8 @@ def _drawn(rows: Tensor, count: int) -> Tensor:
     for part in parts:
         weights = torch.randn(count, len(part), generator=generator)
         total += torch.tensordot(weights, part.float() - mean.float(), 1)
-    return mean.float() + total * (_EPSILON / len(rows)) ** 0.5
+    drawn: Tensor = mean.float() + total * (_EPSILON / len(rows)) ** 0.5
+    return drawn
 
 
 def _write_tensors(source: Path, target: Path, names: Mapping[str, int], ids: NewIds) -> None:

@@ -35,17 +35,17 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
-class FoundModel:
+class ModelSource:
     """A folder to import, and what the run says of where it is from."""
 
     path: Path
     name: str
-    """name of the run, if it gets none"""
+    """name of the run that imports it, unless it gets another"""
     origin: str | None = None
     """name and commit on the hub; None: the folder is the user's"""
 
 
-def find(text: str, revision: str | None = None) -> FoundModel:
+def find(text: str, revision: str | None = None) -> ModelSource:
     """The folder `text`, or else the model of that name on the hub. Raises ConfigError, in one sentence, where it can't
     be downloaded."""
     path = Path(text)
@@ -53,7 +53,7 @@ def find(text: str, revision: str | None = None) -> FoundModel:
     if path.exists() or not is_name:
         if revision is not None:
             raise ConfigError(f"--revision is of names on the hub, and {text} is a folder: leave it out")
-        return FoundModel(path, path.resolve().name)
+        return ModelSource(path, path.resolve().name)
     described = _download(text, revision, _DESCRIBING)
     commit = described.name
     weights = _weights(described)
@@ -63,7 +63,7 @@ def find(text: str, revision: str | None = None) -> FoundModel:
             f"{text} has no {_WEIGHTS} at commit {commit} of the hub, and pickles, which are programs, are not "
             "downloaded: name a --revision with safetensors"
         )
-    return FoundModel(described, text.rpartition("/")[2], f"{text} at {commit}")
+    return ModelSource(described, text.rpartition("/")[2], f"{text} at {commit}")
 
 
 def _weights(described: Path) -> list[str]:

@@ -15,7 +15,8 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
 from pretrain.checkpoint.hf import chat, source_model, streaming, tokenizer_gate, vocabulary
 from pretrain.checkpoint.hf import folder as folders
-from pretrain.checkpoint.hf.by_layer import goes_by_layer, open_model
+from pretrain.checkpoint.hf.by_layer import goes_by_layer as goes_by_layer
+from pretrain.checkpoint.hf.by_layer import open_model
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.folder import Folder, values_of
 from pretrain.checkpoint.hf.gate import Agreement, encoder_rows, last_states, our_answers, pass_gate, rows_for

@@ -160,10 +160,12 @@ def _ends(hf_model: Any) -> tuple[str, ...]:
 def _pissa(weight: Tensor, rank: int) -> Tensor:
     """Meng et al. 2024, arXiv 2404.02948: the largest singular values and their vectors."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
-    return (left[:, :rank] * values[:rank]) @ right[:rank]
+    product: Tensor = (left[:, :rank] * values[:rank]) @ right[:rank]
+    return product
 
 
 def _olora(weight: Tensor, rank: int) -> Tensor:
     """Büyükakyüz 2024, arXiv 2406.01775: the first columns and rows of a QR decomposition."""
     q, r = torch.linalg.qr(weight)
-    return q[:, :rank] @ r[:rank]
+    product: Tensor = q[:, :rank] @ r[:rank]
+    return product

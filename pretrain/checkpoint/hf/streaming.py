@@ -15,7 +15,7 @@ from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.folder import Folder, values_of
 from pretrain.checkpoint.hf.links import Link
-from pretrain.checkpoint.snapshot import TensorStream, pieces_of
+from pretrain.checkpoint.snapshot import StreamedSnapshot, pieces_of
 from pretrain.checkpoint.state import Record
 from pretrain.checkpoint.writing import Writer
 from pretrain.config.model import Model
@@ -116,7 +116,7 @@ def write(
             problems.append(error)
             raise
 
-    stream = TensorStream(record, tokenizer, [part for part, _ in pieces_of(state)], values())
+    stream = StreamedSnapshot(record, tokenizer, [part for part, _ in pieces_of(state)], values())
     try:
         Writer(directory, 1, file_group(_TIMEOUT_S), lambda: None, warn).write(stream)
     except RunError:
