@@ -1,4 +1,4 @@
-"""`pretrain import hf DIR|NAME|peft DIR|gguf FILE [--revision REVISION] [--base DIR] [--merge] [--out RUN] ...`"""
+"""`pretrain import hf DIR|NAME|peft DIR|gguf FILE [--revision NAME] [--base DIR] [--merge] [--out RUN] ...`"""
 
 import argparse
 import sys
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--revision",
-        metavar="REVISION",
+        metavar="NAME",
         help="Branch, tag or commit of a model on the hub (default: main).",
     )
     parser.add_argument(

@@ -1,7 +1,10 @@
 """Folders of instruct models as they are released, key for key, of models small enough for a test: Llama 3, Qwen 2.5,
-SmolLM2, Gemma 2 and Mistral 0.3. Ids of special tokens are those of a small vocabulary."""
+SmolLM2, Gemma 2, Mistral 0.3, and those of `more_chat_folders.py`. Ids of special tokens are those of a small
+vocabulary."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from tests.helpers.datasets import make_documents
 
 SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 _DIGITS = r"\p{N}"
+LLAMA3_DIGITS = r"\p{N}{1,3}"
 _GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -29,7 +33,7 @@ _LLAMA3 = (
     "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
-_GEMMA = (
+GEMMA = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
     "{% endif %}{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}"
     "{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | "
@@ -40,7 +44,22 @@ _MISTRAL = (
     "message['content'] + '[/INST]' }}{%- elif message['role'] == 'assistant' %}{{- ' ' + message['content'] | trim + "
     "eos_token}}{%- endif %}{%- endfor %}\n"
 )
-FOLDERS = ("qwen2.5", "smollm2", "gemma2", "mistral", "llama3")
+ASKED = ("qwen2.5", "smollm2", "gemma2", "mistral", "llama3")
+"""folders that this file has"""
+
+
+@dataclass(frozen=True)
+class Released:
+    """How a folder is made."""
+
+    made: Callable[[], Any]
+    """tokenizer, tokenizer_config.json, special_tokens_map.json, generation_config.json, and chat template"""
+    config: Callable[[Any], Any]
+    """config of the module transformers, without a vocabulary"""
+    ids: dict[str, Any]
+    """names of the tokens whose ids config.json has, by its keys"""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """more keys of config.json"""
 
 
 def byte_level(names: list[str], first: bool, *, digits: str | None = _DIGITS) -> tokenizers.Tokenizer:
@@ -68,7 +87,7 @@ def byte_level(names: list[str], first: bool, *, digits: str | None = _DIGITS) -
     return made
 
 
-def _with_bytes(names: list[str], first: bool) -> tokenizers.Tokenizer:
+def with_bytes(names: list[str], first: bool) -> tokenizers.Tokenizer:
     """A tokenizer.json made of a sentencepiece model of kind bpe, with these special tokens at its beginning."""
     trained = tokenizers.Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "\u2581")
@@ -93,7 +112,7 @@ def _with_bytes(names: list[str], first: bool) -> tokenizers.Tokenizer:
     return made
 
 
-def _begun(made: tokenizers.Tokenizer, begin: str) -> tokenizers.Tokenizer:
+def begun(made: tokenizers.Tokenizer, begin: str) -> tokenizers.Tokenizer:
     """With what puts this before each text."""
     template = processors.TemplateProcessing(
         single=f"{begin} $A", pair=f"{begin} $A {begin}:1 $B:1", special_tokens=[(begin, made.token_to_id(begin))]
@@ -106,7 +125,7 @@ def _begun(made: tokenizers.Tokenizer, begin: str) -> tokenizers.Tokenizer:
 def write(kind: str, directory: Path) -> Path:
     """A folder of one of `FOLDERS`."""
     directory.mkdir(parents=True)
-    made, settings, more, generation, template = _MADE[kind]()
+    made, settings, more, generation, template = _row(kind).made()
     ids = {name: index for name, index in made.get_vocab(with_added_tokens=True).items()}
     generation = {key: _ids(value, ids) if key.endswith("_id") else value for key, value in generation.items()}
     _write_model(kind, directory, ids, made.get_vocab_size())
@@ -118,11 +137,19 @@ def write(kind: str, directory: Path) -> Path:
         }
         for index, token in sorted(made.get_added_tokens_decoder().items())
     }  # fmt: skip
-    described = {"added_tokens_decoder": decoder, "chat_template": template, **settings}
+    described = {"added_tokens_decoder": decoder, **settings}
+    if template is not None:
+        described["chat_template"] = template
     (directory / "tokenizer_config.json").write_text(json.dumps(described, indent=2))
     (directory / "special_tokens_map.json").write_text(json.dumps(more, indent=2))
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=2))
     return directory
+
+
+def _row(kind: str) -> "Released":
+    from tests.helpers.more_chat_folders import MORE
+
+    return {**_RELEASED, **MORE}[kind]
 
 
 def _ids(value: Any, ids: dict[str, int]) -> Any:
@@ -134,23 +161,10 @@ def _write_model(kind: str, directory: Path, ids: dict[str, int], vocabulary: in
     import transformers as hf
 
     torch.manual_seed(0)
-    config: Any = {
-        "llama3": lambda: hf.LlamaConfig(
-            **SIZE, num_key_value_heads=1, max_position_embeddings=256, rms_norm_eps=1e-5,
-            rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "high_freq_factor": 4.0,
-                             "low_freq_factor": 1.0, "original_max_position_embeddings": 64},
-        ),
-        "qwen2.5": lambda: hf.Qwen2Config(**SIZE, num_key_value_heads=1, max_position_embeddings=256,
-                                          tie_word_embeddings=True, use_sliding_window=False),
-        "smollm2": lambda: hf.LlamaConfig(**SIZE, num_key_value_heads=2, max_position_embeddings=256,
-                                          tie_word_embeddings=True),
-        "gemma2": lambda: hf.Gemma2Config(**SIZE, num_key_value_heads=1, max_position_embeddings=256, head_dim=16,
-                                          query_pre_attn_scalar=16, sliding_window=64, attention_dropout=0.0),
-        "mistral": lambda: hf.MistralConfig(**SIZE, num_key_value_heads=1, max_position_embeddings=256,
-                                            sliding_window=None),
-    }[kind]()  # fmt: skip
+    row = _row(kind)
+    config: Any = row.config(hf)
     config.vocab_size = vocabulary
-    for name, value in _CONFIG_IDS[kind].items():
+    for name, value in row.ids.items():
         setattr(config, name, None if value is None else _ids(value, ids))
     model = hf.AutoModelForCausalLM.from_config(config)
     config.architectures = [type(model).__name__]
@@ -162,30 +176,20 @@ def _write_model(kind: str, directory: Path, ids: dict[str, int], vocabulary: in
     tree = json.loads(path.read_text())
     tree["torch_dtype"] = "bfloat16"
     tree.pop("dtype", None)
-    path.write_text(json.dumps(tree, indent=2))
+    path.write_text(json.dumps(tree | row.keys, indent=2))
 
 
-_CONFIG_IDS: dict[str, dict[str, Any]] = {
-    "llama3": {"bos_token_id": "<|begin_of_text|>", "eos_token_id": ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"],
-               "pad_token_id": None},
-    "qwen2.5": {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|im_end|>", "pad_token_id": None},
-    "smollm2": {"bos_token_id": "<|im_start|>", "eos_token_id": "<|im_end|>", "pad_token_id": "<|im_end|>"},
-    "gemma2": {"bos_token_id": "<bos>", "eos_token_id": "<eos>", "pad_token_id": "<pad>"},
-    "mistral": {"bos_token_id": "<s>", "eos_token_id": "</s>", "pad_token_id": None},
-}  # fmt: skip
-
-
-def _token(name: str) -> dict[str, Any]:
+def token(name: str) -> dict[str, Any]:
     return {"content": name, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
 
 
 def _llama3() -> Any:
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
              "<|eot_id|>"]  # fmt: skip
-    made = byte_level(names, False, digits=r"\p{N}{1,3}")
+    made = byte_level(names, False, digits=LLAMA3_DIGITS)
     tree = json.loads(made.to_str())
     tree["model"]["ignore_merges"] = True
-    made = _begun(tokenizers.Tokenizer.from_str(json.dumps(tree)), "<|begin_of_text|>")
+    made = begun(tokenizers.Tokenizer.from_str(json.dumps(tree)), "<|begin_of_text|>")
     settings = {
         "bos_token": "<|begin_of_text|>", "clean_up_tokenization_spaces": True, "eos_token": "<|eot_id|>",
         "model_input_names": ["input_ids", "attention_mask"], "model_max_length": 131072,
@@ -196,7 +200,7 @@ def _llama3() -> Any:
         "eos_token_id": ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"], "temperature": 0.6, "top_p": 0.9,
         "transformers_version": "4.42.3",
     }  # fmt: skip
-    return made, settings, {"bos_token": _token(names[0]), "eos_token": _token(names[-1])}, generation, _LLAMA3
+    return made, settings, {"bos_token": token(names[0]), "eos_token": token(names[-1])}, generation, _LLAMA3
 
 
 def _qwen() -> Any:
@@ -215,7 +219,7 @@ def _qwen() -> Any:
         "eos_token_id": ["<|im_end|>", "<|endoftext|>"], "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8,
         "top_k": 20, "transformers_version": "4.37.0",
     }  # fmt: skip
-    more = {"additional_special_tokens": names[1:], "eos_token": _token(names[2]), "pad_token": _token(names[0])}
+    more = {"additional_special_tokens": names[1:], "eos_token": token(names[2]), "pad_token": token(names[0])}
     return made, settings, more, generation, CHATML
 
 
@@ -232,8 +236,8 @@ def _smollm() -> Any:
         "pad_token_id": "<|im_end|>", "transformers_version": "4.42.3",
     }  # fmt: skip
     more = {
-        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "bos_token": _token("<|im_start|>"),
-        "eos_token": _token("<|im_end|>"), "pad_token": _token("<|im_end|>"), "unk_token": _token("<|endoftext|>"),
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "bos_token": token("<|im_start|>"),
+        "eos_token": token("<|im_end|>"), "pad_token": token("<|im_end|>"), "unk_token": token("<|endoftext|>"),
     }  # fmt: skip
     return byte_level(names, True, digits=None), settings, more, generation, CHATML
 
@@ -251,10 +255,10 @@ def _gemma() -> Any:
         "eos_token_id": ["<eos>", "<end_of_turn>"], "pad_token_id": "<pad>", "transformers_version": "4.42.0.dev0",
     }  # fmt: skip
     more = {
-        "additional_special_tokens": names[5:], "bos_token": _token("<bos>"), "eos_token": _token("<eos>"),
-        "pad_token": _token("<pad>"), "unk_token": _token("<unk>"),
+        "additional_special_tokens": names[5:], "bos_token": token("<bos>"), "eos_token": token("<eos>"),
+        "pad_token": token("<pad>"), "unk_token": token("<unk>"),
     }  # fmt: skip
-    return _begun(_with_bytes(names, False), "<bos>"), settings, more, generation, _GEMMA
+    return begun(with_bytes(names, False), "<bos>"), settings, more, generation, GEMMA
 
 
 def _mistral() -> Any:
@@ -268,10 +272,41 @@ def _mistral() -> Any:
     generation = {
         "_from_model_config": True, "bos_token_id": "<s>", "eos_token_id": "</s>", "transformers_version": "4.42.0.dev0"
     }  # fmt: skip
-    more = {"bos_token": _token("<s>"), "eos_token": _token("</s>"), "unk_token": _token("<unk>")}
-    return _begun(_with_bytes(names, True), "<s>"), settings, more, generation, _MISTRAL
+    more = {"bos_token": token("<s>"), "eos_token": token("</s>"), "unk_token": token("<unk>")}
+    return begun(with_bytes(names, True), "<s>"), settings, more, generation, _MISTRAL
 
 
-_MADE: dict[str, Any] = {
-    "llama3": _llama3, "qwen2.5": _qwen, "smollm2": _smollm, "gemma2": _gemma, "mistral": _mistral,
+_RELEASED = {
+    "llama3": Released(
+        _llama3,
+        lambda hf: hf.LlamaConfig(
+            **SIZE, num_key_value_heads=1, max_position_embeddings=256, rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "high_freq_factor": 4.0,
+                             "low_freq_factor": 1.0, "original_max_position_embeddings": 64},
+        ),
+        {"bos_token_id": "<|begin_of_text|>", "eos_token_id": ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"],
+         "pad_token_id": None},
+    ),
+    "qwen2.5": Released(
+        _qwen,
+        lambda hf: hf.Qwen2Config(**SIZE, num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=True,
+                                  use_sliding_window=False),
+        {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|im_end|>", "pad_token_id": None},
+    ),
+    "smollm2": Released(
+        _smollm,
+        lambda hf: hf.LlamaConfig(**SIZE, num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True),
+        {"bos_token_id": "<|im_start|>", "eos_token_id": "<|im_end|>", "pad_token_id": "<|im_end|>"},
+    ),
+    "gemma2": Released(
+        _gemma,
+        lambda hf: hf.Gemma2Config(**SIZE, num_key_value_heads=1, max_position_embeddings=256, head_dim=16,
+                                   query_pre_attn_scalar=16, sliding_window=64, attention_dropout=0.0),
+        {"bos_token_id": "<bos>", "eos_token_id": "<eos>", "pad_token_id": "<pad>"},
+    ),
+    "mistral": Released(
+        _mistral,
+        lambda hf: hf.MistralConfig(**SIZE, num_key_value_heads=1, max_position_embeddings=256, sliding_window=None),
+        {"bos_token_id": "<s>", "eos_token_id": "</s>", "pad_token_id": None},
+    ),
 }  # fmt: skip

@@ -25,7 +25,7 @@ def _there_and_back(folders: dict[str, Path], root: Path) -> dict[str, Any]:
     for name, folder in folders.items():
         run, exported, warnings = root / f"run-{name}", root / f"out-{name}", list[str]()
         try:
-            described = read_config(folder, run, name == "headless")
+            described = read_config(folder, run, random_head=name == "headless")
             gate = import_hf(folder, described, build_empty(described), warnings.append).difference
         except (ConfigError, RunError) as error:
             found[name] = str(error)

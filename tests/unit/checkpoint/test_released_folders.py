@@ -27,7 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _model(folder: Path, random_head: bool = False) -> Any:
     from pretrain.checkpoint.hf.imports import read_config
 
-    return read_config(folder, folder.parent / "run", random_head).model
+    return read_config(folder, folder.parent / "run", random_head=random_head).model
 
 
 def _notes(folder: Path) -> str:
