@@ -168,10 +168,13 @@ def _write_model(kind: str, directory: Path, ids: dict[str, int], vocabulary: in
         setattr(config, name, None if value is None else _ids(value, ids))
     model = hf.AutoModelForCausalLM.from_config(config)
     config.architectures = [type(model).__name__]
-    config.save_pretrained(directory)
-    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    weights = {name: value.contiguous() for name, value in model.state_dict().items() if name not in tied}
-    save_file(weights, directory / "model.safetensors", {"format": "pt"})  # save_pretrained imports much more
+    if any("experts" in name for name in model.state_dict()):  # which files have one by one
+        model.save_pretrained(directory)
+    else:
+        config.save_pretrained(directory)
+        tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+        weights = {name: value.contiguous() for name, value in model.state_dict().items() if name not in tied}
+        save_file(weights, directory / "model.safetensors", {"format": "pt"})  # save_pretrained imports much more
     path = directory / "config.json"
     tree = json.loads(path.read_text())
     tree["torch_dtype"] = "bfloat16"

@@ -1,5 +1,5 @@
-"""More rows for `chat_folders.py`: Qwen 3, Gemma 3, Mixtral, DeepSeek-V2-Lite and an R1 distillate, TinyLlama, and
-Llama 3's base model."""
+"""More rows for `chat_folders.py`: Qwen 3, Gemma 3, Mixtral, DeepSeek-V2-Lite, R1 distilled to Llama, TinyLlama, and
+Llama 3 before it was an instruct model."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def _deepseek_v2() -> Any:
     settings = {
         "add_bos_token": True, "add_eos_token": False, "bos_token": _full(_BEGIN), "eos_token": _full(_END),
         "clean_up_tokenization_spaces": False, "legacy": True, "model_max_length": 16384, "pad_token": _full(_END),
-        "sp_model_kwargs": {}, "unk_token": None, "tokenizer_class": "PreTrainedTokenizerFast",
+        "sp_model_kwargs": {}, "unk_token": None, "tokenizer_class": "LlamaTokenizerFast",
     }  # fmt: skip
     generation = {
         "_from_model_config": True, "bos_token_id": _BEGIN, "eos_token_id": _END, "do_sample": True,
@@ -134,12 +134,12 @@ def _deepseek_v2() -> Any:
 
 
 def _r1_distillate() -> Any:
-    made = byte_level([_END, _USER, _ASSISTANT, _BEGIN], False)
+    made = byte_level([_BEGIN, _END, _USER, _ASSISTANT], False, digits=LLAMA3_DIGITS)
     made.add_tokens([AddedToken("<think>", normalized=False, special=False)])
     settings = {
         "add_bos_token": True, "add_eos_token": False, "bos_token": _full(_BEGIN), "eos_token": _full(_END),
         "clean_up_tokenization_spaces": False, "legacy": True, "model_max_length": 16384, "pad_token": _full(_END),
-        "sp_model_kwargs": {}, "unk_token": None, "tokenizer_class": "PreTrainedTokenizerFast",
+        "sp_model_kwargs": {}, "unk_token": None, "tokenizer_class": "LlamaTokenizerFast",
     }  # fmt: skip
     generation = {
         "_from_model_config": True, "bos_token_id": _BEGIN, "eos_token_id": _END, "do_sample": True,
@@ -189,10 +189,13 @@ MORE = {
                       "AutoModel": "modeling_deepseek.DeepseekV2Model",
                       "AutoModelForCausalLM": "modeling_deepseek.DeepseekV2ForCausalLM"}},
     ),
-    "r1-distill-qwen": Released(
+    "r1-distill-llama": Released(
         _r1_distillate,
-        lambda hf: hf.Qwen2Config(**SIZE, **_PLACES, num_key_value_heads=1, tie_word_embeddings=False,
-                                  use_sliding_window=False),
+        lambda hf: hf.LlamaConfig(
+            **SIZE, **_PLACES, num_key_value_heads=1, rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "high_freq_factor": 4.0,
+                             "low_freq_factor": 1.0, "original_max_position_embeddings": 64},
+        ),
         {"bos_token_id": _BEGIN, "eos_token_id": _END},
     ),
 }  # fmt: skip

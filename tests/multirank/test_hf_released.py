@@ -70,6 +70,7 @@ def test_released_folders_become_runs_and_go_out_as_what_they_were(tmp_path: Pat
     sentence = found.pop("broken")
     assert isinstance(sentence, str)
     assert "\n" not in sentence
+    assert {name: said for name, said in found.items() if isinstance(said, str)} == {}
     assert all(result[0] <= 1e-4 for result in found.values()), found
     classes = {name: result[3]["architectures"][0] for name, result in found.items()}
     assert classes == {

@@ -1,5 +1,5 @@
-"""Instruct models as they are released, imported and exported at once: their ends, names and settings, and the ids of a
-conversation, are those of the source folder, judged by transformers."""
+"""Released decoders, imported and exported at once: their ends, names and settings, and the ids of a conversation, are
+those of the source folder, judged by transformers. The imported weights are trained for a step, too."""
 
 import json
 import os
@@ -32,8 +32,24 @@ TURNS = [
 FROM_OURS = ("tokenizer_class", "chat_template")
 
 
+def _continued(checkpoint: Path, config: Any) -> list[float]:
+    """The losses of two steps from an imported checkpoint, on the same rows."""
+    from pretrain.checkpoint import store
+    from pretrain.data.synthetic import SyntheticStream
+    from tests.helpers.tiny import build_engine
+
+    engine = build_engine(config)
+    weights = {name: part for name, part in engine.state().items() if name.startswith("model/")}
+    store.load(checkpoint, weights)
+    engine.state_loaded(0)
+    rows = SyntheticStream(config).batch(0, config.batch.sequences, 0, 1)
+    results = [engine.train_step(rows, 1e-3, step) for step in (1, 2)]
+    return [result.loss_sum / result.token_count for result in results]
+
+
 def _pass_through(folder: Path) -> None:
-    """Imports and exports each of the folders. Texts that tokenizers are compared on are fewer than usual."""
+    """Imports and exports each of the folders, and trains from it (losses.json). Texts that tokenizers are compared on
+    are fewer than usual."""
     from pretrain.checkpoint.hf import hostile
     from pretrain.checkpoint.hf.export import export
     from pretrain.checkpoint.hf.gguf_export import export_gguf
@@ -42,6 +58,7 @@ def _pass_through(folder: Path) -> None:
     from tests.helpers.ranks import meet_again
 
     hostile._PIECES = 50
+    losses: dict[str, list[float]] = {}
     for number, kind in enumerate(FOLDERS):
         if number:
             meet_again()
@@ -53,6 +70,9 @@ def _pass_through(folder: Path) -> None:
         export(checkpoint, config, folder / f"{kind}-out", scorer)
         if kind in GGUF:
             export_gguf(checkpoint, config, folder / f"{kind}.gguf", scorer, dtype="fp32")
+        meet_again()
+        losses[kind] = _continued(checkpoint, config)
+    (folder / "losses.json").write_text(json.dumps(losses))
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +117,12 @@ def test_an_imported_chat_model_goes_out_as_it_came(folders: Path, kind: str) ->
         key: value for key, value in settings.items() if key not in FROM_OURS
     }
     assert _json(out, "tokenizer") == _json(source, "tokenizer")
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_an_imported_model_is_trained_further(folders: Path, kind: str) -> None:
+    before, after = _json(folders, "losses")[kind]
+    assert after < before, "of the same rows, after a step"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind in GGUF])

@@ -86,8 +86,9 @@ def _settings(config: Any, interleaved: bool, **of_router: Any) -> dict[str, Any
 
 def _v2_settings(config: Any) -> dict[str, Any]:
     router: dict[str, Any] = {"normalize": False, "group_score": "best"}
+    groups = {"groups": config.n_group, "top_groups": config.topk_group}  # which a greedy router does not read
     if config.topk_method == "group_limited_greedy":
-        router |= {"groups": config.n_group, "top_groups": config.topk_group}
+        router |= groups
     return _settings(config, interleaved=True, **router)
 
 
