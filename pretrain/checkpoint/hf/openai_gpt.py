@@ -15,9 +15,7 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, double_heads, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import check_class
-
-_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh form
+from pretrain.model_spec.hf_fits import OF_OPENAI_GPT, check_class
 
 
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
@@ -25,7 +23,7 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     check_class(model, "openai-gpt")
     return OpenAIGPTConfig(
         **shared_fields(model, specials),
-        afn=_ACTIVATIONS[model.activation],
+        afn=OF_OPENAI_GPT[model.activation],
         tie_word_embeddings=model.tie_word_embeddings,
         architectures=[OpenAIGPTLMHeadModel.__name__],
     )
@@ -33,7 +31,7 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
 
 def model_of(config: OpenAIGPTConfig) -> dict[str, Any]:
     """Our `model` section."""
-    names = {hf: name for name, hf in _ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
+    names = {hf: name for name, hf in OF_OPENAI_GPT.items()} | {"gelu_new": "gelu_tanh"}
     return shared_settings(config) | {
         "norm": "post",
         "activation": names[config.afn],

@@ -9,7 +9,7 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import OF_T5, check_class
 
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
@@ -28,7 +28,7 @@ def hf_config(model: Model, specials: Specials) -> T5Config:
         relative_attention_max_distance=model.relative_max_distance,
         dropout_rate=model.dropout,
         layer_norm_epsilon=model.norm_eps,
-        feed_forward_proj=_ACTIVATIONS[model.activation],
+        feed_forward_proj=OF_T5[model.activation],
         tie_word_embeddings=model.tie_word_embeddings,
         decoder_start_token_id=specials.start,
         pad_token_id=specials.pad,
@@ -39,12 +39,9 @@ def hf_config(model: Model, specials: Specials) -> T5Config:
     return T5Config(**fields)
 
 
-_ACTIVATIONS = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
-
-
 def model_of(config: T5Config) -> dict[str, Any]:
     """Our `model` section. T5 has no maximum length: the default is the 512 positions that it was trained on."""
-    names = {hf: name for name, hf in _ACTIVATIONS.items()}
+    names = {hf: name for name, hf in OF_T5.items()}
     return {
         "family": "t5",
         "layers": config.num_decoder_layers,

@@ -24,9 +24,8 @@ from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.config.positions import TransformerXlPositions
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
 
-_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _SEGMENTS = 2  # vectors: of the same segment, and of another one
 _UNKNOWN_LENGTH = 512  # of imported models, whose config has none
 
@@ -38,7 +37,7 @@ def hf_config(model: Model, specials: Specials) -> XLNetConfig:
     assert isinstance(model.positions, TransformerXlPositions)
     return XLNetConfig(
         vocab_size=model.vocab_size, d_model=model.hidden, n_layer=model.layers, n_head=model.heads,
-        d_inner=model.ffn_dim, ff_activation=_ACTIVATIONS[model.activation],
+        d_inner=model.ffn_dim, ff_activation=ACTIVATIONS[model.activation],
         attn_type="uni" if model.is_causal else "bi", initializer_range=model.init_std,
         layer_norm_eps=model.norm_eps, dropout=model.dropout, mem_len=None, reuse_len=None, use_mems_eval=False,
         use_mems_train=False, bi_data=False, clamp_len=model.positions.clamp or -1, same_length=False,
