@@ -62,7 +62,8 @@ class Progress:
         self._heldout = loss
         if self._line.is_live and self._last is not None:
             self._line.show(self._fitted(self._last))
-        self.say(f"held-out loss {loss:.4f}" + (f" after step {self._last.step:,}" if self._last else ""))
+        when = f"after step {self._last.step:,}" if self._last else "before the first step"
+        self.say(f"held-out loss {loss:.4f} {when}")
 
     def say(self, text: str, style: str = "") -> None:
         """A line of its own that stays, above the live one: a `warning`, something `good`, or as it is. For any
