@@ -51,10 +51,13 @@ def _write(root: Path) -> dict[str, Path]:
             torch.nn.init.normal_(parameter, mean=0.02, std=0.1)
         size = "30KB" if name == "llama" else "1GB"
         model.to(torch.bfloat16).save_pretrained(root / name, max_shard_size=size)
-        train_tokenizer(WORDS, "byte_bpe", 270).save(root / name / "tokenizer.json")
     model.float().save_pretrained(root / "fp32")
-    train_tokenizer(WORDS, "byte_bpe", 270).save(root / "fp32" / "tokenizer.json")
-    return {name: root / name for name in (*models, "fp32")}
+    tokenizer = train_tokenizer(WORDS, "byte_bpe", 270)
+    folders = {name: root / name for name in (*models, "fp32")}
+    for folder in folders.values():
+        tokenizer.save(folder / "tokenizer.json")
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+    return folders
 
 
 def _import(folder: Path, run: Path, whole: bool) -> Any:
@@ -227,6 +230,7 @@ def test_a_model_by_layers_becomes_the_same_run_as_a_whole_one(found: Found) -> 
         assert whole == by_layer, name
         assert set(by_layer) == {
             "config.yaml",
+            "source_model.json",
             *(f"checkpoints/step-00000000/{file}" for file in ("manifest.json", "record.json", "tokenizer.model")),
             "checkpoints/step-00000000/tensors-00000.safetensors",
         }

@@ -110,7 +110,7 @@ def import_hf(
     for note in folder.notes:
         warn(f"{directory}: {note}")
     tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
-    kept = source_model.read(directory, folder.hf_config, warn)
+    kept = source_model.read(directory, folder.hf_config)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)
     _warn_of_skipped(folder, config, {} if hf_model is None else hf_model.state_dict(), warn)

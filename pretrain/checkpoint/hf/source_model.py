@@ -7,16 +7,16 @@ the ids of a conversation. An export has to give the same.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PretrainedConfig
+from transformers import PretrainedConfig
 
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint.hf import chat
 from pretrain.checkpoint.hf.folder import read_json
+from pretrain.checkpoint.hf.hf_tokenizer import load_tokenizer_of
 from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import run_of
 
@@ -115,7 +115,7 @@ class SourceModel:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
 
-def read(directory: Path, hf_config: PretrainedConfig, warn: Callable[[str], None]) -> SourceModel:
+def read(directory: Path, hf_config: PretrainedConfig) -> SourceModel:
     """Raises ConfigError for a file that cannot be read."""
     settings, tokenizer = _json(directory / TOKENIZER_CONFIG) or {}, _json(directory / _TOKENIZER) or {}
     return SourceModel(
@@ -127,7 +127,7 @@ def read(directory: Path, hf_config: PretrainedConfig, warn: Callable[[str], Non
         special_tokens_map=_json(directory / SPECIAL_TOKENS),
         post_processor=tokenizer.get("post_processor"),
         templates=chat.further(directory),
-        noted=_note(directory, warn),
+        noted=_note(directory),
         special_pieces={},
         begin_of_text=None,
     )
@@ -155,15 +155,11 @@ def _json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def _note(directory: Path, warn: Callable[[str], None]) -> Noted | None:
+def _note(directory: Path) -> Noted | None:
     try:
-        theirs = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        theirs = load_tokenizer_of(directory)
         plain, whole = (theirs(PROBE, add_special_tokens=added)["input_ids"] for added in (False, True))
-    except Exception as error:  # the library raises whatever a folder leads to
-        warn(
-            f"transformers does not read the tokenizer of {directory} ({' '.join(str(error).split())[:200]}): an "
-            "export is not compared with it"
-        )
+    except Exception:  # the library raises whatever a folder leads to; `tokenizer_gate` says so
         return None
     start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
     if start is None:

@@ -5,13 +5,9 @@ read them so too (`split_special_tokens`); where its tokenizer finds one all the
 that text is not compared.
 """
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
@@ -19,12 +15,12 @@ from data_pipeline.tokenizers.load import open_tokenizer
 from data_pipeline.tokenizers.released import SETTINGS, DocumentBounds
 from pretrain.checkpoint.hf import hostile
 from pretrain.checkpoint.hf.folder import read_json
+from pretrain.checkpoint.hf.hf_tokenizer import load_tokenizer_of
 from pretrain.checkpoint.hf.tokenizer import ORIGINAL
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 _JSON = "tokenizer.json"
-_PROBE = "Do you know\tthe W\u00fcrzburg \u4e2d? \U0001f600\n"
 _SHOWN = 12  # ids of a text in a message
 
 
@@ -38,7 +34,7 @@ def check(
     if isinstance(ours, CharacterTokenizer) or ours.library == "bytes":  # they have no file, and no two ways
         return
     try:
-        theirs = _theirs(directory)
+        theirs = load_tokenizer_of(directory, split_special_tokens=True)
     except Exception as error:  # the library raises whatever a folder leads to
         line = " ".join(str(error).split())[:120]
         warn(f"transformers makes no tokenizer of {directory} ({line}): ids of texts were not compared with it")
@@ -69,22 +65,6 @@ def check(
         _check_begin(directory, ours, theirs, bounds, warn)
 
 
-def _theirs(directory: Path) -> Any:
-    """transformers' tokenizer of the folder. No code of the folder is run."""
-    how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "split_special_tokens": True}
-    with _quiet():
-        try:
-            found = AutoTokenizer.from_pretrained(directory, **how)
-            found(_PROBE)  # some of what a file lacks shows only then
-        except Exception:  # a class that the tokenizer.json is not of
-            if not (directory / _JSON).is_file():
-                raise
-            return PreTrainedTokenizerFast.from_pretrained(directory, **how)
-        if type(found) is PreTrainedTokenizerFast and not (directory / _JSON).is_file():
-            return LlamaTokenizer.from_pretrained(directory, **how)  # no class is named: the one that reads a .model
-        return found
-
-
 def _check_begin(
     directory: Path, ours: Tokenizer, theirs: Any, bounds: DocumentBounds, warn: Callable[[str], None]
 ) -> None:  # fmt: skip
@@ -102,15 +82,3 @@ def _check_begin(
     if bounds.begin is None and not isinstance(settings.get("add_bos_token"), bool):
         raise ConfigError(f"{said}: say with --begin-of-text which is right")
     warn(said)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps transformers' advice on a folder's tokenizer out of the output."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
