@@ -97,6 +97,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "language_model_weight": 0.5, "predict_one_in": 4, "max_span": 3, "masked_fraction": 1.0, "mask_smoothing": 0.7,
         "bi_data": True, "geometric": 0.2, "mask_together": True, "units": "optional",
         "heldout_noise_density": 0.4, "max_predictions": 9, "buckets": 64,
+        "template_variables": {"enable_thinking": False}, "date": "2024-07-26", "loss_on": "generation",
     }  # fmt: skip
     for key in kind.model_fields.keys() - {
         "name",
