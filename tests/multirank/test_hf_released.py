@@ -15,7 +15,7 @@ IDS = np.arange(2 * 24).reshape(2, 24) * 7 % 270
 
 
 def _there_and_back(folders: dict[str, Path], root: Path) -> dict[str, Any]:
-    """Of each: warnings, the model's section, the exported config.json, and how far transformers' logits of the export
+    """By folder: warnings, the model's section, exported config.json, and how far transformers' logits of the export
     are from those of the folder (where it reads it); or the sentence that refuses it."""
     from pretrain.checkpoint.hf.export import dtype_of_source, export
     from pretrain.checkpoint.hf.imports import import_hf, read_config

@@ -82,7 +82,7 @@ def _files(run: Path) -> Run:
 
 
 def _both(folders: dict[str, Path], root: Path) -> dict[str, tuple[Run, Run, str, str]]:
-    """Of each folder the files of the run that either way makes of it, and what the gate says."""
+    """Files of the run that either way makes of each folder, and what the gate says."""
     found = {}
     for name, folder in folders.items():
         run = root / "run"

@@ -179,4 +179,4 @@ def test_llama_cpp_reads_turns_and_ends_as_the_source_s_own_tokenizer(folders: P
     (prompt, *found), stops = json.loads(answers[0].removeprefix("FOUND "))
     assert prompt == theirs.apply_chat_template(TURNS, add_generation_prompt=True, return_dict=True)["input_ids"]
     assert found == [theirs(text)["input_ids"] for text in texts]
-    assert stops == ends, "an answer goes on behind its end"
+    assert stops == ends, "generation continues after its end token"

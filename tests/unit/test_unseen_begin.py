@@ -123,7 +123,7 @@ def test_training_says_that_a_begin_is_missing(sets: dict[str, Dataset], starts:
     assert [is_imported(starts[name]) for name in starts] == [True, False]
     (note,) = notes(old, run={"start_from": starts["imported"]})
     assert f"was trained on begin with {BEGIN}" in note
-    # A run that was trained without it goes on without it, and with random weights nothing is known.
+    # A run that was trained without it continues without it, and with random weights nothing is known.
     assert notes(old, run={"start_from": starts["trained"]}) == ()
     (note,) = notes(old, run={"start_from": starts["imported"]}, finetune={"weights": "random"})
     assert NEVER in note

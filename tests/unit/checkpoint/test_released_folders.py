@@ -51,7 +51,7 @@ def test_blocks_are_dequantised_as_transformers_does() -> None:
 
 @pytest.mark.parametrize("shape", [(576, 200), (100, 128), (1, 1), (129, 257)])
 def test_the_last_blocks_of_a_row_and_a_column_may_be_smaller(shape: tuple[int, int]) -> None:
-    """As DeepSeek-V3's [576, 7168] are, which transformers' own code does not take."""
+    """Shapes such as DeepSeek-V3's [576, 7168], which transformers' own code does not take."""
     draw = torch.Generator().manual_seed(1)
     weight = torch.randn(shape, generator=draw).to(torch.float8_e4m3fn)
     scale = torch.rand(scale_shape(shape), generator=draw) + 0.5
@@ -243,7 +243,7 @@ def test_the_text_model_of_a_gemma_3_is_found_under_both_names(folders: dict[str
 
 
 def test_the_scale_of_scores_is_a_number_of_its_own(folders: dict[str, Path]) -> None:
-    """Of Gemma 2 27B: 144, with heads of 128."""
+    """Scale of Gemma 2 27B: 144, with heads of 128."""
     model = _model(folders["gemma2"])
     assert (model.query_pre_attn_scalar, model.dim_per_head) == (24, 16)
     assert model.score_scale == 24**-0.5
@@ -251,7 +251,7 @@ def test_the_scale_of_scores_is_a_number_of_its_own(folders: dict[str, Path]) ->
 
 
 def test_heads_that_do_not_divide_the_width_are_read_as_a_mistral_s(folders: dict[str, Path], tmp_path: Path) -> None:
-    """As of Kanana, a llama of 1792 with 24 heads of 128, which transformers 5 does not take."""
+    """Width of Kanana, a llama of 1792 with 24 heads of 128, which transformers 5 does not take."""
     from pretrain.checkpoint.hf.folder import read
 
     folder = write("kanana", tmp_path / "kanana")

@@ -57,7 +57,7 @@ HEADS: dict[str, dict[str, Any] | None] = {
 
 @pytest.mark.parametrize("head", HEADS)
 def test_the_end_of_a_run_names_an_export_where_one_is_made(head: str) -> None:
-    """Of each family, with each head that it can be fine-tuned with."""
+    """Every family, with each head that it can be fine-tuned with."""
     counts = {True: 0, False: 0}
     for name in ("gpt", *FAMILIES):
         if (config := _config_with(name, HEADS[head])) is not None:
