@@ -177,7 +177,8 @@ def _import_grown(options: argparse.Namespace, directory: Path, out: Path, sourc
         return
     from pretrain.checkpoint.hf.grow import grown_folder
 
-    with grown_folder(directory, options.add_tokens, options.new_rows or "pieces", print) as grown:
+    new_rows, random_head = options.new_rows or "pieces", options.random_head
+    with grown_folder(directory, options.add_tokens, new_rows, print, random_head=random_head) as grown:
         _import(options, grown, out, source=source)
 
 

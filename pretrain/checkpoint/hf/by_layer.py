@@ -44,9 +44,8 @@ def open_model(folder: Folder, config: RunConfig, report: Callable[[list[str], l
     gets the names of tensors that the folder lacks, and of those that it has beyond the model's, as they are found."""
     family, model = folder.family, config.model
     torch.manual_seed(config.run.seed)
-    of_experts = {} if model.experts is None else {"experts_implementation": "eager"}
     described = copy.deepcopy(folder.hf_config)
-    if of_experts:
+    if model.experts is not None:
         described._experts_implementation = "eager"
     with no_init_weights():  # memory that nothing was written to takes none
         hf_model = family.class_of(model)._from_config(described, attn_implementation="eager", dtype=torch.float32)

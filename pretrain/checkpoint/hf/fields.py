@@ -46,7 +46,7 @@ _OLDER = {
     "task_specific_params", "output_past", "predict_special_tokens", "gradient_checkpointing", "directionality",
     "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     "ep_size", "attn_implementation", "position_embedding_type", "finetuning_task", "tokenizer_class", "pruned_heads",
-    "prefix", "torchscript", "use_bfloat16", "cross_attention_hidden_size", "sinusoidal_pos_embds",
+    "prefix", "torchscript", "use_bfloat16", "cross_attention_hidden_size",
     "add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding", "static_position_embeddings",
     "extra_pos_embeddings", "num_hidden_layers", "classif_dropout", "max_relative_positions", "transformers.js_config",
     "mm_tokens_per_image", "unsloth_fixed", "unsloth_version",

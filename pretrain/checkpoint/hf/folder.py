@@ -60,6 +60,8 @@ def read(path: Path) -> Folder:
         found = released.read(tree)
     except ConfigError as error:
         raise ConfigError(f"{config_file} {error}") from None
+    except Exception as error:  # of a value of another type than any config has
+        raise ConfigError(f"{config_file} cannot be read ({line_of(error)})") from None
     family = BY_MODEL_TYPE.get(str(found.tree.get("model_type")))
     if family is None:
         raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(BY_MODEL_TYPE)}")

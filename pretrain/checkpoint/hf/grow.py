@@ -19,14 +19,15 @@ import torch
 from safetensors import safe_open
 from tokenizers import AddedToken, Tokenizer
 from torch import Tensor
-from transformers import AutoTokenizer, logging
 
-from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.load import open_tokenizer, read_content
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.folder import Folder
-from pretrain.checkpoint.hf.imports import read_config
+from pretrain.checkpoint.hf.hf_tokenizer import load_tokenizer_of
+from pretrain.checkpoint.hf.imports import read_model_config
 from pretrain.checkpoint.hf.mtp import copies
 from pretrain.checkpoint.hf.new_tokens import GrownTokenizer, add_tokens
+from pretrain.checkpoint.hf.released import TEXT_TYPES
 from pretrain.checkpoint.hf.tokenizer import ORIGINAL
 from pretrain.checkpoint.hf.vocabulary import TOKENIZER_FILES, last_are_sentinels
 from pretrain.config.model import Model
@@ -55,12 +56,15 @@ class NewIds:
 
 
 @contextmanager
-def grown_folder(directory: Path, file: Path, new_rows: NewRows, say: Callable[[str], None]) -> Iterator[Path]:
-    """A temporary folder: the model of `directory` with the tokens of `file`. Says what is new. Raises ConfigError
-    for a folder, a tokenizer or a token with which that cannot be done."""
+def grown_folder(
+    directory: Path, file: Path, new_rows: NewRows, say: Callable[[str], None], *, random_head: bool = False
+) -> Iterator[Path]:  # fmt: skip
+    """A temporary folder: the model of `directory` with the tokens of `file`, without an output projection only if the
+    import is to have a `random_head`. Says what is new. Raises ConfigError for a folder, a tokenizer or a token with
+    which that cannot be done."""
     if last_are_sentinels(directory):
         raise ConfigError(f"{directory}: the last ids are sentinels, so that no token can follow them")
-    folder, model = folders.read(directory), read_config(directory, directory).model
+    folder, model = folders.read(directory), read_model_config(directory, directory, random_head=random_head).model
     if model.characters is not None:
         raise ConfigError(f"{directory} reads characters, and has no vocabulary that could grow")
     with TemporaryDirectory() as temporary:
@@ -72,8 +76,10 @@ def grown_folder(directory: Path, file: Path, new_rows: NewRows, say: Callable[[
         grown = _write_tokenizer(directory, target, file, say)
         ids = _new_ids(grown, model.vocabulary or 0, new_rows)
         names = _write_config(folder, model, target, ids.after)
+        written = set[str]()
         for path in sorted(directory.glob("*.safetensors")):
-            _write_tensors(path, target / path.name, names, ids)
+            written |= _write_tensors(path, target / path.name, names, ids)
+        assert written == names.keys(), "each tensor of the vocabulary has its new rows"
         for line in described(grown, ids, new_rows):
             say(line)
         yield target
@@ -112,7 +118,6 @@ def _new_ids(grown: GrownTokenizer, rows: int, new_rows: NewRows) -> NewIds:
 def _write_tokenizer(directory: Path, target: Path, file: Path, say: Callable[[str], None]) -> GrownTokenizer:
     """Writes the tokenizer of `directory` with the tokens of `file`. Raises ConfigError where transformers'
     `add_tokens` makes other ids of it."""
-    logging.set_verbosity_error()
     theirs: Any = _of_transformers(directory)
     path = directory / _TOKENIZER
     former = Tokenizer.from_file(str(path)) if path.is_file() else theirs.backend_tokenizer
@@ -134,7 +139,7 @@ def _write_tokenizer(directory: Path, target: Path, file: Path, say: Callable[[s
 
 def _of_transformers(directory: Path) -> Any:
     try:
-        found = AutoTokenizer.from_pretrained(directory.resolve(), trust_remote_code=False, local_files_only=True)
+        found = load_tokenizer_of(directory.resolve())
     except Exception as error:  # the library raises whatever a file leads to
         raise ConfigError(
             f"{directory} has no tokenizer that transformers reads ({' '.join(str(error).split())[:200]})"
@@ -152,7 +157,8 @@ def _fields(token: AddedToken) -> dict[str, Any]:
 def _check_alike(grown: GrownTokenizer, theirs: Any, target: Path) -> None:
     """Raises ConfigError unless our tokenizer of `target`, and transformers' of it, make the ids of new tokens in texts
     that transformers' `add_tokens` leads to (`theirs`)."""
-    ours, read = load_tokenizer(target / _TOKENIZER), _of_transformers(target)
+    path = target / _TOKENIZER
+    ours, read = open_tokenizer(read_content(path), path, needs_end=False), _of_transformers(target)
     contents = [token.content for token in grown.tokens if not token.special]
     texts = [f"{before}{text}{after}" for text in contents for before, after in (("", ""), ("a ", " b"), ("x", "y"))]
     texts += ["".join(contents[:1000]), " ".join(contents[:1000])]
@@ -171,7 +177,8 @@ def _check_alike(grown: GrownTokenizer, theirs: Any, target: Path) -> None:
 
 
 def _write_config(folder: Folder, model: Model, target: Path, rows: int) -> dict[str, int]:
-    """Writes config.json for `rows`. Returns the names of tensors that have so many, and along which axis."""
+    """Writes config.json for `rows`. Returns the names, in the files, of tensors that have so many, and along which
+    axis."""
     try:
         with torch.device("meta"):
             theirs: Any = folder.family.class_of(model)(folder.hf_config)
@@ -184,9 +191,9 @@ def _write_config(folder: Folder, model: Model, target: Path, rows: int) -> dict
             f"{folder.path}: transformers cannot change its vocabulary ({' '.join(str(error).split())[:200]})"
         ) from None
     changed = {key: value for key, value in theirs.config.to_dict().items() if settings.get(key) != value}
-    tree = folders.read_json(folder.path / "config.json") | {
-        key: value for key, value in changed.items() if key.endswith("vocab_size")
-    }
+    tree = folders.read_json(folder.path / "config.json")
+    described = tree["text_config"] if tree["model_type"] in TEXT_TYPES else tree
+    described.update({key: value for key, value in changed.items() if key.endswith("vocab_size")})
     (target / "config.json").write_text(json.dumps(tree, indent=2) + "\n")
     axes = {
         name: next(axis for axis, size in enumerate(shape) if size != after[name][axis])
@@ -196,7 +203,8 @@ def _write_config(folder: Folder, model: Model, target: Path, rows: int) -> dict
     prefix = f"{type(theirs).base_model_prefix}."
     found = {name: axis for known, axis in axes.items() for name in (known, known.removeprefix(prefix))}
     found |= {copy: axes[original] for copy, original in copies(model) if original in axes}
-    names = {name: axis for name, axis in found.items() if name in folder.tensors}
+    stored = folder.weights.stored_names or {}
+    names = {stored.get(name, name): axis for name, axis in found.items() if name in folder.tensors}
     if not names:
         raise ConfigError(f"{folder.path} has none of the tensors that grow with a vocabulary: {', '.join(axes)}")
     return names
@@ -234,8 +242,9 @@ def _drawn(rows: Tensor, count: int) -> Tensor:
     return drawn
 
 
-def _write_tensors(source: Path, target: Path, names: Mapping[str, int], ids: NewIds) -> None:
-    """Writes a file of tensors, of which those of `names` have more rows; or a link where it has none of them."""
+def _write_tensors(source: Path, target: Path, names: Mapping[str, int], ids: NewIds) -> set[str]:
+    """Writes a file of tensors, of which those of `names` have more rows, and returns the names of these; or a link
+    where it has none of them."""
     with source.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         entries = json.loads(file.read(size))
@@ -243,7 +252,7 @@ def _write_tensors(source: Path, target: Path, names: Mapping[str, int], ids: Ne
         in_order = sorted(entries, key=lambda name: entries[name]["data_offsets"])
         if names.keys().isdisjoint(in_order):
             target.symlink_to(source.resolve())
-            return
+            return set()
         with target.open("xb") as written, safe_open(source, "pt") as opened:
             header = _header(entries, in_order, names, ids.after)
             text = json.dumps(({} if metadata is None else {"__metadata__": metadata}) | header).encode()
@@ -257,6 +266,7 @@ def _write_tensors(source: Path, target: Path, names: Mapping[str, int], ids: Ne
                     start, end = entries[name]["data_offsets"]
                     file.seek(8 + size + start)
                     _copy(file, written, end - start)
+    return names.keys() & set(in_order)
 
 
 def _header(

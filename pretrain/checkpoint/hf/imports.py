@@ -55,10 +55,20 @@ def read_config(
     name: str | None = None,
     random_head: bool = False,
 ) -> RunConfig:
+    """`read_model_config`, with the tokenizer held against the rest, too. `bounds`: names of the pieces that texts
+    begin and end with."""
+    config = read_model_config(directory, run, name=name, random_head=random_head)
+    vocabulary.read(directory, config, bounds)
+    return config
+
+
+def read_model_config(
+    directory: Path, run: Path, *, name: str | None = None, random_head: bool = False
+) -> RunConfig:  # fmt: skip
     """A config of run `name` (default: that of `directory`) whose model is that of `directory`; what a model does not
     say (training) is filled in with what its family's objective needs at least. A decoder without an output projection
-    is read with `random_head` alone. Raises ConfigError for a directory that cannot be imported completely: its config,
-    its tensors and its tokenizer are held against each other before anything is built."""
+    is read with `random_head` alone. Raises ConfigError for a directory that cannot be imported completely: its config
+    and its tensors are held against each other before anything is built."""
     folder = folders.read(directory)
     model = dict(folder.section)
     if depths := depths_of(folder.family, model.get("layers", 0), folder.tensors):
@@ -82,7 +92,6 @@ def read_config(
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))
     folders.check_tensors(folder, config.model, random_head)
-    vocabulary.read(directory, config, bounds)
     return config
 
 
@@ -108,7 +117,7 @@ def import_hf(
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
     for note in folder.notes:
-        warn(f"{directory}: {note}")
+        warn(f"{source or directory.name}: {note}")
     tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
     kept = source_model.read(directory, folder.hf_config)
     by_layer = updates is None and goes_by_layer(config)
@@ -140,11 +149,11 @@ def import_hf(
         else:
             load_weights(state)
             agreement = _compare(folder, config, engine, hf_model, updates)
-    atomic_write(run.config, dump(config).encode())
-    if template is not None:
-        atomic_write(run.chat_template, template.encode())
-    kept = kept.of(load_tokenizer(run.checkpoint(0) / TOKENIZER))
-    atomic_write(run.source_model, kept.text().encode())
+        atomic_write(run.config, dump(config).encode())  # before the checkpoint, which is what makes it an import
+        if template is not None:
+            atomic_write(run.chat_template, template.encode())
+        kept = kept.of(load_tokenizer(checkpoint / TOKENIZER))
+        atomic_write(run.source_model, kept.text().encode())
     return agreement
 
 

@@ -18,7 +18,7 @@ from pretrain.checkpoint.hf import chat
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.heads import objective_of, with_head
-from pretrain.checkpoint.hf.imports import read_config
+from pretrain.checkpoint.hf.imports import read_model_config
 from pretrain.checkpoint.hf.peft_base import BaseModel
 from pretrain.checkpoint.hf.peft_config import CONFIG, TASK_TYPES, PeftSettings, read_settings
 from pretrain.checkpoint.hf.peft_gate import OWN_READING, PEFT, is_installed, load_with_peft
@@ -108,7 +108,9 @@ def unpack_adapter(
     settings = read_settings(source)
     base = _base_of(source, settings) if base is None else base
     adapter = read_adapter(source, settings)
-    folder, config = folders.read(base), read_config(base, run)
+    folder, config = folders.read(base), read_model_config(base, run)
+    for note in folder.notes:
+        warn(f"{base.name}: {note}")
     family, hf_config = folder.family, folder.hf_config
     kind = TASK_TYPES.get(str(settings.task_type))
     if kind is not None:

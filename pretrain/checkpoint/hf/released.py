@@ -47,9 +47,8 @@ def read(tree: dict[str, Any]) -> Released:
         tree, name_of = _text_model(tree), _name_in_text_model
         notes.append("it is a model of text and pictures: only its text model is imported")
     if tree.pop("auto_map", None):
-        notes.append(
-            f"its auto_map names code of its own, which is not run: it is read as transformers' {tree['model_type']}"
-        )
+        kind = tree.get("model_type")
+        notes.append(f"its auto_map names code of its own, which is not run: it is read as transformers' {kind}")
     if _has_heads_of_another_size(tree):
         names = [name.replace("Llama", "Mistral") for name in tree.get("architectures") or ["LlamaForCausalLM"]]
         tree |= {"model_type": "mistral", "sliding_window": None, "architectures": names}
@@ -79,7 +78,10 @@ def _text_model(tree: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"has model_type {tree['model_type']} and no text_config of a {kind}")
     if (names := tree.get("architectures") or [known]) != [known]:
         raise ConfigError(f"has architectures {names}: of {tree['model_type']}, {known} is known here")
-    of_both = ("tie_word_embeddings", "auto_map", "quantization_config", "dtype", "torch_dtype")
+    of_both = (
+        *("tie_word_embeddings", "auto_map", "quantization_config", "dtype", "torch_dtype"),
+        *("bos_token_id", "eos_token_id", "pad_token_id"),
+    )
     shared = {key: tree[key] for key in of_both if key in tree}
     return text | shared | {"model_type": kind, "architectures": [text_class]}
 

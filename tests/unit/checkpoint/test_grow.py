@@ -111,10 +111,10 @@ def test_unknown_text_is_drawn_and_other_axes_grow() -> None:
     assert torch.equal(grow_rows(bias.clone(), 1, ids), grown), "copies of a tensor stay copies"
 
 
-@pytest.mark.parametrize("kind", ["bert", "bert-classes", "deepseek"])
+@pytest.mark.parametrize("kind", ["bert", "bert-classes", "deepseek", "gemma3"])
 def test_transformers_says_which_tensors_grow(kind: str, tmp_path: Path) -> None:
     folder, file = write(kind, tmp_path / kind), tmp_path / "new.txt"
-    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS))
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS | {"tokenizer_class": "TokenizersBackend"}))
     file.write_text("\n".join(TOKENS))
     before = values(folder)
     with grown_folder(folder, file, "pieces", lambda line: None) as grown, safe_open(grown / WEIGHTS, "pt") as opened:
@@ -124,6 +124,7 @@ def test_transformers_says_which_tensors_grow(kind: str, tmp_path: Path) -> None
         "bert": {word, "cls.predictions.bias"},
         "bert-classes": {word},
         "deepseek": {EMBEDDING, HEAD},
+        "gemma3": {f"language_model.{EMBEDDING}"},  # of text and pictures
     }[kind]  # fmt: skip
 
 
