@@ -34,7 +34,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     file, run = gguf(request.param), tmp_path_factory.mktemp(request.param) / "run"
     done = command.run("import", "gguf", file, "--out", run, timeout_s=600)
     assert done.returncode == 0, done.stderr
-    found = re.search(r"transformers (\S+?)(?:; its own, .*: (\S+))?\n", done.stdout)
+    found = re.search(r"transformers (\S+?)(?:; limit, .*: (\S+))?\n", done.stdout)
     assert found
     limit = float(found[2] or GATE)
     assert float(found[1]) <= limit, done.stdout

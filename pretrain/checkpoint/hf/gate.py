@@ -2,7 +2,7 @@
 
 A trained model may turn the rounding of fp32 into more than any fixed limit: two attention kernels of transformers give
 Gemma 3 270M logits that are 1.2e-3 apart. Where logits differ by more than `GATE`, the limit is therefore measured: how
-far transformers' own logits move when its weights do by a unit in the last place.
+far transformers' own logits move when its weights do by a unit in the last place, twice, as both implementations round.
 """
 
 import math
@@ -30,6 +30,7 @@ GATE = 1e-4
 """largest logit difference, fp32, that needs no reason"""
 _ROWS = 2
 _DRAWS = 4
+_IMPLEMENTATIONS = 2  # SmolLM2 135M's logits (up to 34) are 9.0e-5 from those of fp64 here and 1.0e-4 in transformers
 _UNIT = 2.0**-23  # of fp32, relative
 _BEYOND = 64
 _COUNTING = ("roberta", "xlm-roberta", "longformer")
@@ -53,7 +54,7 @@ class Agreement:
     def __str__(self) -> str:
         measured = f"largest {self.compared} difference from {self.reference} {self.difference:.2e}"
         if self.limit > GATE:
-            measured += f"; its own, of weights a unit in the last place away: {self.limit:.2e}"
+            measured += f"; limit, twice what a unit in the last place of its weights makes: {self.limit:.2e}"
         if self.rounded is not None:
             dtype, moved = self.rounded
             measured += f" (fp32 weights); of the weights stored in {dtype}: {moved:.2e}"
@@ -85,7 +86,7 @@ def pass_gate(
         ) from None
     difference, limit = largest_difference(logits, expected), GATE
     if difference > limit:
-        limit = max(limit, _rounding(hf_model, batch, model, expected))
+        limit = max(limit, _IMPLEMENTATIONS * _rounding(hf_model, batch, model, expected))
     if not difference <= limit:
         name = type(hf_model).__name__
         theirs = {"transformers": f"transformers' {name}", "PEFT": f"PEFT's {name}"}.get(reference, reference)
