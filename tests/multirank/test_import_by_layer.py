@@ -123,6 +123,27 @@ def _refused(folders: dict[str, Path], root: Path) -> dict[str, str]:
     return found
 
 
+def _on_a_full_disk(folder: Path, root: Path) -> tuple[str, bool, set[str], bool]:
+    """What an import says whose last file cannot be written, in a directory where one with a chat template was killed;
+    whether it made a checkpoint; the files of the import after it, and whether the temporary directory is left."""
+    from pretrain.checkpoint.hf import imports
+
+    run, write = root / "full", imports.atomic_write
+    (run / "importing.tmp").mkdir(parents=True)
+    (run / "chat_template.jinja").write_text("of another model")
+
+    def fail(path: Path, content: bytes) -> None:
+        if path.name == "source_model.json":
+            raise OSError("No space left on device")
+        write(path, content)
+
+    with patch.object(imports, "atomic_write", fail), pytest.raises(RunError) as error:
+        _import(folder, run, whole=False)
+    has_checkpoint = any(run.glob("checkpoints/*"))
+    _import(folder, run, whole=False)
+    return str(error.value), has_checkpoint, set(_files(run)), (run / "importing.tmp").exists()
+
+
 def _with_layers_swapped(folder: Path, root: Path) -> str:
     """What the gate says of a checkpoint with the first layer in place of the second, and the other way round."""
     from pretrain.checkpoint.hf import streaming
@@ -145,8 +166,8 @@ def _with_layers_swapped(folder: Path, root: Path) -> str:
 
 
 def _held(folder: Path, run: Path) -> tuple[list[set[str]], list[int], int]:
-    """Of each time that our engine reads weights: the layers that they are of ("": none), and the values that it holds
-    then; and what all layers hold."""
+    """For each time that our engine reads weights, the layers that they belong to ("": none) and the number of values
+    that it holds then; and the number of values in all layers."""
     from pretrain.checkpoint.hf.gate import our_answers, rows_for
     from pretrain.checkpoint.hf.imports import read_config
     from pretrain.evaluate.opening import build_empty
@@ -209,6 +230,7 @@ class Found:
         changes = {"nan": nan, "more": more}
         broken = {name: changed(folders["fp32"], root / name, change) for name, change in changes.items()}
         self.refused = {name: said.removeprefix(f"{broken[name]}") for name, said in _refused(broken, root).items()}
+        self.full = _on_a_full_disk(folders["fp32"], root)
         self.swapped = _with_layers_swapped(folders["llama"], root)
         self.moved = _moved(folders["fp32"], root)
         self.changes_folder = _files(folders["fp32"]) != before
@@ -236,6 +258,15 @@ def test_a_model_by_layers_becomes_the_same_run_as_a_whole_one(found: Found) -> 
         }
         assert float(first.split()[5]) <= 1e-4, first
         assert second == f"{first} (all layers computed, with one in memory at a time)"
+
+
+def test_a_checkpoint_appears_when_all_else_is_written(found: Found) -> None:
+    """Its ends and names of special tokens stand beside it: one without them would lose them in silence."""
+    said, has_checkpoint, files, is_left = found.full
+    assert said.endswith("cannot be written (No space left on device)")
+    assert not has_checkpoint
+    assert files == set(found.both["fp32"][0]), "nothing of the import before it"
+    assert not is_left
 
 
 def test_an_imported_checkpoint_is_what_a_save_writes(found: Found) -> None:

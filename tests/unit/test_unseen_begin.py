@@ -50,7 +50,7 @@ def run(*datasets: Dataset, **sections: Any) -> RunConfig:
 
 
 def test_documents_are_read_in_training_as_they_are_scored(sets: dict[str, Dataset]) -> None:
-    """By itself alone each is a row's beginning; cut into windows, later ones have no begin in either."""
+    """A document on its own is the beginning of a row. Of one that is cut into windows, only the first has a begin."""
     begun, tokenizer = sets["begun"], sets["begun"].tokenizer()
     samples = Causal(packing="best_fit").recipe(tokenizer, 512).samples(begun, "train")
     rows = samples.rows(0, np.array([[0, 0, number] for number in range(samples.count)]))

@@ -155,10 +155,17 @@ def _fields(token: AddedToken) -> dict[str, Any]:
 
 
 def _check_alike(grown: GrownTokenizer, theirs: Any, target: Path) -> None:
-    """Raises ConfigError unless our tokenizer of `target`, and transformers' of it, make the ids of new tokens in texts
-    that transformers' `add_tokens` leads to (`theirs`)."""
+    """Raises ConfigError unless our tokenizer of `target`, and transformers' of it, have the ids of new tokens that
+    transformers' `add_tokens` leads to (`theirs`): in texts, and of special ones, which no text here leads to."""
     path = target / _TOKENIZER
     ours, read = open_tokenizer(read_content(path), path, needs_end=False), _of_transformers(target)
+    for token in grown.tokens:
+        if token.special:
+            expected = theirs.convert_tokens_to_ids(token.content)
+            if not ours.special_pieces().get(token.content) == expected == read.convert_tokens_to_ids(token.content):
+                raise ConfigError(
+                    f"transformers' add_tokens gives {token.content!r} the id {expected}, the grown tokenizer another"
+                )
     contents = [token.content for token in grown.tokens if not token.special]
     texts = [f"{before}{text}{after}" for text in contents for before, after in (("", ""), ("a ", " b"), ("x", "y"))]
     texts += ["".join(contents[:1000]), " ".join(contents[:1000])]

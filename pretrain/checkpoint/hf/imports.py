@@ -149,11 +149,13 @@ def import_hf(
         else:
             load_weights(state)
             agreement = _compare(folder, config, engine, hf_model, updates)
-        atomic_write(run.config, dump(config).encode())  # before the checkpoint, which is what makes it an import
-        if template is not None:
-            atomic_write(run.chat_template, template.encode())
         kept = kept.of(load_tokenizer(checkpoint / TOKENIZER))
-        atomic_write(run.source_model, kept.text().encode())
+        beside = {run.config: dump(config), run.chat_template: template, run.source_model: kept.text()}
+        for path, text in beside.items():  # before the checkpoint, which is what makes it an import
+            if text is None:  # and none of an import that ended here
+                path.unlink(missing_ok=True)
+            else:
+                atomic_write(path, text.encode())
     return agreement
 
 

@@ -79,14 +79,30 @@ def test_both_ends_grow_and_all_else_is_as_it_was(llamas: dict[str, Path], kind:
 
 
 def test_rows_that_suffice_stay_as_many(llamas: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "new.txt").write_text("\n".join(TOKENS[:5]))
+    import transformers as hf
+
+    (tmp_path / "new.txt").write_text("\n".join([*TOKENS[:4], json.dumps({"content": "<|tool|>", "special": True})]))
     before = values(llamas["tied"])[EMBEDDING]
     with grown_folder(llamas["tied"], tmp_path / "new.txt", "pieces", lambda line: None) as folder:
         after = values(folder)[EMBEDDING]
+        assert hf.AutoTokenizer.from_pretrained(folder)("a<|tool|>")["input_ids"][-1] == IDS + 4
     rows = torch.arange(ROWS)
     is_new = (rows >= IDS) & (rows < IDS + 5)
     assert torch.equal(after[~is_new], before[~is_new])
     assert not (after[is_new] == before[is_new]).any()
+
+
+def test_a_decoder_without_a_head_grows_where_a_random_one_is_asked_for(tmp_path: Path) -> None:
+    folder, file = write("deepseek", tmp_path / "deepseek"), tmp_path / "new.txt"
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS))
+    tensors(lambda found: found.pop(HEAD))(folder)
+    file.write_text("\n".join(TOKENS))
+    with pytest.raises(ConfigError, match=HEAD), grown_folder(folder, file, "pieces", lambda line: None):
+        pass
+    with grown_folder(folder, file, "pieces", lambda line: None, random_head=True) as grown:
+        found = values(grown)
+    assert found[EMBEDDING].shape == (IDS + NEW, 32)
+    assert HEAD not in found
 
 
 def test_draws_have_mean_and_covariance_of_all_rows() -> None:

@@ -189,6 +189,10 @@ FIELDS: dict[str, tuple[str, dict[str, Any], str]] = {
         "gemma3", {"architectures": ["Gemma3ForSequenceClassification"]}, "Gemma3ForConditionalGeneration is known",
     ),
     "a Gemma 3 without a text model": ("gemma3", {"text_config": None}, "no text_config of a gemma3_text"),
+    "code of its own and no type": ("llama", {"auto_map": {"AutoModel": "x.Y"}, "model_type": None}, "is a None"),
+    "a number for a class": (
+        "llama", {"hidden_size": 48, "num_attention_heads": 5, "head_dim": 16, "architectures": [3]}, "cannot be read",
+    ),
 }  # fmt: skip
 
 
