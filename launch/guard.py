@@ -18,6 +18,8 @@ _MOST, _SOON_S = 5, 60.0
 """Deaths in a row, each within so many seconds of a start, after which it gives up."""
 _STOPPED_S = 10.0
 """Seconds after which a stopped process (SIGSTOP) is resumed."""
+_LOOK_S = 1.0
+"""Seconds after which it looks at the process without having been told: another thread may have taken a SIGCHLD."""
 _AWAITED = {*SIGNALS, signal.SIGCHLD}
 
 
@@ -35,10 +37,10 @@ def guard(work: Callable[[], int], say: Callable[[str], None]) -> int:
         if requested:  # of the one before
             os.kill(pid, requested)
         while True:
-            number = signal.sigwait(_AWAITED)
-            if number != signal.SIGCHLD:
-                requested = number
-                os.kill(pid, number)
+            awaited = signal.sigtimedwait(_AWAITED, _LOOK_S)
+            if awaited is not None and awaited.si_signo != signal.SIGCHLD:
+                requested = awaited.si_signo
+                os.kill(pid, requested)
             elif (status := _status(pid, say)) is not None:
                 break
         if status >= 0:
