@@ -9,6 +9,7 @@ Shapes: T tokens, E experts, K experts of a token, G groups of N neighbouring ex
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from pretrain.config.experts import Experts
 
@@ -22,9 +23,10 @@ def scores(logits_TE: Tensor, settings: Experts) -> Tensor:
 
 
 def probabilities(logits_TE: Tensor, settings: Experts) -> Tensor:
-    """Scores whose sum is 1, [T, E]."""
-    scores_TE = scores(logits_TE, settings)
-    return scores_TE if settings.scores == "softmax" else scores_TE / (scores_TE.sum(-1, keepdim=True) + _LEAST_SUM)
+    """Scores divided by their sum, [T, E], in logarithms: however small sigmoids are, the sum of these is 1."""
+    if settings.scores == "softmax":
+        return scores(logits_TE, settings)
+    return logsigmoid(logits_TE).softmax(dim=-1)
 
 
 def preferences(logits_TE: Tensor, settings: Experts, bias_E: Tensor | None) -> Tensor:

@@ -111,6 +111,20 @@ def test_a_bias_chooses_and_does_not_weigh(scores: str) -> None:
     assert torch.allclose(probabilities(logits, settings).sum(-1), torch.ones(1))
 
 
+@pytest.mark.parametrize("level", [0.0, -50.0, -80.0, -200.0])
+def test_shares_of_sigmoids_sum_to_one_however_small_they_are(level: float) -> None:
+    """A balance loss of them would otherwise fall below the least that it can be."""
+    settings = Experts(count=4, top_k=2, scores="sigmoid", selection_bias=True)
+    logits = (level + torch.tensor([[2.0, 1.0, 0.0, -1.0]])).requires_grad_()
+    shares = probabilities(logits, settings)
+    scores = logits.double().sigmoid()
+    expected = scores / scores.sum()
+    assert torch.allclose(shares.double(), expected, rtol=1e-5)
+    (of_share,) = torch.autograd.grad(shares[0, 0], logits)
+    (of_exact,) = torch.autograd.grad(expected[0, 0], logits)
+    assert torch.allclose(of_share, of_exact, rtol=1e-5)
+
+
 def _router(**settings: Any) -> Router:
     config: Any = SimpleNamespace(
         recompute_granularity=None,
