@@ -20,6 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_CANCELLED = 64 * torch.finfo(torch.float32).eps
+"""Of two terms that nearly cancel, the part of them that is rounding: each is a product of two exponentials."""
+
 
 @dataclass(frozen=True)
 class AdaptiveSoftmax:
@@ -93,7 +96,10 @@ class _Adaptive(torch.autograd.Function):
         parts = [(i, part, gradient_LBV[..., part]) for i, part in enumerate(words)]
         for i, part, gradient in (*parts, (0, columns, of_words_LBG[..., 1:][..., which])):
             share = logits_LBV[..., part].to(torch.float32, copy=True).sub_(log_sums_LBG[..., i : i + 1]).exp_()
-            out_LBV[..., part] = share.mul_(-of_sums_LBG[..., i : i + 1]).add_(gradient)
+            share.mul_(-of_sums_LBG[..., i : i + 1]).add_(gradient)
+            if i > 0:  # where no label is of this cluster, its words have no gradient, and optimizers may read a sign
+                share.masked_fill_(share.abs() <= _CANCELLED * gradient.abs(), 0.0)
+            out_LBV[..., part] = share
             del share
         return out_LBV, None
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from pretrain.models.adaptive_softmax import AdaptiveSoftmax
 from tests.helpers.breadth import slow
@@ -71,6 +72,36 @@ def test_log_probabilities_and_gradients_are_those_of_the_definition(ranks: int)
     for place in (2, 3):
         value = torch.cat([torch.from_numpy(of_rank[place]) for of_rank in found])
         torch.testing.assert_close(value.double(), expected[place], atol=1e-5, rtol=1e-5)
+
+
+def _of_unlabelled() -> tuple[float, int, float]:
+    """Of a cross-entropy without labels in the last cluster: the largest gradient of its words, how many other words of
+    a position have none, and how far theirs are from the definition's, relative to the largest."""
+    torch.manual_seed(0)
+    words, cutoffs = 20_000, [1_000, 8_000]
+    logits, labels = 3 * torch.randn(4, 2, words + 2), torch.randint(8_000, (4, 2))
+    ours, dense = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    adaptive = AdaptiveSoftmax(cutoffs, words, dist.group.WORLD)  # type: ignore[arg-type]
+    cross_entropy(adaptive(ours)[..., :words].flatten(0, 1), labels.flatten()).backward()
+    first = torch.cat((dense[..., :1_000], dense[..., words:]), -1).log_softmax(-1)
+    tails = [dense[..., begin:end].log_softmax(-1) for begin, end in ((1_000, 8_000), (8_000, words))]
+    found = [first[..., :1_000], *(first[..., 1_000 + i, None] + tail for i, tail in enumerate(tails))]
+    cross_entropy(torch.cat(found, -1).flatten(0, 1), labels.flatten()).backward()
+    assert ours.grad is not None
+    assert dense.grad is not None
+    labelled = (labels >= 1_000)[..., None] | (torch.arange(words + 2) < 1_000) | (torch.arange(words + 2) >= words)
+    labelled &= (torch.arange(words + 2) < 8_000) | (torch.arange(words + 2) >= words)
+    silent = int((ours.grad[labelled] == 0).sum())
+    off = (ours.grad.double() - dense.grad).abs().max() / dense.grad.abs().max()
+    return float(ours.grad[..., 8_000:words].abs().max()), silent, float(off)
+
+
+def test_words_of_clusters_without_a_label_have_no_gradient() -> None:
+    """An optimizer that reads a gradient's sign makes a full step of 1e-11."""
+    ((largest, silent, off),) = run_ranks(1, _of_unlabelled)
+    assert largest == 0
+    assert silent == 0, "each word that competes with a label has one, however small"
+    assert off < 1e-5
 
 
 def test_torch_has_the_same_loss_and_gradients() -> None:
