@@ -11,6 +11,7 @@ MEETING = "PRETRAIN_MEETING"
 _OF_STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 _GLOO_INTERFACES = "GLOO_SOCKET_IFNAME"
 _LARGEST_PORT = 2**16 - 1
+_DIGITS = 10  # of a number of 32 bits, as jobs of a federation of Slurm's have
 
 
 def check_launcher() -> None:
@@ -29,8 +30,11 @@ def check_launcher() -> None:
             f"LOCAL_RANK={local_rank} and LOCAL_WORLD_SIZE={local_world} are of one machine, and are more "
             f"than RANK={rank} and WORLD_SIZE={world} of all: start ranks with torchrun, srun or --nproc"
         )
-    if not os.environ.get("MASTER_ADDR"):
+    address = os.environ.get("MASTER_ADDR")
+    if not address:
         raise ConfigError("MASTER_ADDR is not set, which says where ranks meet: set it to the name of rank 0's machine")
+    if address.startswith("[") and address.endswith("]"):  # IPv6, as in a URL
+        os.environ["MASTER_ADDR"] = address[1:-1]
     if _number("MASTER_PORT", 1) > _LARGEST_PORT:
         raise ConfigError(f"MASTER_PORT={os.environ['MASTER_PORT']} is no port: the last is {_LARGEST_PORT}")
 
@@ -103,6 +107,6 @@ def _number(name: str, least: int, default: str | None = None) -> int:
         raise ConfigError(
             f"{name} is not set, and other variables of a launcher are: start ranks with torchrun or srun"
         )
-    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= least):
+    if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS and int(value) >= least):
         raise ConfigError(f"{name}={value[:40]} is not a number of at least {least}: start ranks with torchrun or srun")
     return int(value)

@@ -93,6 +93,18 @@ def test_what_the_user_says_of_the_place_stands(monkeypatch: pytest.MonkeyPatch)
     assert adopted(monkeypatch, SLURM | place)[4:6] == ["elsewhere", "29500"]
 
 
+def test_a_job_of_a_federation_has_ten_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = 15_000 + (4_026_531_847 + 2 * 4_001) % 17_000
+    assert adopted(monkeypatch, SLURM | {"SLURM_JOB_ID": "4026531847"})[5:] == [str(port), "4026531847.2.0"]
+
+
+def test_an_address_may_have_the_brackets_of_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (GOOD | {"MASTER_ADDR": "[::1]"}).items():
+        monkeypatch.setenv(name, value)
+    check_launcher()
+    assert os.environ["MASTER_ADDR"] == "::1"
+
+
 def test_a_step_s_own_numbers_come_before_its_job_s(monkeypatch: pytest.MonkeyPatch) -> None:
     of_job = {"SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "8", "SLURM_JOB_NODELIST": "n9"}
     assert adopted(monkeypatch, SLURM | of_job)[:5] == ["1", "3", "1", "2", "localhost"]
