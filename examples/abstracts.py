@@ -41,8 +41,8 @@ def main(target: Path) -> int:
 
 
 def texts(xml: IO[bytes]) -> Iterator[str]:
-    """Of each record of a PubmedArticleSet that has an abstract: its title, an empty line, and the abstract, each part
-    on a line of its own behind its label."""
+    """Yields a text for each record of a PubmedArticleSet that has an abstract: its title, an empty line, and the
+    abstract, each part of it on a line of its own behind its label."""
     for _, record in iterparse(xml):
         if record.tag != "PubmedArticle":
             continue

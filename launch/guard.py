@@ -19,7 +19,7 @@ _MOST, _SOON_S = 5, 60.0
 _STOPPED_S = 10.0
 """Seconds after which a stopped process (SIGSTOP) is resumed."""
 _LOOK_S = 1.0
-"""Seconds after which it looks at the process without having been told: another thread may have taken a SIGCHLD."""
+"""Seconds after which it looks at the process without a signal: another thread may have taken a SIGCHLD."""
 _AWAITED = {*SIGNALS, signal.SIGCHLD}
 
 

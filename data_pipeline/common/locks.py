@@ -6,11 +6,15 @@ waiting polls; on a file system without flock it falls back to files that outliv
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
+"""errors of file systems without flock, such as some of NFS and Weka"""
 
 
 class FileLock:
@@ -22,6 +26,11 @@ class FileLock:
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
         try:
             fcntl.flock(self._file, operation)
+        except OSError as error:
+            self._file.close()
+            if error.errno not in NO_LOCKS:
+                raise
+            raise OSError(error.errno, f"its file system has no locks: {error.strerror}") from None
         except BaseException:
             self._file.close()
             raise

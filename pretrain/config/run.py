@@ -16,6 +16,11 @@ class Run(Section):
     dir: PathText = Field(
         min_length=1, description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/"
     )
+    lock: PathText | None = Field(
+        None,
+        description="file that a run holds locked while it writes to run.dir; default: `lock` in run.dir, whose file "
+        "system must have flock then",
+    )
     start_from: PathText | None = Field(
         None, description="run or checkpoint to take the initial weights from; default: weights are drawn from the seed"
     )

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 _CANCELLED = 64 * torch.finfo(torch.float32).eps
-"""Of two terms that nearly cancel, the part of them that is rounding: each is a product of two exponentials."""
+"""the part of two terms that is rounding, where they nearly cancel: each is a product of two exponentials"""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def preflight(config: RunConfig, locations: Sequence[RankLocation]) -> Preflight
     if not refused:
         return Preflight(facts, [finding.problem for finding in found.slow])
     leads = dist.get_rank() == 0
-    lock = claim(run_dir, leads)
+    lock = claim(config.run, leads)
     with RunLog(config, plan_layout(config, len(locations)), leads) as log, lock or nullcontext():
         Preflight(facts).record(log)
         cure = "start without it" if found.wrong else "start without it, or set health.preflight=warn"

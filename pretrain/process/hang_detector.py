@@ -75,6 +75,8 @@ class HangDetector:
         self._disabled = False
         self.owns_run = False
         """whether no other process writes to the run directory"""
+        self.lock = RunDir(run_dir).lock
+        """what rank 0 holds locked, so that none does"""
         self.event: Callable[..., None] | None = None
         """writes an event (name, facts) to events.jsonl, on the rank that has this file open, whose log would take
         lines of another process for damage"""
@@ -165,7 +167,7 @@ class HangDetector:
         if self.owns_run:
             self._write_events(verdict)
             if 0 not in reports:  # it holds the lock, maybe for ever; it exits when it wakes (`is_concluded`)
-                RunDir(self._run_dir).lock.unlink(missing_ok=True)
+                self.lock.unlink(missing_ok=True)
         emergency_exit.print_message(f"pretrain: {verdict.text}")
         time.sleep(self._grace_s)  # for other ranks to read the verdict before they lose this one
         emergency_exit.exit_now()

@@ -57,11 +57,11 @@ class WatchdogThread:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
-    def set_run_owned(self) -> None:
-        """Says that from now on no other process writes to the run directory."""
+    def set_run_owned(self, lock: Path) -> None:
+        """Says that from now on no other process writes to the run directory, whose `lock` rank 0 holds."""
         self._owns_run = True
         if self.detector is not None:
-            self.detector.owns_run = True
+            self.detector.owns_run, self.detector.lock = True, lock
 
     def set_event_log(self, event: Callable[..., None]) -> None:
         """Has events written by `event` (name, facts): this process has events.jsonl open."""

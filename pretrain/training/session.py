@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch.distributed import ProcessGroup
 
-from pretrain.checkpoint.lock import claim
+from pretrain.checkpoint.lock import claim, lock_file
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.collective import file_group, gather, run_on_all_ranks
 from pretrain.finetune.sources import JudgedSplit
@@ -53,8 +53,8 @@ def open_session(config: RunConfig, stop: StopRequest) -> Iterator[Session]:
         machines = preflight(config, locations)
         run = build_run(config, datasets, locations)
         is_reporter = run.engine.is_reporter
-        lock = claim(run_dir, is_reporter)
-        watch.set_run_owned()
+        lock = claim(config.run, is_reporter)
+        watch.set_run_owned(lock_file(config.run))
 
         def renew_claim() -> None:
             exit_if_hung()  # this process may have been suspended for so long that a newer attempt writes here
