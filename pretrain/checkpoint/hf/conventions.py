@@ -4,12 +4,14 @@ of sampling. Those of the folder that its model was imported from, or else our o
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
 
 from data_pipeline.recipes.chat_template import ChatTemplate
+from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint.hf import chat, source_model
@@ -19,6 +21,7 @@ from pretrain.errors import RunError
 from pretrain.run_dir.paths import run_of
 
 _NAMES_OF_IDS = ("_token_id", "_token_ids", "_ids", "_tokens")
+_SYSTEM = {"role": "system", "content": "You are helpful."}
 _OF_A_DAY = "strftime_now"
 """function of templates by which they render another text on another day"""
 
@@ -130,7 +133,8 @@ class Conventions:
 
 
 def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer, encoder: bool) -> Conventions:
-    """Conventions of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read."""
+    """Conventions of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read, and RunError
+    for a chat template that was trained with and does not render an answer."""
     source, template = source_model.of_run(checkpoint, tokenizer), chat.of_run(checkpoint)
     sampling = None if source is None else source.generation
     if encoder or objective.task_head is not None or objective.needs.end != "end_of_text":
@@ -138,24 +142,37 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
     known = source.noted.turns if source is not None and source.noted is not None else None
     turns, end = [] if known is None else [known], None
     if template is not None and (source is None or source.answers_by_template):
-        rendering = ChatTemplate(run_of(checkpoint).chat_template, tokenizer)
+        rendering = rendering_of(checkpoint, objective, tokenizer)
         turns += [] if (trained := _rendered(rendering, tokenizer)) is None else [trained]
-        end = end_of_turn(rendering)
+        try:
+            end = end_of_turn(rendering)
+        except ValueError as error:
+            raise RunError(
+                f"not exported: what ends an answer is unknown, as {error}: give what it asks for a value there"
+            ) from None
     is_new = end is not None and (source is None or end not in source.ends)
     ends = tuple(dict.fromkeys((end, tokenizer.end_of_text))) if end is not None and is_new else None
     return Conventions(source=source, sampling=sampling, template=template, turns=tuple(turns), ends=ends)
 
 
+def rendering_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer) -> ChatTemplate:
+    """The chat template of a checkpoint's run, with the variables and the date of an objective that renders by it."""
+    path = run_of(checkpoint).chat_template
+    return objective.template(path, tokenizer) if isinstance(objective, Instructions) else ChatTemplate(path, tokenizer)
+
+
 def end_of_turn(template: ChatTemplate) -> int | None:
-    """The special piece that a template writes after an answer. None: it writes none, or renders no such turn."""
+    """The special piece that a template writes after an answer, the last where several follow each other. None: it
+    writes none. Raises ValueError with the reason where it renders no question with its answer."""
     question, answer = TURNS[:2]
     try:
-        parts = template.pieces([dict(question), dict(answer)])
-    except ValueError:
-        return None
-    pieces = template.split(parts[-1].text)
-    said = next((at for at, piece in enumerate(pieces) if isinstance(piece, str) and answer["content"] in piece), 0)
-    return next((piece for piece in pieces[said:] if isinstance(piece, int)), None)
+        text = template.render([question, answer])
+    except ValueError:  # of a template that wants a system turn
+        text = template.render([_SYSTEM, question, answer])
+    pieces = template.split(text[text.rindex(answer["content"]) :])
+    ending = dropwhile(lambda piece: isinstance(piece, str), pieces)
+    run = [piece for piece in takewhile(lambda piece: not isinstance(piece, str), ending) if isinstance(piece, int)]
+    return run[-1] if run else None
 
 
 def _rendered(template: ChatTemplate, tokenizer: Tokenizer) -> Rendered | None:

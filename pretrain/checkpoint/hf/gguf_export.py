@@ -20,12 +20,12 @@ from gguf.quants import quantize
 from safetensors import safe_open
 from torch import Tensor
 
-from data_pipeline.recipes.chat_template import ChatTemplate
+from data_pipeline.recipes.objective import Objective
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.recorded import bare_content
 from data_pipeline.tokenizers.sentencepiece_json import bpe_pieces
-from pretrain.checkpoint.hf.conventions import end_of_turn
+from pretrain.checkpoint.hf.conventions import end_of_turn, rendering_of
 from pretrain.checkpoint.hf.export import export
 from pretrain.checkpoint.hf.gate import Agreement
 from pretrain.checkpoint.hf.gguf import gguf_name, read_tensors
@@ -79,7 +79,7 @@ def export_gguf(
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{file.name}.") as name:
             folder, written = Path(name) / "hf", Path(name) / "model.gguf"
             agreement = export(checkpoint, config, folder, scorer)
-            settings = vocabulary.settings | bounds(folder, _end_of_turn(checkpoint))
+            settings = vocabulary.settings | bounds(folder, _end_of_turn(checkpoint, config.objective))
             vocabulary = replace(vocabulary, settings=settings)
             pack(folder, written, dtype, vocabulary, name=config.run.name)
             moved = check_file(folder, written, dtype)
@@ -89,10 +89,14 @@ def export_gguf(
     return GgufAgreement(agreement, dtype, moved)
 
 
-def _end_of_turn(checkpoint: Path) -> int | None:
-    """The id that ends a turn by the run's chat template, if it has one."""
-    template = run_of(checkpoint).chat_template
-    return end_of_turn(ChatTemplate(template, load_tokenizer(checkpoint / TOKENIZER))) if template.is_file() else None
+def _end_of_turn(checkpoint: Path, objective: Objective) -> int | None:
+    """The id that ends a turn by the run's chat template, if it has one that renders an answer."""
+    if not run_of(checkpoint).chat_template.is_file():
+        return None
+    try:
+        return end_of_turn(rendering_of(checkpoint, objective, load_tokenizer(checkpoint / TOKENIZER)))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,19 @@ answers were trained with."""
 
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from data_pipeline.recipes.chat_template import ChatTemplate
 from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.text_labels import Classification
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.checkpoint.hf.conventions import Conventions, conventions_of
+from pretrain.checkpoint.hf.conventions import Conventions, conventions_of, end_of_turn
 from pretrain.checkpoint.hf.source_model import SourceModel
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.run_dir_writer import RunDirWriter
@@ -94,6 +96,46 @@ def test_answers_end_with_the_template_s_end_of_turn(
     described: Any = SimpleNamespace(eos_token_id=END)
     found.set_ids(described)
     assert described.eos_token_id == (END if ends is None else list(ends))
+
+
+PERSONA = CHATML.replace("You are a helpful assistant.", "' + persona + '")
+THINKS = CHATML.replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}")
+OF_SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
+
+
+@pytest.mark.parametrize(
+    ("template", "settings"),
+    [
+        (PERSONA, {"template_variables": {"persona": "You are Bob."}}),
+        (PERSONA.replace("persona", "strftime_now('%d')"), {"date": date(2024, 7, 26)}),
+        (THINKS, {"loss_on": "generation"}),
+        (OF_SYSTEM, {}),
+    ],
+    ids=["a variable", "the date", "a prompt that opens what it does not repeat", "a system turn"],
+)
+def test_the_end_of_turn_is_found_as_the_run_s_own_settings_render_it(
+    template: str, settings: dict[str, Any], checkpoint: Path, tokenizer: Tokenizer
+) -> None:
+    assert template != CHATML
+    path = RunDir(checkpoint.parents[1]).chat_template
+    path.write_text(template)
+    objective = Instructions(chat_template=str(path), messages="messages", **settings)
+    assert _of(checkpoint, tokenizer, None, objective).ends == (TURN, END)
+
+
+def test_a_template_that_renders_no_answer_exports_nothing(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    """It would have no end of turn, and a model of it would never stop."""
+    RunDir(checkpoint.parents[1]).chat_template.write_text(PERSONA)
+    with pytest.raises(RunError, match="not exported: what ends an answer is unknown, as .*'persona' is undefined"):
+        _of(checkpoint, tokenizer, None)
+
+
+def test_the_last_of_several_pieces_behind_an_answer_ends_it(tmp_path: Path) -> None:
+    names = [*NAMES, "<|END_RESPONSE|>"]
+    byte_level(names, True).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "template").write_text(CHATML.replace("'<|im_end|>'", "'<|END_RESPONSE|><|im_end|>'"))
+    assert end_of_turn(ChatTemplate(tmp_path / "template", tokenizer)) == TURN
 
 
 def test_what_the_source_says_of_sampling_and_lengths_is_kept(checkpoint: Path, tokenizer: Tokenizer) -> None:

@@ -57,9 +57,7 @@ def test_a_file_system_without_locks_is_named_and_another_may_have_it(
 
     monkeypatch.setattr(fcntl, "flock", of_file_system)
     monkeypatch.setattr(module, "gather", lambda value: [value])
-    with pytest.raises(
-        ConfigError, match=r"run/lock: its file system has no locks: .*: set run\.lock to a file"
-    ):
+    with pytest.raises(ConfigError, match=r"run/lock: its file system has no locks: .*: set run\.lock to a file"):
         claim(Run(dir=str(run_dir)), leader=True)
     run = Run(dir=str(run_dir), lock=str(other))
     with pytest.raises(ConfigError, match=r"run\.lock=.*missing/lock cannot be written"):
