@@ -137,7 +137,8 @@ def _compare(folder: Path, run: Path) -> None:
         "reasons": prediction["reasons"], "measured": loss, "error": main / loss - 1,
     }  # fmt: skip
     (folder / "proof.json").write_text(f"{json.dumps(proof, indent=1)}\n")
-    within = f"{prediction['low']:.4f} to {prediction['high']:.4f}"
+    low, high = prediction["low"], prediction["high"]
+    within = "no interval" if low is None else f"{low:.4f} to {high:.4f}"
     print(f"\npredicted {main:.4f} ({within}), measured {loss:.4f}: {100 * proof['error']:+.2f}%")
     for reason in prediction["reasons"]:
         print(f"`pretrain scale predict` gave no single number: {reason}")

@@ -2,21 +2,26 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from data_pipeline.errors import DataError
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.one_model import ModelOfRun
 from pretrain.checkpoint.state import expected_config
 from pretrain.config.patterns.function import trust_code, untrusted
 from pretrain.config.run_config import RunConfig
 from pretrain.config.sentence import shown
-from pretrain.errors import ConfigError
-from pretrain.process.ranks import global_rank
+from pretrain.errors import ConfigError, RunError
+from pretrain.process.ranks import global_rank, world_size
 
 _MODEL_KEYS = ("parallel", "precision", "health", "model", "objective", "run.kernels", "run.deterministic")
 """Sections and keys that models are built from."""
 REPORT_KEYS = ("data", "run.name", "evaluate.lanes")
 """Further sections and keys that reports depend on."""
+_TRIES = 5  # saves of a run in the time that a checkpoint is read
+Result = TypeVar("Result")
 
 
 def find_checkpoints(
@@ -34,14 +39,31 @@ def find_checkpoints(
     _check_overrides(overrides, (*_MODEL_KEYS, *further_keys))
     if options.trust_code:
         trust_code()
-    candidates = locate(options.checkpoint)
-    config = expected_config(candidates, overrides, one_rank, model)
+    candidates, config = of_newest(
+        options.checkpoint,
+        locate(options.checkpoint),
+        lambda now: (now, expected_config(now, overrides, one_rank, model)),
+    )
     if functions := config.model.attention.functions:
         if not options.trust_code:
             raise ConfigError(untrusted(", ".join(functions)))
         if global_rank() == 0:
             print(f"runs code that the run's config names: {', '.join(functions)}", file=sys.stderr)
     return candidates, config
+
+
+def of_newest(path: Path, candidates: list[Path], use: Callable[[list[Path]], Result]) -> Result:
+    """`use` of the checkpoints that `path` names. A run that is training removes old ones: if `use` fails and one of
+    them is gone, it is called again with those that the run has now. Not among several ranks, of which one alone may
+    have failed."""
+    for _ in range(_TRIES):
+        try:
+            return use(candidates)
+        except (ConfigError, RunError, DataError, OSError):
+            if world_size() > 1 or all(checkpoint.exists() for checkpoint in candidates) or path in candidates:
+                raise
+            candidates = locate(path)
+    return use(candidates)
 
 
 def _check_overrides(overrides: list[str], read: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from pretrain.commands.arguments import Parser, check_writable, count, utf8
 from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
 from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.commands.output import print_lines, write_lines
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.ranks import global_rank
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse(argv)
     prompts = _prompts(options)
     from pretrain.checkpoint.state import check_predicts_tokens, check_reads_forward
-    from pretrain.commands.checkpoint_argument import find_checkpoints
+    from pretrain.commands.checkpoint_argument import find_checkpoints, of_newest
 
     if options.out is not None:
         check_writable(options.out)
@@ -49,14 +50,24 @@ def main(argv: list[str]) -> int:
 
     request = GenerateRequest(_decoding(options), options.max_tokens, options.stop)
     alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "model", "prompt", "seed")}
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, options.model)
+
+    def opened(now: list[Path]) -> tuple[RunConfig, Path]:
+        return open_checkpoint(now, options.overrides, one_rank, alike, options.model)
+
     if options.interactive:
         from pretrain.commands.conversation import converse
 
-        converse(config, checkpoint, request, options.raw)
+        converse(*of_newest(options.checkpoint, candidates, opened), request, options.raw)
         return 0
-    texts = prompts if prompts is not None else _standard_input()
-    records = generate(config, checkpoint, texts, request)
+
+    def generated(now: list[Path]) -> list[dict[str, Any]] | None:
+        nonlocal prompts
+        config, checkpoint = opened(now)
+        prompts = prompts if prompts is not None else _standard_input()
+        return generate(config, checkpoint, prompts, request)
+
+    records = of_newest(options.checkpoint, candidates, generated)
+    texts = prompts or []
     if records is None:
         return 0
     if options.out is None:

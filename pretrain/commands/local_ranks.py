@@ -19,7 +19,10 @@ def needs_local_ranks(config: RunConfig, nproc: int | None, trains: bool) -> boo
     """Whether this process has to start local ranks. Checks the layout first, so that a mistake is reported once."""
     if under_launcher():
         if nproc is not None:
-            raise ConfigError("--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out")
+            raise ConfigError(
+                "--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out, or, if "
+                f"WORLD_SIZE={os.environ['WORLD_SIZE'][:40]} was only left in the environment, unset it"
+            )
         plan_layout(config, int(os.environ["WORLD_SIZE"]), trains)
         return False
     local.check_local_ranks(nproc or 1)

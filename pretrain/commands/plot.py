@@ -36,15 +36,17 @@ def main(argv: list[str]) -> int:
     from pretrain.pages.terminal_chart import terminal_lines
 
     try:
-        curves = read_curves(options.runs, options.over)
+        curves, notes = read_curves(options.runs, options.over)
         if out is not None:
             from pretrain.pages.run_pictures import write_picture  # takes half a second to import
 
-            write_picture(out, curves, options.over)
+            write_picture(out, curves, options.over, notes)
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read or written ({error.strerror})") from None
     if out is None or options.terminal:
-        print_lines(terminal_lines(curves, options.over, shutil.get_terminal_size((100, 24)).columns))
+        print_lines(terminal_lines(curves, options.over, notes, shutil.get_terminal_size((100, 24)).columns))
+    else:
+        print_lines(f"note: {note}" for note in notes)
     if out is not None:
         print_lines([f"wrote {out}"])
     return 0

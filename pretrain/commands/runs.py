@@ -2,7 +2,9 @@
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +19,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import num_run_parameters
 from pretrain.pages.numbers import compact
-from pretrain.pages.run_curves import find_runs, heldout_events, labels
+from pretrain.pages.run_curves import UNREADABLE, find_runs, heldout_events, labels, why_unreadable
 from pretrain.run_dir import heartbeat
 from pretrain.run_dir.paths import CONFIG, RunDir
 from pretrain.run_dir.records import newest_events, newest_metrics
@@ -35,7 +37,8 @@ class RunRow:
     model: str | None
     """family, layers x hidden size"""
     parameters: int | None
-    step: int
+    """None also before the first start, as long as the data decides the vocabulary"""
+    step: int | None
     steps: int | None
     """steps of the complete run"""
     tokens: int | None
@@ -46,6 +49,7 @@ class RunRow:
     tokens_per_second: float | None
     """median of the newest 50 steps"""
     status: str
+    """that of `launch status`, or unreadable"""
     when: str | None
     """time of the newest sign of life, ISO 8601 in UTC"""
 
@@ -65,25 +69,38 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="Print JSON, a list with an object for each run.")
     options = parser.parse(argv)
-    runs = find_runs(options.directories)
-    notes: list[str] = []
+    runs, notes = find_runs(options.directories)
     rows = [_row(run, label, notes.append) for run, label in zip(runs, labels(runs), strict=True)]
     rows.sort(key=_SORTED[options.sort])
-    print_lines([json.dumps([asdict(row) for row in rows], indent=1)] if options.json else [*_table(rows), *notes])
+    print_lines([json.dumps([asdict(row) for row in rows], indent=1)] if options.json else _table(rows))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr if options.json else sys.stdout)
     return 0
 
 
 def _row(run: Path, label: str, note: Callable[[str], None]) -> RunRow:
-    """The row of a run. A config that cannot be read is noted, and its columns stay empty."""
+    """The row of a run. What cannot be read is noted, and its columns stay empty."""
     model = parameters = None
     files = RunDir(run)
     try:
         with of_a_run():
             config = load(RunConfig, files.config if files.config.is_file() else files.launch / CONFIG)
         model = f"{config.model.family} {config.model.layers}x{config.model.hidden}"
-        parameters = num_run_parameters(config)
-    except ConfigError as error:
-        note(f"note: {error}")
+        parameters = num_run_parameters(config) if config.is_resolved else None
+    except (ConfigError, OSError) as error:
+        note(why_unreadable(error) if isinstance(error, OSError) else str(error))
+    try:
+        return _recorded(run, label, model, parameters)
+    except (ConfigError, *UNREADABLE) as error:
+        note(f"{label}: {error if isinstance(error, ConfigError) else why_unreadable(error)}")
+        unknown = dict.fromkeys(("step", "steps", "tokens", "loss", "heldout", "tokens_per_second", "when"))
+        return RunRow(run=label, path=str(run), model=model, parameters=parameters, status="unreadable", **unknown)
+
+
+def _recorded(run: Path, label: str, model: str | None, parameters: int | None) -> RunRow:
+    """The row of a run from its records."""
+    with suppress(FileNotFoundError):
+        RunDir(run).metrics.open("rb").close()  # status and newest_metrics take one that is closed to them for none
     found, metrics, heldout = status(run), newest_metrics(run), heldout_events(run)
     newest: dict[str, Any] = metrics[-1] if metrics else {}
     speeds = [line["tokens_per_second"] for line in metrics[-_RECENT:] if line.get("tokens_per_second") is not None]
@@ -128,7 +145,7 @@ _COLUMNS: dict[str, Callable[[RunRow], str]] = {
     "run": lambda row: row.run,
     "model": lambda row: row.model or "-",
     "parameters": lambda row: _text(row.parameters, compact),
-    "step": lambda row: f"{row.step:,}" + (f"/{row.steps:,}" if row.steps else ""),
+    "step": lambda row: _text(row.step, "{:,}".format) + (f"/{row.steps:,}" if row.steps else ""),
     "tokens": lambda row: _text(row.tokens, compact),
     "loss": lambda row: _text(row.loss, "{:.4f}".format),
     "held-out": lambda row: _text(row.heldout, "{:.4f}".format),

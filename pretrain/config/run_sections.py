@@ -71,6 +71,14 @@ class RunSections(Section):
         return self.model_copy(update={"model": self.distillation.model, "distillation": Distillation()})
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether all is known that shapes of parameters depend on. Vocabularies that the config leaves out are those
+        of its data, and a teacher's sizes those of its checkpoint (`data/resolve.py`)."""
+        source = self.model.source_encoder
+        vocabularies = (self.model.vocabulary, *(() if source is None else (source.vocabulary,)))
+        return None not in vocabularies and (self.distillation.teacher is None or self.distillation.model is not None)
+
+    @property
     def projecting_model(self) -> Model:
         """The model with the projection to the teacher's hidden size that `distillation.hidden_weight` needs."""
         teacher = self.distillation.model

@@ -52,6 +52,8 @@ def _shapes(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, tuple[int,
     try:
         of_run = {key: given[key] for key in _OF_A_RUN if given[key] is not None}
         model = Model.model_validate({**tree, **of_run}).trained_by(Finetune())
+        if model.target_length is None:  # as of a model without targets, one part of which became that of another
+            model = model.model_copy(update={"target_length": given["target_length"] or model.sequence_length})
     except ValidationError:
         return None
     depth = sum(model.stacks) + 1

@@ -5,7 +5,7 @@ The rank order is megatron-core's: tensor ranks are adjacent, then context, then
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt
+from math import isqrt, lcm
 from typing import Any, Literal
 
 from pretrain.config.batch import BatchSize
@@ -138,7 +138,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
         _check_divides("parallel.tensor", parallel.tensor, "the size of model.experts", model.expert_ffn_dim)
     if model.qk_norm_span == "all_heads":
         _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads (model.qk_norm_span)", model.num_kv_heads)
-    _check_divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocab_size)
+    _check_vocabulary(parallel.tensor, model, is_new=trains and not beside)
     if model.ffn_dropout and model.ffn_dim // parallel.tensor % 4:
         raise ConfigError(
             f"with model.ffn_dropout, each tensor rank needs a multiple of 4 features of model.ffn={model.ffn_dim}: "
@@ -453,6 +453,16 @@ def _check_divides(name: str, divisor: int, total_name: str, total: int) -> None
             f"{name}={divisor} does not divide {total_name} ({total}): the nearest that does is "
             f"{_nearest(_divisors(total), divisor)}"
         )
+
+
+def _check_vocabulary(tensor: int, model: Model, is_new: bool) -> None:
+    """Raises ConfigError for tensor ranks that do not divide the padded vocabulary, which a new run may pad to more."""
+    try:
+        _check_divides("parallel.tensor", tensor, "the padded vocabulary", model.padded_vocab_size)
+    except ConfigError as error:
+        multiple = lcm(model.vocabulary_multiple, tensor)
+        cure = f", or in a new run set model.vocabulary_multiple={multiple}, to pad it to more" if is_new else ""
+        raise ConfigError(f"{error}{cure}") from None
 
 
 def _divisors(number: int) -> list[int]:

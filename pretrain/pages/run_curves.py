@@ -1,8 +1,8 @@
 """The curves of runs: what they recorded of each step, by steps or tokens.
 
-curves = read_curves([Path("runs/a"), Path("runs/b")], "tokens")
-write_picture(Path("plot.png"), curves, "tokens")     # run_pictures.py
-terminal_lines(curves, "tokens", columns=100)         # terminal_chart.py
+curves, notes = read_curves([Path("runs/a"), Path("runs/b")], "tokens")
+write_picture(Path("plot.png"), curves, "tokens", notes)     # run_pictures.py
+terminal_lines(curves, "tokens", notes, columns=100)         # terminal_chart.py
 """
 
 import math
@@ -74,31 +74,58 @@ class RunCurves:
         return np.array([[part[0].mean(), _finite_mean(part[1])] for part in parts]).T
 
 
-def read_curves(paths: Sequence[Path], along: Along) -> list[RunCurves]:
-    """Curves of the runs at or below `paths`, in order. Raises ConfigError for a path without a run, and if none has a
-    step."""
-    runs = find_runs(paths)
-    curves = [RunCurves(label, _points(run, along)) for run, label in zip(runs, labels(runs), strict=True)]
+def read_curves(paths: Sequence[Path], along: Along) -> tuple[list[RunCurves], list[str]]:
+    """Curves of the runs at or below `paths`, in order; and a sentence on each run without a step or with steps that
+    have no finite loss, and on what cannot be read and is left out. Raises ConfigError for a path without a run, and
+    if no run has a step."""
+    runs, notes = find_runs(paths)
+    curves = []
+    for run, label in zip(runs, labels(runs), strict=True):
+        try:
+            curves.append(RunCurves(label, _points(run, along)))
+        except UNREADABLE as error:
+            notes.append(f"{label} is left out: {why_unreadable(error)}")
     if not any(curve.points for curve in curves):
-        raise ConfigError(f"{', '.join(map(str, paths))}: no step is recorded yet")
-    return curves
+        raise ConfigError("; ".join([f"{', '.join(map(str, paths))}: no step is recorded yet", *notes]))
+    return curves, [*notes, *(said for curve in curves if (said := _not_finite(curve)) is not None)]
 
 
-def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The runs at or below `paths`, each once. Raises ConfigError for a path without a run."""
+def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The runs at or below `paths`, each once; and a sentence on each folder that cannot be read. Raises
+    ConfigError for a path without a run."""
     runs: list[Path] = []
+    notes: list[str] = []
     for path in paths:
-        found = runs_within(path)
-        if not found and RunDir(path).metrics.is_file():
-            found = [path]
-        if not found and not path.exists():
-            raise ConfigError(f"{path}: no such run")
-        if not found:
-            raise ConfigError(
-                f"{path} is neither a run nor a folder of runs: nothing in it has a config.yaml beside a run's records"
-            )
+        closed: list[OSError] = []
+        found = runs_within(path, closed.append)
+        notes += [f"{why_unreadable(error)}: runs there are left out" for error in closed]
+        if not found and not closed:
+            found = [_run_without_config(path)]
         runs += [run for run in found if run not in runs]
-    return runs
+    if not runs:
+        raise ConfigError("; ".join(notes))
+    return runs, notes
+
+
+def _run_without_config(path: Path) -> Path:
+    if RunDir(path).metrics.is_file():
+        return path
+    if not path.exists():
+        raise ConfigError(f"{path}: no such run")
+    raise ConfigError(
+        f"{path} is neither a run nor a folder of runs: nothing in it has a config.yaml beside a run's records"
+    )
+
+
+UNREADABLE = (OSError, KeyError, TypeError, ValueError)
+"""errors of a run whose records cannot be read: files that are closed to this user, or lines that no run wrote"""
+
+
+def why_unreadable(error: Exception) -> str:
+    """The reason why records cannot be read, in words."""
+    if isinstance(error, OSError):
+        return f"{error.filename} cannot be read ({error.strerror})"
+    return f"its records are not those that a run writes ({type(error).__name__}: {error})"
 
 
 def labels(runs: Sequence[Path]) -> list[str]:
@@ -108,7 +135,7 @@ def labels(runs: Sequence[Path]) -> list[str]:
     return [str(run.relative_to(common)) for run in absolute]
 
 
-def not_finite(curve: RunCurves) -> str | None:
+def _not_finite(curve: RunCurves) -> str | None:
     """A sentence on the steps without a finite loss; None if there are none."""
     if "loss" not in curve.points:
         return f"{curve.label}: no step yet"

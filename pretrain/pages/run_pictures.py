@@ -17,7 +17,7 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.pages.charts import BLUE, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
 from pretrain.pages.page import page
-from pretrain.pages.run_curves import LAYER_QUANTITIES, QUANTITIES, Along, Quantity, RunCurves, not_finite
+from pretrain.pages.run_curves import LAYER_QUANTITIES, QUANTITIES, Along, Quantity, RunCurves
 
 _COLOURS = (BLUE, ORANGE, "#059669", "#7c3aed", "#db2777", "#0891b2", "#ca8a04")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))
@@ -32,10 +32,10 @@ _GREY, _MOST_NAMED = "#6b7280", 5
 Draw = Callable[[Axes], None]
 
 
-def write_picture(path: Path, curves: Sequence[RunCurves], along: Along) -> None:
-    """Writes `path`, a PNG or an HTML page by its name. Raises OSError."""
-    write = _page if path.suffix.lower() == ".html" else _png
-    atomic_write(path, write(curves, along))
+def write_picture(path: Path, curves: Sequence[RunCurves], along: Along, notes: Sequence[str]) -> None:
+    """Writes `path`, a PNG or by its name an HTML page, which has the notes, too. Raises OSError."""
+    of_page = path.suffix.lower() == ".html"
+    atomic_write(path, _page(curves, along, notes) if of_page else _png(curves, along))
 
 
 def _png(curves: Sequence[RunCurves], along: Along) -> bytes:
@@ -62,7 +62,7 @@ def _png(curves: Sequence[RunCurves], along: Along) -> bytes:
         return content.getvalue()
 
 
-def _page(curves: Sequence[RunCurves], along: Along) -> bytes:
+def _page(curves: Sequence[RunCurves], along: Along, notes: Sequence[str]) -> bytes:
     panels = []
     for draw in (*_shown(curves, along), *_shown_by_layer(curves, along)):
         with rc_context(STYLE):
@@ -78,7 +78,6 @@ def _page(curves: Sequence[RunCurves], along: Along) -> bytes:
         }
         for number, curve in enumerate(curves)
     ]
-    notes = [said for curve in curves if (said := not_finite(curve)) is not None]
     text = page(Path(__file__).parent, "run_curves.html.jinja", rows=rows, panels=panels, notes=notes)
     return text.encode("utf-8", errors="backslashreplace")
 

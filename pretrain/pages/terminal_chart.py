@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.pages.numbers import compact
-from pretrain.pages.run_curves import QUANTITIES, Along, Quantity, RunCurves, not_finite
+from pretrain.pages.run_curves import QUANTITIES, Along, Quantity, RunCurves
 
 MARKS = "*o+x#@%&abcdefghijklmnpqrstuvwyz"
 """characters of the runs, in order"""
@@ -15,8 +15,8 @@ _ROWS, _LABEL = 10, 9
 _NARROWEST = 20
 
 
-def terminal_lines(curves: Sequence[RunCurves], along: Along, columns: int) -> Iterator[str]:
-    """Yields a chart of each quantity that a run has, then the names of the runs."""
+def terminal_lines(curves: Sequence[RunCurves], along: Along, notes: Sequence[str], columns: int) -> Iterator[str]:
+    """Yields a chart of each quantity that a run has, then the names of the runs and the notes."""
     for quantity in QUANTITIES:
         if any(quantity.key in curve.points for curve in curves):
             yield quantity.title + (" (logarithmic)" if quantity.log else "")
@@ -24,7 +24,7 @@ def terminal_lines(curves: Sequence[RunCurves], along: Along, columns: int) -> I
             yield ""
     for number, curve in enumerate(curves):
         yield f"{MARKS[number % len(MARKS)]} {curve.label}"
-    yield from (f"note: {said}" for curve in curves if (said := not_finite(curve)) is not None)
+    yield from (f"note: {note}" for note in notes)
 
 
 def _chart(curves: Sequence[RunCurves], quantity: Quantity, width: int, along: Along) -> Iterator[str]:

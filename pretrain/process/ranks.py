@@ -22,6 +22,7 @@ def check_launcher() -> None:
     local_rank, local_world = _number("LOCAL_RANK", 0, "0"), _number("LOCAL_WORLD_SIZE", 1, "1")
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return
+    _check_left_over()
     world, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if rank >= world:
         raise ConfigError(f"RANK={rank} and WORLD_SIZE={world}: ranks count from 0, so the last is {world - 1}")
@@ -32,11 +33,25 @@ def check_launcher() -> None:
         )
     address = os.environ.get("MASTER_ADDR")
     if not address:
-        raise ConfigError("MASTER_ADDR is not set, which says where ranks meet: set it to the name of rank 0's machine")
+        raise ConfigError(
+            f"WORLD_SIZE={world} is set, and MASTER_ADDR is not set, which says where ranks meet: set it to the name "
+            "of rank 0's machine, or, if no launcher has started this rank, unset RANK and WORLD_SIZE"
+        )
     if address.startswith("[") and address.endswith("]"):  # IPv6, as in a URL
         os.environ["MASTER_ADDR"] = address[1:-1]
     if _number("MASTER_PORT", 1) > _LARGEST_PORT:
         raise ConfigError(f"MASTER_PORT={os.environ['MASTER_PORT']} is no port: the last is {_LARGEST_PORT}")
+
+
+def _check_left_over() -> None:
+    """Raises ConfigError where one of RANK and WORLD_SIZE is set alone, as no launcher does, but a shell that keeps a
+    variable of something else."""
+    for name, other in (("WORLD_SIZE", "RANK"), ("RANK", "WORLD_SIZE")):
+        if other not in os.environ:
+            raise ConfigError(
+                f"{name}={os.environ[name][:40]} is set in the environment, and {other} is not set, as by no launcher: "
+                f"unset {name}, or start ranks with torchrun or srun"
+            )
 
 
 def _check_interfaces() -> None:

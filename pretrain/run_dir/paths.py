@@ -9,6 +9,7 @@ Formats are documented where they are written: `records.py` (metrics.jsonl, even
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 CONFIG = "config.yaml"
@@ -170,19 +171,24 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 
-def runs_within(path: Path) -> list[Path]:
+def runs_within(path: Path, unreadable: Callable[[OSError], None]) -> list[Path]:
     """The run in `path`, or else all runs below it at any depth, sorted: folders with a config that `train` or `launch`
-    wrote, and more of a run. None in the folders of a run, or behind a link to a folder. Raises OSError for a folder
-    that cannot be read, whose runs would be left out."""
+    wrote, and more of a run. None in the folders of a run, or behind a link to a folder. `unreadable` gets the error of
+    each folder that cannot be read, whose runs are left out."""
 
     def check(error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            raise error
+            unreadable(error)
 
     found = []
     for folder, below, files in os.walk(path, onerror=check):
-        launched = (Path(folder) / "launch" / CONFIG).is_file()
-        if launched or (CONFIG in files and ("events.jsonl" in files or "checkpoints" in below)):
+        started = CONFIG in files and ("events.jsonl" in files or "checkpoints" in below)
+        try:
+            is_run = started or ("launch" in below and (Path(folder) / "launch" / CONFIG).is_file())
+        except OSError as error:
+            check(error)
+            continue
+        if is_run:
             found.append(Path(folder))
             below.clear()
     return sorted(found)

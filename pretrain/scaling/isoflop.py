@@ -10,6 +10,7 @@ from pretrain.scaling.points import Points, RunPoint
 
 _WIDTH = math.log(1.3)  # runs within this are of one budget: what is read off a published figure scatters
 _LEAST = 4  # points of a parabola
+_FLAT = 1e-3  # of the loss: runs of a budget that differ by less have no valley
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ def _valley(runs: list[RunPoint]) -> Valley | None:
     sizes = np.log([run.parameters for run in runs])
     if len(runs) < _LEAST or len(Points(tuple(runs)).rungs()) < 3:
         return None
-    square, slope, height = map(float, np.polyfit(sizes, [run.loss for run in runs], 2))
-    if square <= 0:
+    losses = [run.loss for run in runs]
+    square, slope, height = map(float, np.polyfit(sizes, losses, 2))
+    if square <= 0 or max(losses) - min(losses) <= _FLAT * min(losses):
         return None
     lowest = -slope / (2 * square)
     if not sizes.min() <= lowest <= sizes.max():

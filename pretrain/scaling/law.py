@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from data_pipeline.common.atomic import atomic_write
 from pretrain.errors import ConfigError
 from pretrain.scaling.backtest import Backtest, Judged, backtest
+from pretrain.scaling.diverged import diverged
 from pretrain.scaling.fit import Fitted, fit
 from pretrain.scaling.forms import FORMS
 from pretrain.scaling.isoflop import IsoFlop, isoflop
@@ -41,9 +43,15 @@ class Law:
 
     @property
     def main(self) -> Tested:
-        """The form that speaks first: of those that know N and D, the one whose backtest misses least on average."""
+        """The form that speaks first: of those that know N and D, the one whose backtest misses least on average; the
+        first of them where none has a backtest."""
         known = [one for one in self.forms.values() if not one.fitted.form.of_compute] or list(self.forms.values())
         return min(known, key=lambda one: one.backtest.mean_miss if one.backtest else float("inf"))
+
+    @cached_property
+    def diverged(self) -> list[str]:
+        """A sentence on each run that may have diverged."""
+        return diverged(self.main.fitted, self.points)
 
     @property
     def isoflop(self) -> IsoFlop:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
+from pretrain.pages.numbers import compact
 
 _MOST = {"parameters": 1e30, "tokens": 1e30, "flops": 1e60, "loss": 1e3}  # that a run can have
 FLOPS_PER_PARAMETER = 6  # and token: forward and backward (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)
@@ -43,6 +44,11 @@ class RunPoint:
     name: str = ""
     learning_rate: float | None = None
     """peak learning rate"""
+
+    @property
+    def called(self) -> str:
+        """Its name, or what tells it from the others."""
+        return self.name or f"the run of {compact(self.parameters)} parameters and {compact(self.tokens)} tokens"
 
 
 @dataclass(frozen=True)
@@ -110,18 +116,26 @@ def read_csv(path: Path) -> Points:
     """Raises ConfigError for a file that is no table of runs."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.DictReader(file))
+            reader = csv.reader(file)
+            names = next(reader, [])
+            lines = [(reader.line_num, fields) for fields in reader if fields]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from None
     if not lines:
         raise ConfigError(f"{path} has no lines below its names of columns")
-    columns = _columns(list(lines[0]), path)
-    runs = tuple(_run(line, columns, f"{path}, line {number}") for number, line in enumerate(lines, 2))
+    columns = _columns(names, path)
+    for number, fields in lines:
+        if len(fields) != len(names):
+            raise ConfigError(
+                f"{path}, line {number} has {len(fields)} fields, and the line of names {len(names)}: write numbers "
+                "without separators, as 1000 and not as 1,000"
+            )
+    runs = tuple(_run(dict(zip(names, fields, strict=True)), columns, f"{path}, line {n}") for n, fields in lines)
     return checked(Points(runs), str(path))
 
 
 def _columns(names: Sequence[str], path: Path) -> dict[str, str]:
-    by_lower = {name.strip().lower(): name for name in names if name is not None}
+    by_lower = {name.strip().lower(): name for name in names}
     columns = {
         what: by_lower[next(name for name in known if name in by_lower)]
         for what, known in _NAMES.items()
@@ -141,7 +155,7 @@ def _run(line: Mapping[str, str], columns: Mapping[str, str], origin: str) -> Ru
         if what != "name" and (line[column] or what != "learning_rate"):
             try:
                 values[what] = float(line[column])
-            except (TypeError, ValueError):
+            except ValueError:
                 raise ConfigError(f"{origin}: {column} is {line[column]!r}, and no number") from None
     for name, of in (("parameters", "tokens"), ("tokens", "parameters")):
         if name not in values:

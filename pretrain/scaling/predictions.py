@@ -36,7 +36,8 @@ def _is_prediction(law: Law, line: dict[str, Any]) -> bool:
     if not {"time", *Prediction.__dataclass_fields__, "days", "plan"} <= line.keys():
         return False
     quantities = ("flops", "parameters", "tokens")
-    numbers = [line[name] for name in (*quantities, "low", "high")]
+    ends = [line[name] for name in ("low", "high")]
+    numbers = [line[name] for name in quantities] + ([] if ends == [None, None] else ends)
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
         return False
     return all(is_askable(law, name, line[name]) for name in quantities)

@@ -133,8 +133,8 @@ class Conventions:
 
 
 def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer, encoder: bool) -> Conventions:
-    """Conventions of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read, and RunError
-    for a chat template that was trained with and does not render an answer."""
+    """Conventions of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read, and
+    RunError for a chat template that was trained with and does not render an answer."""
     source, template = source_model.of_run(checkpoint, tokenizer), chat.of_run(checkpoint)
     sampling = None if source is None else source.generation
     if encoder or objective.task_head is not None or objective.needs.end != "end_of_text":

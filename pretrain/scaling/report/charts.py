@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from pretrain.pages.charts import INK, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
+from pretrain.scaling.best_size import best_parameters, untold
 from pretrain.scaling.isoflop import IsoFlop
 from pretrain.scaling.law import Law
 from pretrain.scaling.points import Points
-from pretrain.scaling.predict import best_parameters
 
 _WIDE, _PHONE, _PANEL = (10.3, 4.4), (3.6, 3.4), (3.3, 2.6)
 """inches, 96 pixels each"""
@@ -113,7 +113,9 @@ def _loss(inches: tuple[float, float], law: Law, predicted: Predicted) -> str:
             if len(rungs) <= _NAMED:
                 _curve_of_size(axes, law, rung, shade)
         flops = np.geomspace(min(run.flops for run in points.runs), _FURTHER * points.most_flops, 60)
-        axes.plot(flops, _frontier(law, flops), color=INK, linewidth=1.4, label=f"best, by {law.main.fitted.form.name}")
+        main = law.main.fitted
+        if main.form.of_compute or untold(main, points) is None:
+            axes.plot(flops, _frontier(law, flops), color=INK, linewidth=1.4, label=f"best, by {main.form.name}")
         for number, (at, low, high) in enumerate(predicted):
             axes.plot([at, at], [low, high], color=ORANGE, linewidth=3, label=None if number else "predicted")
         axes.set_ylabel("loss (nats per token)")

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from pretrain.pages.numbers import compact
 from pretrain.pages.page import page, write_text
 from pretrain.scaling.backtest import MISS
+from pretrain.scaling.best_size import untold
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.points import RunPoint
 from pretrain.scaling.predict import FURTHEST
@@ -21,11 +22,13 @@ def write_page(directory: Path, law: Law, predictions: Sequence[Mapping[str, Any
     """Writes the page of a law and its `predictions` (lines of predictions.jsonl) to `directory`. Returns its path."""
     main, points = law.main, law.points
     knows_sizes = not main.fitted.form.of_compute
-    wide, phone = charts.loss_over_compute(law, [(one["flops"], one["low"], one["high"]) for one in predictions])
+    no_best = untold(main.fitted, points) if knows_sizes else None
+    drawn = [(one["flops"], one["low"], one["high"]) for one in predictions if one["low"] is not None]
+    wide, phone = charts.loss_over_compute(law, drawn)
     panels = [charts.residuals(law)]
     if law.isoflop.valleys:
         panels.append(charts.parabolas(law.isoflop))
-    if knows_sizes:
+    if knows_sizes and no_best is None:
         panels.append(charts.best_sizes(law))
     html = page(
         Path(__file__).parent,
@@ -46,6 +49,8 @@ def write_page(directory: Path, law: Law, predictions: Sequence[Mapping[str, Any
         panels=[Markup(panel) for panel in panels],
         forms=[_form(one) | {"main": one is main} for one in law.forms.values()],
         left_out=law.left_out,
+        no_best=no_best,
+        diverged=law.diverged,
         isoflop=law.isoflop,
         predictions=predictions,
         points=_table(law),

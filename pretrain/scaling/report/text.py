@@ -5,6 +5,7 @@ from typing import Any
 
 from pretrain.pages.numbers import compact
 from pretrain.scaling.backtest import MISS
+from pretrain.scaling.best_size import untold
 from pretrain.scaling.ladder import PlannedRun, total_flops
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.predict import Prediction
@@ -41,7 +42,14 @@ def law_lines(law: Law) -> list[str]:
     fit = law.isoflop
     if fit.exponent is not None:
         lines += [f"isoflop     best N = {fit.factor:.3g} C^{fit.exponent:.3f}, of {len(fit.valleys)} budgets"]
-    return [*lines, "", f"* speaks first: misses least on average. Above {100 * MISS:g}% it gives intervals alone."]
+    if not main.fitted.form.of_compute and (why := untold(main.fitted, law.points)) is not None:
+        lines.append(f"best size   none: {why}")
+    lines += [f"warning: {said}" for said in law.diverged]
+    if main.backtest is None:
+        said = "first of the forms that can be fitted. None has a backtest: they give no number and no interval."
+    else:
+        said = f"misses least on average. Above {100 * MISS:g}% it gives intervals alone."
+    return [*lines, "", f"* speaks first: {said}"]
 
 
 def _backtest(tested: Tested) -> str:
@@ -59,12 +67,20 @@ def prediction_lines(law: Law, prediction: Prediction) -> list[str]:
     best, chosen = prediction.best_parameters, prediction.chosen
     span = f", 95% within {compact(best.low)} to {compact(best.high)}" if best is not None else ""
     times = prediction.flops / law.points.most_flops
+    main = law.main
+    is_best = " (the best)" if main.backtest is not None else f" (the best by {main.fitted.form.name}, untested)"
     lines = [
-        f"parameters  {compact(prediction.parameters)}{' (the best)' if 'parameters' in chosen else ''}{span}",
-        f"tokens      {compact(prediction.tokens)}{' (the best)' if 'tokens' in chosen else ''}, "
+        f"parameters  {compact(prediction.parameters)}{is_best if 'parameters' in chosen else ''}{span}",
+        f"tokens      {compact(prediction.tokens)}{is_best if 'tokens' in chosen else ''}, "
         f"{prediction.tokens / prediction.parameters:.3g} per parameter",
         f"compute     {prediction.flops:.3g} FLOPs, {times:.3g} times that of the largest run",
     ]
+    lines += [f"warning     {said}" for said in law.diverged]
+    if prediction.low is None:
+        lines.append("loss        no number and no interval, as")
+        lines += [f"            {reason}" for reason in prediction.reasons]
+        lines += [f"            {name} says {loss.value:.4f}" for name, loss in prediction.by_form.items()]
+        return [*lines, _rate_line(prediction)]
     interval = f"within {prediction.low:.4f} to {prediction.high:.4f}"
     if prediction.loss is not None:
         lines.append(f"loss        {prediction.loss:.4f}, {interval}")
@@ -75,13 +91,14 @@ def prediction_lines(law: Law, prediction: Prediction) -> list[str]:
     else:
         lines.append(f"loss        {interval}; no single number, as")
         lines += [f"            {reason}" for reason in prediction.reasons]
+    return [*lines, _rate_line(prediction)]
+
+
+def _rate_line(prediction: Prediction) -> str:
     if prediction.learning_rate is not None:
-        return [*lines, f"rate        {prediction.learning_rate:.3g}, extrapolated from the runs' rates"]
-    published = (
-        f"{olmo_rate(prediction.parameters):.3g} (OLMo-core's rule), "
-        f"{gpt3_rate(prediction.parameters):.3g} (GPT-3's table)"
-    )
-    return [*lines, f"rate        not known of these runs; {published}"]
+        return f"rate        {prediction.learning_rate:.3g}, extrapolated from the runs' rates"
+    olmo, gpt3 = olmo_rate(prediction.parameters), gpt3_rate(prediction.parameters)
+    return f"rate        not known of these runs; {olmo:.3g} (OLMo-core's rule), {gpt3:.3g} (GPT-3's table)"
 
 
 def plan_line(plan: Mapping[str, Any]) -> str:

@@ -126,7 +126,7 @@ def test_the_end_of_turn_is_found_as_the_run_s_own_settings_render_it(
 def test_a_template_that_renders_no_answer_exports_nothing(checkpoint: Path, tokenizer: Tokenizer) -> None:
     """It would have no end of turn, and a model of it would never stop."""
     RunDir(checkpoint.parents[1]).chat_template.write_text(PERSONA)
-    with pytest.raises(RunError, match="not exported: what ends an answer is unknown, as .*'persona' is undefined"):
+    with pytest.raises(RunError, match=r"not exported: what ends an answer is unknown, as .*'persona' is undefined"):
         _of(checkpoint, tokenizer, None)
 
 

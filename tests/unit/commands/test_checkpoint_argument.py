@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from pretrain.__main__ import main
+from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.state import Record, check_predicts_tokens
-from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints
+from pretrain.commands import checkpoint_argument
+from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints, of_newest
 from pretrain.config.patterns import function
-from pretrain.errors import ConfigError
+from pretrain.errors import ConfigError, RunError
 from tests.helpers.small_configs import config
 
 CODE = """
@@ -41,6 +44,46 @@ def checkpoint(directory: Path, **sections: Any) -> Path:
 
 def opened(path: Path, *overrides: str, trust: bool = False, uses: tuple[str, ...] = (), model: Any = "all") -> Any:
     return find_checkpoints(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses, model)[1]
+
+
+def test_the_newest_is_taken_again_where_a_run_removes_a_checkpoint_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = checkpoint(tmp_path / "run")
+    new = old.with_name("step-00000002")
+    stale = iter([[old]])
+    monkeypatch.setattr(checkpoint_argument, "locate", lambda path: next(stale, None) or locate(path))
+    old.rename(new)
+    assert find_checkpoints(Namespace(checkpoint=tmp_path / "run", trust_code=False), [], True)[0] == [new]
+
+    newest, read = new.with_name("step-00000003"), []
+
+    def generate(config: Any, checkpoint: Path, texts: list[str], request: Any) -> list[dict[str, Any]]:
+        read.append(checkpoint)
+        if checkpoint == new:
+            new.rename(newest)
+            raise RunError(f"{new} cannot be read")
+        return [{"prompt": texts[0], "text": " end"}]
+
+    monkeypatch.setattr("pretrain.evaluate.opening.open_checkpoint", lambda candidates, *_: (config(), candidates[0]))
+    monkeypatch.setattr("pretrain.evaluate.generate.generate", generate)
+    assert main(["generate", str(tmp_path / "run"), "--prompt", "The"]) == 0
+    assert read == [new, newest]
+    assert capsys.readouterr().out == "[prompt] The\n[text]  end\n"
+
+
+def test_another_error_and_a_named_checkpoint_are_not_tried_again(tmp_path: Path) -> None:
+    one, calls = checkpoint(tmp_path / "run"), []
+
+    def fails(candidates: list[Path]) -> None:
+        calls.append(candidates)
+        raise RunError("damaged")
+
+    with pytest.raises(RunError, match="damaged"):
+        of_newest(tmp_path / "run", [one], fails)
+    with pytest.raises(RunError, match="damaged"):
+        of_newest(one.with_name("step-00000009"), [one.with_name("step-00000009")], fails)
+    assert len(calls) == 2
 
 
 def test_a_run_of_two_models_is_asked_which_is_meant(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`pretrain runs` and `pretrain plot`, of recorded runs."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from matplotlib.image import imread
 
 from pretrain.__main__ import main
-from pretrain.config.load import dump
+from pretrain.config.load import dump, load
+from pretrain.config.run_config import RunConfig
+from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.pages.run_curves import heldout_events, labels, read_curves
 from tests.helpers.tiny import tiny_config
@@ -78,6 +81,85 @@ def test_a_run_whose_config_cannot_be_read_is_in_the_table(two: Path, capsys: py
     assert re.search(r"^note: .*b/config.yaml: ", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", ["debug/gpt", "debug/t5", "debug/electra"])
+def test_a_launched_run_that_has_not_started_is_in_the_table(
+    two: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    config = load(RunConfig, name, ["data.path=/data/x", f"run.dir={two / 'c'}"])
+    assert config.model.vocabulary is None, "the data decides it"
+    (two / "c" / "launch").mkdir(parents=True)
+    (two / "c" / "launch" / "config.yaml").write_text(dump(config))
+    assert main(["runs", str(two), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    a, b, c = json.loads(printed.out)
+    assert (a["status"], b["status"], c["status"]) == ("finished", "failed", "unknown")
+    assert (c["model"], c["parameters"], c["step"], c["tokens"]) == (
+        f"{config.model.family} {config.model.layers}x{config.model.hidden}", None, 0, None,
+    )  # fmt: skip
+    assert main(["plot", str(two)]) == 0
+    assert "note: c: no step yet" in capsys.readouterr().out
+
+
+def test_vocabularies_and_a_teacher_are_known_before_parameters_are_counted() -> None:
+    known = tiny_config()
+    assert known.is_resolved
+    assert not tiny_config(model={"vocabulary": None}).is_resolved
+    assert not tiny_config(distillation={"teacher": "runs/teacher"}).is_resolved
+    source = SourceEncoderShape(layers=1)
+    for vocabulary in (None, 300):
+        shape = source.model_copy(update={"vocabulary": vocabulary})
+        model = known.model.model_copy(update={"source_encoder": shape})
+        assert known.model_copy(update={"model": model}).is_resolved == (vocabulary is not None)
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(
+    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record(two / "c", [4.0], {"event": "heldout"})  # as no run writes it: without its step
+    record(two / "closed" / "d", [3.0])
+    (two / "e" / "checkpoints").mkdir(parents=True)
+    (two / "f" / "checkpoints").mkdir(parents=True)
+    # Folders stand for files that this user may not read.
+    for run, closed, other in (("e", "events.jsonl", "metrics.jsonl"), ("f", "metrics.jsonl", "events.jsonl")):
+        (two / run / closed).mkdir()
+        for readable in ("config.yaml", other):
+            (two / run / readable).write_bytes((two / "a" / readable).read_bytes())
+    listed = os.scandir
+
+    def scandir(folder: str) -> Any:
+        if Path(folder) == two / "closed":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr("os.scandir", scandir)
+    assert main(["runs", str(two), str(two / "closed"), "--json"]) == 0
+    printed = capsys.readouterr()
+    rows = {row["run"]: row for row in json.loads(printed.out)}
+    assert {run: row["status"] for run, row in rows.items()} == {
+        "a": "finished", "b": "failed", "c": "unreadable", "e": "unreadable",
+        "f": "unreadable",
+    }  # fmt: skip
+    assert (rows["e"]["model"], rows["e"]["step"], rows["e"]["loss"]) == ("gpt 4x64", None, None)
+    missing, again, *others = printed.err.splitlines()
+    assert missing == again == f"note: {two}/closed cannot be read (Permission denied): runs there are left out"
+    assert others == [
+        "note: c: its records are not those that a run writes (KeyError: 'loss')",
+        f"note: e: {two}/e/events.jsonl cannot be read (Is a directory)",
+        f"note: f: {two}/f/metrics.jsonl cannot be read (Is a directory)",
+    ]
+    page = tmp_path / "plot.html"
+    assert main(["plot", str(two), "--out", str(page)]) == 0
+    for said in (capsys.readouterr().out, page.read_text()):
+        assert f"{two}/closed cannot be read (Permission denied): runs there are left out" in said
+        assert "c is left out: its records are not those that a run writes" in said
+        assert f"e is left out: {two}/e/events.jsonl cannot be read (Is a directory)" in said
+        assert f"f is left out: {two}/f/metrics.jsonl cannot be read (Is a directory)" in said
+    for verb in ("runs", "plot"):
+        assert main([verb, str(two / "closed")]) == 2
+        assert "closed cannot be read (Permission denied)" in capsys.readouterr().err
+
+
 def test_a_directory_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("runs", "plot"):
         assert main([verb, str(tmp_path)]) == 2
@@ -87,12 +169,13 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_curves_are_what_was_recorded(two: Path) -> None:
-    a, b = read_curves([two], "tokens")
+    (a, b), notes = read_curves([two], "tokens")
+    assert notes == ["b: 1 of 3 steps have no finite loss"]
     assert (a.label, b.label) == ("a", "b")
     np.testing.assert_array_equal(a.points["loss"], [[256, 512, 768, 1024], [5, 4, 3, 2]])
     np.testing.assert_array_equal(a.points["heldout"], [[512, 1024], [4.5, 2.5]])
     np.testing.assert_array_equal(b.points["loss"], [[256, 512, 768], [5, np.nan, 3.5]])
-    np.testing.assert_array_equal(read_curves([two / "a"], "steps")[0].points["grad_norm"][0], [1, 2, 3, 4])
+    np.testing.assert_array_equal(read_curves([two / "a"], "steps")[0][0].points["grad_norm"][0], [1, 2, 3, 4])
     np.testing.assert_array_equal(b.averaged("loss", 2), [[384, 768], [5, 3.5]])  # the mean of those that are finite
 
 
@@ -151,7 +234,7 @@ def test_figures_of_layers_have_panels_of_their_own(two: Path, tmp_path: Path) -
         for layer in ("decoder.layers.0", "decoder.layers.1", "embedding.word_embeddings"):
             line |= {f"layer_grad_norm/{layer}": 0.5, f"layer_output_max/{layer}": 3.0 * line["step"]}
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    a, b = read_curves([two], "steps")
+    (a, b), _ = read_curves([two], "steps")
     assert a.points["layer_output_max/decoder.layers.1"].tolist() == [[2, 4], [6, 12]]
     assert [name for name in b.points if name.startswith("layer_")] == []
     page, png = tmp_path / "plot.html", tmp_path / "plot.png"

@@ -43,7 +43,12 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "vocabulary": (
         {"parallel": {"tensor": 3}, "model": {"vocabulary": 250, "vocabulary_multiple": 128}},
         3,
-        ("parallel.tensor=3", "the padded vocabulary (256)", "nearest that does is 2"),
+        ("parallel.tensor=3", "the padded vocabulary (256)", "nearest that does is 2", "model.vocabulary_multiple=384"),
+    ),
+    "vocabulary that is not padded": (
+        {"parallel": {"tensor": 2}, "model": {"vocabulary": 513, "vocabulary_multiple": 1}},
+        2,
+        ("the padded vocabulary (513): the nearest that does is 1, or in a new run set model.vocabulary_multiple=2,",),
     ),
     "blocks of 8-bit numbers": (
         {"precision": "fp8", "model": {"hidden": 100, "head_dim": 16, "heads": 10}},

@@ -1,15 +1,21 @@
 """What a law says of runs that were not made, and when it says no bare number."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pretrain.errors import ConfigError
-from pretrain.scaling.law import Law, law_of, read
-from pretrain.scaling.points import Points
+from pretrain.scaling.best_size import untold
+from pretrain.scaling.fit import fit
+from pretrain.scaling.forms import FORMS
+from pretrain.scaling.isoflop import isoflop
+from pretrain.scaling.law import Law, Tested, law_of, read
+from pretrain.scaling.points import Points, RunPoint
 from pretrain.scaling.predict import ASKABLE, predict
+from pretrain.scaling.report.text import law_lines, prediction_lines
 from tests.unit.scaling.conftest import Made, chinchilla_loss
 
 
@@ -113,8 +119,104 @@ def test_what_lies_beyond_any_machine_is_refused(law: Law, asked: dict[str, floa
 
 
 def test_what_can_be_asked_is_answered_up_to_its_ends(law: Law) -> None:
+    runs = law.points.runs
     for name in ("flops", "parameters", "tokens"):
-        values = [getattr(run, name) for run in law.points.runs]
-        for value in (min(values) / ASKABLE * 1.01, max(values) * ASKABLE / 1.01):
-            found = predict(law, **{name: max(value, 1e3)})
+        for value in (
+            min(getattr(run, name) for run in runs),
+            ASKABLE / 1.01 * max(getattr(run, name) for run in runs),
+        ):
+            found = predict(law, **{name: value})
+            assert found.low is not None
+            assert found.high is not None
             assert all(map(math.isfinite, (found.low, found.high, found.parameters, found.tokens)))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"tokens": 1}, {"parameters": 9e6}, {"flops": 1e16}, {"parameters": 1e9, "tokens": 9e7}]
+)
+def test_below_a_tenth_of_the_smallest_run_nothing_is_said(law: Law, asked: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="beyond what this law can be asked: its runs allow"):
+        predict(law, **asked)
+
+
+def test_a_run_that_the_law_chooses_is_no_smaller_either(law: Law) -> None:
+    few = Points(tuple(replace(run, tokens=1e3 * run.tokens, flops=1e3 * run.flops) for run in law.points.runs))
+    with pytest.raises(ConfigError, match=r"tokens of .*, less than a tenth of the smallest run's"):
+        predict(replace(law, points=few), flops=1e20)
+
+
+def test_sizes_and_tokens_have_a_limit_like_compute(law: Law) -> None:
+    found = predict(law, parameters=1e8, tokens=1e12)  # 3 times the compute of the largest run
+    assert found.loss is None
+    assert found.reasons == ("this is 31 times the tokens of the largest run, further than 10 times",)
+
+
+def test_without_a_backtest_there_is_neither_a_number_nor_an_interval(made: Made) -> None:
+    law = law_of(made(sizes=(1e8, 2e8), noise=0.003), "made", samples=2)
+    assert [one.backtest for one in law.forms.values()] == [None] * len(law.forms)
+    assert len(law.forms) > 1
+    found = predict(law, flops=1e20)
+    assert (found.loss, found.low, found.high, found.best_parameters) == (None, None, None, None)
+    said = "\n".join(prediction_lines(law, found))
+    assert "95%" not in said
+    assert "(the best by chinchilla, untested)" in said
+    assert "no number and no interval, as\n            there is no backtest: without the largest runs, " in said
+    for name, loss in found.by_form.items():
+        assert f"            {name} says {loss.value:.4f}" in said
+    assert "misses least" not in law_lines(law)[-1]
+    assert "None has a backtest" in law_lines(law)[-1]
+    assert "misses least on average" in law_lines(law_of(made(), "made", samples=0))[-1]
+
+
+def by_chinchilla(points: Points) -> Law:
+    """A law of one form without a backtest, as all forms take longer."""
+    return Law(points, {"chinchilla": Tested(fit(FORMS["chinchilla"], points), None, "left out here")}, {}, "made")
+
+
+RISES: dict[str, Callable[[float, float], float]] = {
+    "size": lambda n, d: 3 + 0.1 * math.log(n / 1e8) + 100 / d**0.3,
+    "tokens": lambda n, d: 2 + 100 / n**0.3,
+}
+
+
+@pytest.mark.parametrize("what", RISES)
+def test_losses_that_do_not_fall_tell_no_best_size(made: Made, what: str) -> None:
+    law = by_chinchilla(made(RISES[what]))
+    for asked in ({"flops": 1e20}, {"parameters": 4e8}, {"tokens": 1e10}):
+        with pytest.raises(
+            ConfigError, match=f"made tells no best size, as losses of the runs do not fall with {what}"
+        ):
+            predict(law, **asked)
+    found = predict(law, parameters=4e8, tokens=1e10)
+    assert found.loss is None
+    assert f"losses of the runs do not fall with {what} by more than they scatter" in found.reasons
+
+
+def test_runs_of_one_loss_tell_no_best_size_by_any_way(made: Made) -> None:
+    points = made(lambda n, d: 3.0)
+    with pytest.raises(ConfigError, match="tells no best size, as losses of the runs do not fall with size"):
+        predict(by_chinchilla(points), flops=1e20)
+    at_a_budget = tuple(
+        RunPoint(parameters=n, tokens=c / (6 * n), loss=3.0, flops=c)
+        for c in (1e18, 1e19)
+        for n in (1e8, 2e8, 3e8, 4e8)
+    )
+    assert isoflop(Points(at_a_budget)).valleys == ()
+
+
+def test_an_exponent_at_a_bound_of_its_fit_tells_no_best_size(made: Made, law: Law) -> None:
+    assert untold(law.main.fitted, law.points) is None
+    steep = made(lambda n, d: 1.8 + 0.5 * (1e8 / n) ** 4 + 2100 / d**0.37)
+    with pytest.raises(ConfigError, match=r"as alpha of E \+ A / N\^alpha .* lies at a bound of its fit \(3\)"):
+        predict(by_chinchilla(steep), flops=1e20)
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_run_that_diverged_is_named(made: Made, number: int) -> None:
+    runs = list(made(noise=0.002).runs)
+    assert by_chinchilla(Points(tuple(runs))).diverged == []
+    runs[number] = replace(runs[number], loss=1.5 * runs[number].loss)
+    law = by_chinchilla(Points(tuple(runs)))
+    (said,) = law.diverged
+    assert said.startswith(f"{runs[number].name} has a loss of {runs[number].loss:.4g}, ")
+    assert f"warning: {said}" in law_lines(law)

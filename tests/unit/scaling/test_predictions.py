@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.scaling.law import Law
+from pretrain.scaling.law import Law, law_of
 from pretrain.scaling.predict import predict
 from pretrain.scaling.predictions import read_predictions, record_prediction
+from pretrain.scaling.report.page import write_page
+from tests.unit.scaling.conftest import Made
 
 
 def test_a_prediction_is_recorded_with_its_law_and_its_plan(law: Law, tmp_path: Path) -> None:
@@ -20,6 +22,16 @@ def test_a_prediction_is_recorded_with_its_law_and_its_plan(law: Law, tmp_path: 
     assert (planned["runs"], planned["law"]) == (len(law.points), law.main.fitted.form.name)
     assert (planned["days"], planned["plan"]["cost"]) == (2.5, None)
     assert (bare["days"], bare["plan"]) == (None, None)
+
+
+def test_a_prediction_without_an_interval_is_read_and_drawn(made: Made, tmp_path: Path) -> None:
+    law = law_of(made(sizes=(1e8, 2e8)), "made", samples=0)
+    record_prediction(tmp_path, law, predict(law, flops=1e20), None)
+    (line,) = read_predictions(tmp_path, law)
+    assert (line["low"], line["high"]) == (None, None)
+    text = write_page(tmp_path, law, [line]).read_text()
+    assert "neither a number nor an interval" in text
+    assert "its backtest misses least" not in text
 
 
 def test_damaged_lines_and_those_beyond_the_range_of_the_law_are_left_out(law: Law, tmp_path: Path) -> None:
