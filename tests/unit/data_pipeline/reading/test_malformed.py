@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,6 +150,38 @@ def test_parquet_of_many_row_groups_is_read_in_order(tmp_path: Path) -> None:
     values = [f"document {i % 300}" for i in range(3000)]
     pq.write_table(pa.table({"text": values}), path, row_group_size=700)
     assert read(path) == list(enumerate(values))
+
+
+TEXTS = ["one", "zwölf", None, "one", "two", "twofold"] * 60
+PARQUET: dict[str, tuple[pa.Array, dict[str, Any]]] = {
+    **{
+        encoding: (pa.array(TEXTS), {"use_dictionary": False, "column_encoding": {"text": encoding}})
+        for encoding in ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN")
+    },
+    **{str(kind): (pa.array(TEXTS, kind), {}) for kind in (pa.large_string(), pa.string_view())},
+    **{
+        str(kind): (pa.array([text and text.encode() for text in TEXTS], kind), {})
+        for kind in (pa.binary(), pa.large_binary(), pa.binary_view())
+    },
+    "dictionary of binary": (pa.array([text and text.encode() for text in TEXTS]).dictionary_encode(), {}),
+}
+
+
+@pytest.mark.parametrize("kind", PARQUET)
+def test_parquet_of_every_encoding_and_type_of_text(kind: str, tmp_path: Path) -> None:
+    path, (column, options) = tmp_path / "a.parquet", PARQUET[kind]
+    pq.write_table(pa.table({"text": column, "n": range(len(TEXTS))}), path, row_group_size=100, **options)
+    bad = MalformedRecords()
+    assert read(path, bad, max_bad_fraction=0.5) == [(i, text) for i, text in enumerate(TEXTS) if text is not None]
+    assert bad.count == TEXTS.count(None)
+
+
+def test_parquet_that_arrow_cannot_decode_is_not_called_damaged(tmp_path: Path) -> None:
+    path, encoding = tmp_path / "a.parquet", {"text": "DELTA_BYTE_ARRAY"}
+    column = pa.array(["a", "b"]).dictionary_encode()
+    pq.write_table(pa.table({"text": column}), path, use_dictionary=False, column_encoding=encoding)
+    with pytest.raises(DataError, match=r"can't be read \(Not yet implemented: .*write it again"):
+        read(path)
 
 
 def record(kind: str, body: bytes, end: bytes = b"\r\n\r\n", length: int | None = None) -> bytes:
