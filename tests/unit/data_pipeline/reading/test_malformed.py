@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from warcio.archiveiterator import ArchiveIterator
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.errors import DataError
+from data_pipeline.reading.formats import warc
 from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import find_inputs, read_documents
 from tests.helpers.datasets import settings
@@ -200,6 +202,22 @@ def test_malformed_records_of_warc_are_left_out(tmp_path: Path) -> None:
     assert (bad.seen, bad.count) == (4, 2)
     with pytest.raises(DataError, match=r"record 3 \(byte \d+\): not UTF-8"):
         read(path)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 2**18])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_lines_of_warc_may_end_with_lf_alone(
+    line_end: bytes, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As warcio reads them, in blocks of any size."""
+    path, bodies = tmp_path / "a.wet", [b"one\r\n\r\ntwo", b"\nthree\n"]
+    heads = [record("conversion", b"", b"", len(body)).replace(b"\r\n", line_end) for body in bodies]
+    path.write_bytes(b"".join(head + body + 2 * line_end for head, body in zip(heads, bodies, strict=True)))
+    with path.open("rb") as file:
+        assert [one.content_stream().read() for one in ArchiveIterator(file)] == bodies
+    blocks = [path.read_bytes()[at : at + block] for at in range(0, path.stat().st_size, block)]
+    monkeypatch.setattr(warc, "read_blocks", lambda path: iter(blocks))
+    assert read(path) == [(number, body.decode()) for number, body in enumerate(bodies)]
 
 
 @pytest.mark.parametrize(
