@@ -24,7 +24,7 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
 from data_pipeline.order.mixture import Mixture
-from data_pipeline.order.order import permute, round_keys
+from data_pipeline.order.order import permute, permute_each, round_keys
 from data_pipeline.order.skipped_ranges import SkippedRanges
 from data_pipeline.recipes.base import Recipe, Samples, interleave
 from data_pipeline.recipes.causal import CausalRecipe
@@ -32,7 +32,9 @@ from data_pipeline.recipes.causal import CausalRecipe
 _ORDER_VERSION = 1  # increase it when the order or the windows change for the same settings
 _BLEND_VERSION = 2  # increase it when the blend of several sources changes
 _RECIPES_VERSION = 1  # increase it when the samples of a recipe other than the causal one change
-_BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are cached
+_BLOCK, _BLOCKS = 2**14, 4  # most samples whose ids are computed together, and how many such blocks are cached
+_BLOCK_EPOCHS = 2**8  # of all sources, that a block spans at most: each has keys of its own
+_FEW = 2**8  # samples of a source that are shuffled together with those of its other epochs in a block
 
 
 class SampleStream:
@@ -91,8 +93,14 @@ class SampleStream:
         self.fingerprint = self._fingerprints[0]
         """Digest of the order that a run begins with."""
         self._skipped = SkippedRanges()
-        # For small batches ids cost more than reading, unless they are computed for many samples at once.
-        self._block = functools.lru_cache(_BLOCKS)(lambda number: self._ids(number * _BLOCK, _BLOCK))
+        # For small batches ids cost more than reading, unless they are computed for many samples at once; but a block
+        # of a source of one sample has as many epochs.
+        self._block_size = _BLOCK
+        while self._block_size > _BLOCK_EPOCHS and self.epochs(self._block_size).sum() > _BLOCK_EPOCHS:
+            self._block_size //= 2
+        self._block = functools.lru_cache(_BLOCKS)(
+            lambda number: self._ids(number * self._block_size, self._block_size)
+        )
 
     def skipping(self, skips: Sequence[tuple[int, int]]) -> SampleStream:
         """A copy with these `skips` (`order/skipped_ranges.py`) in place of its own. Phases keep their positions in the
@@ -141,11 +149,12 @@ class SampleStream:
 
     def _in_order(self, start: int, count: int) -> NDArray[np.int64]:
         """`sample_ids` of the order, without skips."""
-        if not 0 < count <= _BLOCK:
+        size = self._block_size
+        if not 0 < count <= size:
             return self._ids(start, count)
-        first, last = start // _BLOCK, (start + count - 1) // _BLOCK
+        first, last = start // size, (start + count - 1) // size
         blocks = [self._block(number) for number in range(first, last + 1)]
-        begin = start - first * _BLOCK
+        begin = start - first * size
         ids = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         return ids[begin : begin + count].copy()
 
@@ -161,9 +170,16 @@ class SampleStream:
             return np.stack([source, epoch, number], axis=1)
         number = np.empty_like(offset)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
+        few = samples_of[source] < _FEW
+        if few.any():
+            its, which = np.unique(turn[few], return_inverse=True)
+            keys = [round_keys(self._seed, *divmod(value, len(samples_of))[::-1]) for value in its.tolist()]
+            number[few] = permute_each(offset[few], samples_of[source[few]], np.stack(keys, axis=1)[:, which])
+            turn[few] = -1  # done
         present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # np.unique is slow for a block
-        for e, s in (divmod(value, len(samples_of)) for value in present.tolist()):
-            rows = np.flatnonzero(turn == e * len(samples_of) + s)
+        for value in present[present >= 0].tolist():
+            e, s = divmod(value, len(samples_of))
+            rows = np.flatnonzero(turn == value)
             number[rows] = permute(offset[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
 

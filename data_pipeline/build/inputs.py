@@ -105,8 +105,9 @@ def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
 
 
 def _step_versions(config: BuildConfig) -> list[list[str | int]]:
-    """Name and version of each step whose behaviour has changed since version 1."""
-    return [[step.title, step.version] for step in config.steps if step.version > 1]
+    """Name and version of each step whose behaviour with its settings has changed since version 1."""
+    versions = [(step.title, step.version_of_settings()) for step in config.steps]
+    return [[title, version] for title, version in versions if version > 1]
 
 
 def _settings(config: BuildConfig, begins: bool = True) -> dict[str, Any]:

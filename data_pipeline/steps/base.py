@@ -40,6 +40,10 @@ class Step(StrictSettings):
         """The step's `name`."""
         return str(type(self).model_fields["name"].default)
 
+    def version_of_settings(self) -> int:
+        """`version`, or an earlier one since which these settings have given equal results."""
+        return self.version
+
     def sources(self) -> list[str]:
         """Names of the sources that its settings refer to."""
         return list(self.only or [])

@@ -36,6 +36,7 @@ class DedupExact(DedupStep):
     """Drops documents that are equal to one that stays, or removes such paragraphs from them."""
 
     takes_pairs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     name: Literal["dedup_exact"] = "dedup_exact"
     by: Literal["document", "paragraph"] = Field(
         default="document",
@@ -44,12 +45,17 @@ class DedupExact(DedupStep):
     )
     normalize: Literal["none", "words"] = Field(
         default="none",
-        description="words: case, punctuation and white space make no difference; none: every byte does",
+        description="words: case, punctuation and white space make no difference, but to texts that hold nothing else, "
+        "which are compared as they are; none: every byte makes one",
     )
     least_characters: int = Field(
         default=100, ge=1, description="with by=paragraph: shorter ones are left alone (headings, lines of a dialogue)"
     )
     _chained: ClassVar[bool] = False
+
+    def version_of_settings(self) -> int:
+        """See `Step`: until version 2, texts without words were all equal by their words."""
+        return self.version if self.normalize == "words" else 1
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Hashes documents or their paragraphs, some at a time. Raises DataError at a pair, unless whole documents are
@@ -108,14 +114,18 @@ def _hashes(texts: list[bytes | str]) -> NDArray[np.uint64]:
 
 
 def _hashes_of_words(texts: list[bytes | str]) -> NDArray[np.uint64]:
-    """[2, texts] two sums over the words, each of which is hashed with its position."""
+    """[2, texts] two sums over the words, each of which is hashed with its position; `_hashes` of texts without
+    words, of which such a sum would say that all are equal."""
     words = Words.of([text for text in texts if isinstance(text, str)])
     position = np.arange(1, len(words.hashes) + 1, dtype=np.uint64)
     position -= np.repeat(words.firsts[:-1], np.diff(words.firsts)).astype(np.uint64)
     sums = np.zeros((2, len(words.hashes) + 1), np.uint64)
     for row, stride in enumerate(_STRIDES):
         np.cumsum(mix64(words.hashes ^ mix64(position * stride)), out=sums[row, 1:])
-    return sums[:, words.firsts[1:]] - sums[:, words.firsts[:-1]]
+    hashes: NDArray[np.uint64] = sums[:, words.firsts[1:]] - sums[:, words.firsts[:-1]]
+    wordless = np.flatnonzero(np.diff(words.firsts) == 0)
+    hashes[:, wordless] = _hashes([texts[number] for number in wordless])
+    return hashes
 
 
 def _without(text: str, codes: list[int], least_characters: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import shlex
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +18,25 @@ import zstandard
 from data_pipeline.errors import DataError
 
 BLOCK_BYTES = 2**18
-_WINDOW_BYTES = 2**27  # what a decompressor may look back at: zstd's own limit, more than xz -9 asks for
+_WINDOW_BYTES = 2**27  # what a decompressor may look back at: zstd's own limit
+_XZ_BYTES = 2 * _WINDOW_BYTES  # four times what xz -9 asks for
 _ZSTD_BYTES = 2**8  # compressed bytes at a time: four of them stand for 128 KiB at most
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError, ValueError)
+_PADDING = b"\0\n\r"  # behind a member: tapes and xz pad with zeros, editors end with a line; no member begins with one
+_REPACK = {  # by what a decompressor says of a sound file: why it is refused, and the command that repacks it
+    "too much memory": (
+        f"it looks back further than {_WINDOW_BYTES >> 20} MiB, the limit here",
+        "zstd -dc --long=31 {old} | zstd -o {new}",
+    ),
+    "Dictionary mismatch": (
+        "it was compressed with a dictionary, which is another file",
+        "zstd -dc -D DICTIONARY {old} | zstd -o {new}",
+    ),
+    "Memory usage limit": (
+        f"its dictionary takes more than {_XZ_BYTES >> 20} MiB, the limit here",
+        "xz -dc {old} | xz > {new}",
+    ),
+}
 
 
 class _Zstd:
@@ -73,7 +90,7 @@ class _Gzip:
 DECOMPRESSORS: dict[str, Callable[[], _Zstd | _Bounded | _Gzip]] = {
     ".gz": _Gzip,
     ".bz2": lambda: _Bounded(bz2.BZ2Decompressor),
-    ".xz": lambda: _Bounded(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2 * _WINDOW_BYTES)),
+    ".xz": lambda: _Bounded(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_BYTES)),
     ".zst": _Zstd,
 }
 
@@ -81,7 +98,7 @@ DECOMPRESSORS: dict[str, Callable[[], _Zstd | _Bounded | _Gzip]] = {
 def read_blocks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, decompressed by its suffix, in pieces of at most BLOCK_BYTES.
 
-    Raises DataError when it can't be read, is damaged or was cut off.
+    Raises DataError when it can't be read, is damaged or was cut off, or would take too much memory.
     """
     new = DECOMPRESSORS.get(path.suffix.lower())
     try:
@@ -89,8 +106,10 @@ def read_blocks(path: Path) -> Iterator[bytes]:
             raw = iter(lambda: file.read(BLOCK_BYTES), b"")
             yield from _decompressed(path, raw, new) if new else raw
     except _DAMAGE as error:
-        raise DataError(f"{path} is damaged ({error}); fetch or compress it again.") from error
+        raise _unreadable(path, error) from error
     except OSError as error:
+        if error.errno is None:  # of bz2
+            raise _unreadable(path, error) from error
         raise DataError(
             f"{path} can't be read ({error.strerror or error}); fetch it again or fix its access."
         ) from error
@@ -98,19 +117,29 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 def _decompressed(path: Path, raw: Iterator[bytes], new: Callable[[], Any]) -> Iterator[bytes]:
     """All members (gzip), frames (zstd) or streams (bz2, xz) of a compressed file, one after the other."""
-    stream = None
+    stream, begun = None, False
     for block in raw:
         while block:
             if stream is None:
-                block = block.lstrip(b"\0")  # tapes and xz pad with zeros; no member begins with one
+                block = block.lstrip(_PADDING) if begun else block
                 if not block:
                     break
-                stream = new()
+                stream, begun = new(), True
             yield from stream.decompress(block)
             block = stream.unused_data if stream.eof else b""
             stream = None if stream.eof else stream
     if stream is not None:
         raise DataError(f"{path} ends before its compressed data does; it was cut off: fetch it again.")
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    """What to say of a file that a decompressor refuses."""
+    for said, (why, command) in _REPACK.items():
+        if said in str(error):
+            new = path.with_name(f"repacked-{path.name}")
+            command = command.format(old=shlex.quote(str(path)), new=shlex.quote(str(new)))
+            return DataError(f"{path} can't be read: {why}. Repack it, and replace it by the new file: {command}")
+    return DataError(f"{path} is damaged ({error}); fetch or compress it again.")
 
 
 def _cut(data: bytes) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,24 @@ _BATCH_ROWS = 256
 _BUFFER_BYTES = 2**18  # of the file at a time: a row group of any size is read page by page
 _PAGE_BYTES = 2**20  # what a chunk may hold besides its values
 _METADATA_BYTES = 2**26  # most that a name, or the list of row groups, may take
+_BATCH_VALUES = 4  # of `max_document_bytes` each, that a batch may hold of a column whose values share bytes
+_TEXT_TYPES = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+_NOT_IMPLEMENTED = re.compile(r"not (yet )?(implemented|supported)|unsupported|encrypt", re.IGNORECASE)
 
 
 def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(row from 0, texts of the columns `text_field` or `pair_fields`), a few rows in memory at a time.
 
     A row without text, with bytes that are not UTF-8, or too long is reported to `records` and skipped. Raises
-    DataError for a file that is damaged or has no such string columns, and for row groups whose values are too long on
-    average.
+    DataError for a file that is damaged or has no such columns of strings or their bytes, and for row groups whose
+    values are too long on average.
     """
     fields = config.pair_fields or (config.text_field,)
     row = 0
@@ -61,12 +72,16 @@ def _rows(path: Path, fields: tuple[str, ...], limit: int) -> Iterator[tuple[byt
         with pq.ParquetFile(path, **options) as file:
             _check(path, file, fields, limit)
             metadata = file.metadata
-        # As a dictionary, a value that many rows share stays one.
-        with pq.ParquetFile(path, metadata=metadata, read_dictionary=list(fields), **options) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=list(fields), use_threads=False):
+        dictionaries, rows = _reading(metadata, fields, limit)
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=dictionaries, **options) as file:
+            for batch in file.iter_batches(rows, columns=list(fields), use_threads=False):
                 yield from zip(*(_values(batch.column(field)) for field in fields), strict=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         reason = " ".join(str(error).split())
+        if _NOT_IMPLEMENTED.search(reason):
+            raise DataError(
+                f"{path} can't be read ({reason}); write it again with pyarrow's defaults, without encryption."
+            ) from error
         raise DataError(f"{path} is no whole Parquet file ({reason}); fetch or write it again.") from error
 
 
@@ -79,19 +94,44 @@ def _check(path: Path, file: Any, fields: tuple[str, ...], limit: int) -> None:
             )
         kind = schema.field(field).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise DataError(f"{path}: column {field!r} is {kind}, but must be of strings.")
-    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in fields]
-    for group in range(metadata.num_row_groups):
-        for chunk in (metadata.row_group(group).column(index) for index in columns):
+        if not any(is_text(kind) for is_text in _TEXT_TYPES):
+            raise DataError(f"{path}: column {field!r} is {kind}, but must be of strings, or of their bytes.")
+    for field in fields:
+        for group, chunk in _chunks(metadata, field):
             if chunk.total_uncompressed_size > chunk.num_values * limit + _PAGE_BYTES:
                 raise DataError(f"{path}, row group {group}: values of more than {limit} bytes on average; {TOO_LONG}.")
+
+
+def _chunks(metadata: Any, field: str) -> Iterator[tuple[int, Any]]:
+    """(row group, what the metadata say of the column in it)."""
+    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path == field]
+    for group in range(metadata.num_row_groups):
+        yield from ((group, metadata.row_group(group).column(index)) for index in columns)
+
+
+def _reading(metadata: Any, fields: tuple[str, ...], limit: int) -> tuple[list[str], int]:
+    """(columns to be read as dictionaries, rows of a batch).
+
+    As a dictionary, a value that many rows share stays one; but Arrow can't read encodings of differences so. With
+    these, each row of a batch may have a value of as many bytes as the row group has.
+    """
+    dictionaries, rows = [], _BATCH_ROWS
+    for field in fields:
+        chunks = [chunk for _, chunk in _chunks(metadata, field)]
+        if any(encoding.startswith("DELTA") for chunk in chunks for encoding in chunk.encodings):
+            largest = max(chunk.total_uncompressed_size for chunk in chunks)
+            rows = min(rows, max(1, _BATCH_VALUES * limit // max(1, largest)))
+        else:
+            dictionaries.append(field)
+    return dictionaries, rows
 
 
 def _values(column: Any) -> Iterator[bytes | None]:
     """Bytes, not strings: whether they are UTF-8 is judged row by row."""
     if pa.types.is_dictionary(column.type):
-        entries = column.dictionary.cast(pa.large_binary()).to_pylist()
+        used = column.indices.unique().drop_null()  # few of a dictionary that a row group shares
+        values = column.dictionary.take(used).cast(pa.large_binary()).to_pylist()
+        entries = dict(zip(used.to_pylist(), values, strict=True))
         for index in column.indices.to_pylist():
             yield None if index is None else entries[index]
     else:

@@ -1,11 +1,13 @@
 """WARC files of extracted text (.wet), as Common Crawl publishes them: one document in each `conversion` record.
 
 Read here, not by a library: a record that was cut off, or that runs into the next, must be an error and not a shorter
-text. Nothing is extracted, so what a record's address says is never the name of a file.
+text. Nothing is extracted, so what a record's address says is never the name of a file. Lines outside of texts end with
+CR and LF, as the standard has it, or with LF alone, which other readers take too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from data_pipeline.reading.malformed import RecordCounter
 
 _HEADER_BYTES = 2**20  # of one record; longer is none
 _LENGTH_DIGITS = 18
+_BLANK_LINE, _BLANK_LINE_BYTES = re.compile(rb"\r?\n\r?\n"), 4
 
 
 class _Damage(Exception):
@@ -38,8 +41,8 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
             length = _length(fields)
             wanted = fields.get("warc-type", "").lower() == "conversion"
             body = stream.take(length, keep=wanted and length <= limit)
-            if stream.take(4) != b"\r\n\r\n":
-                raise _Damage("does not end where its Content-Length says")
+            stream.take_line_end()
+            stream.take_line_end()
         except _Damage as error:
             raise DataError(f"{path}, {where}: {error}; fetch the file again.") from error
         if wanted:
@@ -60,7 +63,7 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
 
 def _header(stream: _BlockReader) -> dict[str, str]:
     """The named fields of a record, their names in lower case."""
-    lines = stream.until(b"\r\n\r\n", _HEADER_BYTES).decode("utf-8", "replace").split("\r\n")
+    lines = stream.header(_HEADER_BYTES).decode("utf-8", "replace").split("\n")
     if not lines[0].startswith("WARC/"):
         raise _Damage("no WARC record begins here")
     pairs = (line.partition(":") for line in lines[1:])
@@ -87,18 +90,26 @@ class _BlockReader:
         """Whether any bytes are left."""
         return self._start < len(self._held) or self._fill()
 
-    def until(self, mark: bytes, limit: int) -> bytes:
-        """What comes before `mark`, which is taken too. Raises _Damage when that is more than about `limit` bytes."""
+    def header(self, limit: int) -> bytes:
+        """What comes before a blank line, which is taken too. Raises _Damage when that is more than about `limit`
+        bytes."""
         searched = 0
-        while (end := self._held.find(mark, self._start + searched)) < 0:
-            searched = max(len(self._held) - self._start - len(mark) + 1, 0)
+        while (found := _BLANK_LINE.search(self._held, self._start + searched)) is None:
+            searched = max(len(self._held) - self._start - _BLANK_LINE_BYTES + 1, 0)
             if searched > limit:
                 raise _Damage("no WARC record begins here")
             if not self._fill():
                 raise _Damage("was cut off")
-        found = self._take(end - self._start)
-        self._take(len(mark))
-        return found
+        taken = self._take(found.start() - self._start)
+        self._take(found.end() - found.start())
+        return taken
+
+    def take_line_end(self) -> None:
+        """Takes LF, or CR and LF. Raises _Damage when something else comes next."""
+        if (end := self.take(1)) == b"\r":
+            end = self.take(1)
+        if end != b"\n":
+            raise _Damage("does not end where its Content-Length says")
 
     def take(self, size: int, keep: bool = True) -> bytes:
         """The next `size` bytes, or nothing when they aren't kept. Raises _Damage when there are less."""

@@ -1,6 +1,5 @@
 """Files of JSON lines, where an invalid line does not stop the others: it is reported with its number."""
 
-import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -8,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from data_pipeline.errors import DataError
+from data_pipeline.reading.formats.decompress import read_blocks
 from pretrain.errors import ConfigError
 
 Made = TypeVar("Made")
@@ -81,9 +82,10 @@ class LinesOnDemand(Generic[Made]):
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """(number, from 1; text) of each line that is not empty."""
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, ValueError) as error:
+        text = b"".join(read_blocks(path)).decode("utf-8-sig")
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    except ValueError as error:
         raise ConfigError(f"{path} cannot be read ({error}): copy it again") from error
     return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
 

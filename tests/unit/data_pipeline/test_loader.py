@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice, takewhile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream, load
+from data_pipeline.order.order import permute, round_keys
+from data_pipeline.recipes.causal import CausalRecipe
 from tests.helpers.datasets import build_dataset, make_documents
 
 LENGTH = 32
@@ -108,6 +111,32 @@ def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: SampleStrea
     whole = stream.sample_ids(0, 3 * block)  # more than are kept
     for start, count in [(0, 1), (block - 1, 1), (block - 6, 12), (block, block), (100, block), (2 * block - 3, 7)]:
         assert np.array_equal(stream.sample_ids(start, count), whole[start : start + count])
+
+
+@pytest.mark.parametrize("sizes", [[1], [2], [3], [70], [1, 300], [300, 2, 255, 256]])
+def test_sources_of_few_samples_are_shuffled_epoch_by_epoch_at_little_cost(
+    sizes: list[int], dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order that runs have always had: that of `permute` for each epoch alone."""
+    asked: list[int] = []
+
+    def counted(seed: int, source: int, epoch: int) -> np.ndarray:
+        asked.append(epoch)
+        return round_keys(seed, source, epoch)
+
+    counts = iter(sizes)
+    monkeypatch.setattr("data_pipeline.loader.round_keys", counted)
+    monkeypatch.setattr(CausalRecipe, "samples", lambda *given: SimpleNamespace(count=next(counts)))
+    stream = SampleStream([(dataset, 1) for _ in sizes], 16, seed=3)
+    stream.sample_ids(0, 4)
+    assert 0 < len(asked) <= 300, "keys of one block: one for each epoch in it"
+    ids = np.concatenate([stream.sample_ids(start, 7) for start in range(0, 140, 7)])
+    sources, indices = stream.mixture.assign(np.arange(140))
+    for (source, epoch, number), its, index in zip(ids.tolist(), sources.tolist(), indices.tolist(), strict=True):
+        size = sizes[its]
+        assert (source, epoch) == (its, index // size)
+        assert number == permute(np.array([index % size]), size, round_keys(3, source, epoch))[0]
+    assert (stream.sample_ids(0, 140) == ids).all()
 
 
 def test_what_is_done_to_one_batch_is_not_seen_in_the_next(dataset: Dataset) -> None:

@@ -77,7 +77,8 @@ def benchmarks() -> Path:
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up files in the form of LAMBADA's and OpenAI's, one of them gzipped and in a folder."""
+    """Made-up files in the form of LAMBADA's and OpenAI's, one of them gzipped, with a line end behind it,
+    and in a folder."""
     folder = tmp_path_factory.mktemp("data")
     names = ["Ann", "Ben", "Cleo", "Dan", "Eve", "Finn"]
     texts = [
@@ -88,5 +89,5 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "lambada_dev.jsonl").write_text("\n".join(shown) + "\n")
     (folder / "synthetic").mkdir()
     lines = "".join(f'{{"context": "\\n{name[::-1].lower()} =", "completion": " {name.lower()}"}}\n' for name in names)
-    (folder / "synthetic" / "reversed_words.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "synthetic" / "reversed_words.jsonl.gz").write_bytes(gzip.compress(lines.encode()) + b"\n")
     return folder

@@ -109,7 +109,7 @@ def test_a_missing_file_is_named_with_the_place_searched(tmp_path: Path) -> None
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "lambada_test.jsonl.gz").write_bytes(b"no gzip")
-    with pytest.raises(ConfigError, match=r"lambada_test\.jsonl\.gz cannot be read .*copy it again"):
+    with pytest.raises(ConfigError, match=r"lambada_test\.jsonl\.gz is damaged \(.*fetch or compress it again"):
         task_named("lambada_openai").load(replace(SOURCES, data_dir=tmp_path))
 
 

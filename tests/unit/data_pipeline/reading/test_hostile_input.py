@@ -65,10 +65,17 @@ def wet() -> bytes:
     return out.getvalue()
 
 
-def parquet(compression: str = "snappy", dictionary: bool = True) -> bytes:
+def parquet(compression: str = "snappy", dictionary: bool = True, encoding: str | None = None) -> bytes:
     out = io.BytesIO()
     table = pa.table({"n": list(range(len(TEXTS))), "text": TEXTS})
-    pq.write_table(table, out, row_group_size=5, compression=compression, use_dictionary=dictionary)
+    pq.write_table(
+        table,
+        out,
+        row_group_size=5,
+        compression=compression,
+        use_dictionary=dictionary and not encoding,
+        column_encoding={"text": encoding} if encoding else None,
+    )
     return out.getvalue()
 
 
@@ -78,6 +85,7 @@ WHOLE = {
     "a.parquet": parquet(),
     "b.parquet": parquet("zstd", dictionary=False),
     "c.parquet": parquet("none"),
+    "d.parquet": parquet(encoding="DELTA_BYTE_ARRAY"),
 }
 
 
@@ -219,7 +227,15 @@ def test_bombs_are_refused_in_bounded_memory(packings: tuple[str, ...], tmp_path
     )
     same = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), pa.array(["y" * 2**19]))
     pq.write_table(pa.table({"text": same}), tmp_path / "same.parquet", compression="zstd")
-    names = [str(tmp_path / name) for name in [*bombs, "line.txt", "value.parquet", "same.parquet"]]
+    pq.write_table(
+        pa.table({"text": ["y" * 2**19] * 300}),
+        tmp_path / "prefix.parquet",
+        use_dictionary=False,
+        write_statistics=False,
+        column_encoding={"text": "DELTA_BYTE_ARRAY"},
+    )
+    parquets = ["value.parquet", "same.parquet", "prefix.parquet"]
+    names = [str(tmp_path / name) for name in [*bombs, "line.txt", *parquets]]
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(SPARE_BYTES), str(BOMB_BYTES), *names],
         env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
@@ -230,6 +246,6 @@ def test_bombs_are_refused_in_bounded_memory(packings: tuple[str, ...], tmp_path
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line != "the limit holds"]
     assert done.stdout.count("the limit holds\n") == len(names)
-    assert [line for line in lines if "refused" not in line] == ["same.parquet 1000"]
+    assert [line for line in lines if "refused" not in line] == ["same.parquet 1000", "prefix.parquet 300"]
     assert {line.split()[0] for line in lines} == {Path(name).name for name in names}
     assert sum("value.parquet refused" in line and "bytes on average" in line for line in lines) == 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from warcio.archiveiterator import ArchiveIterator
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.errors import DataError
+from data_pipeline.reading.formats import warc
 from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import find_inputs, read_documents
 from tests.helpers.datasets import settings
@@ -151,6 +154,38 @@ def test_parquet_of_many_row_groups_is_read_in_order(tmp_path: Path) -> None:
     assert read(path) == list(enumerate(values))
 
 
+TEXTS = ["one", "zwölf", None, "one", "two", "twofold"] * 60
+PARQUET: dict[str, tuple[pa.Array, dict[str, Any]]] = {
+    **{
+        encoding: (pa.array(TEXTS), {"use_dictionary": False, "column_encoding": {"text": encoding}})
+        for encoding in ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN")
+    },
+    **{str(kind): (pa.array(TEXTS, kind), {}) for kind in (pa.large_string(), pa.string_view())},
+    **{
+        str(kind): (pa.array([text and text.encode() for text in TEXTS], kind), {})
+        for kind in (pa.binary(), pa.large_binary(), pa.binary_view())
+    },
+    "dictionary of binary": (pa.array([text and text.encode() for text in TEXTS]).dictionary_encode(), {}),
+}
+
+
+@pytest.mark.parametrize("kind", PARQUET)
+def test_parquet_of_every_encoding_and_type_of_text(kind: str, tmp_path: Path) -> None:
+    path, (column, options) = tmp_path / "a.parquet", PARQUET[kind]
+    pq.write_table(pa.table({"text": column, "n": range(len(TEXTS))}), path, row_group_size=100, **options)
+    bad = MalformedRecords()
+    assert read(path, bad, max_bad_fraction=0.5) == [(i, text) for i, text in enumerate(TEXTS) if text is not None]
+    assert bad.count == TEXTS.count(None)
+
+
+def test_parquet_that_arrow_cannot_decode_is_not_called_damaged(tmp_path: Path) -> None:
+    path, encoding = tmp_path / "a.parquet", {"text": "DELTA_BYTE_ARRAY"}
+    column = pa.array(["a", "b"]).dictionary_encode()
+    pq.write_table(pa.table({"text": column}), path, use_dictionary=False, column_encoding=encoding)
+    with pytest.raises(DataError, match=r"can't be read \(Not yet implemented: .*write it again"):
+        read(path)
+
+
 def record(kind: str, body: bytes, end: bytes = b"\r\n\r\n", length: int | None = None) -> bytes:
     size = len(body) if length is None else length
     return b"WARC/1.0\r\nWARC-Type: %s\r\ncontent-LENGTH:%d\r\n\r\n" % (kind.encode(), size) + body + end
@@ -167,6 +202,22 @@ def test_malformed_records_of_warc_are_left_out(tmp_path: Path) -> None:
     assert (bad.seen, bad.count) == (4, 2)
     with pytest.raises(DataError, match=r"record 3 \(byte \d+\): not UTF-8"):
         read(path)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 2**18])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_lines_of_warc_may_end_with_lf_alone(
+    line_end: bytes, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As warcio reads them, in blocks of any size."""
+    path, bodies = tmp_path / "a.wet", [b"one\r\n\r\ntwo", b"\nthree\n"]
+    heads = [record("conversion", b"", b"", len(body)).replace(b"\r\n", line_end) for body in bodies]
+    path.write_bytes(b"".join(head + body + 2 * line_end for head, body in zip(heads, bodies, strict=True)))
+    with path.open("rb") as file:
+        assert [one.content_stream().read() for one in ArchiveIterator(file)] == bodies
+    blocks = [path.read_bytes()[at : at + block] for at in range(0, path.stat().st_size, block)]
+    monkeypatch.setattr(warc, "read_blocks", lambda path: iter(blocks))
+    assert read(path) == [(number, body.decode()) for number, body in enumerate(bodies)]
 
 
 @pytest.mark.parametrize(

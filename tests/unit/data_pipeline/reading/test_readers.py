@@ -5,7 +5,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import lzma
 import re
+import shutil
+import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +28,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
+    ".xz": lzma.compress,
     ".zst": zstandard.ZstdCompressor().compress,
 }
 
@@ -179,6 +183,52 @@ def test_cut_or_damaged_compression_is_refused(tmp_path: Path, suffix: str) -> N
         refuses(path, "ends before its compressed data does")
     path.write_bytes(b"this is plain text, not compressed at all")
     refuses(path)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("padding", [b"\n", b"\r\n", bytes(8), bytes(8) + b"\n"])
+def test_line_ends_and_zeros_behind_a_compressed_member_are_none(suffix: str, padding: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(PACK[suffix](b"first\n") + padding + PACK[suffix](b"second\n") + padding)
+    assert texts(path, txt_documents="line") == ["first", "second"]
+    for data in (bytes(100), PACK[suffix](b"first\n") + padding + b"other text, not compressed"):
+        path.write_bytes(data)
+        refuses(path, "is damaged")
+
+
+def far_zst() -> bytes:
+    """A frame of zstd --long=28."""
+    settings = zstandard.ZstdCompressionParameters(window_log=28, hash_log=10, chain_log=10, strategy=1)
+    stream = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    return stream.compress(b"one\n") + stream.flush()
+
+
+def far_xz() -> bytes:
+    """A stream of xz --lzma2=dict=257MiB."""
+    return lzma.compress(b"one\n", filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 257 * 2**20}])
+
+
+@pytest.mark.parametrize(
+    ("tool", "make", "limit"), [("zstd", far_zst, "further than 128 MiB"), ("xz", far_xz, "more than 256 MiB")]
+)
+def test_what_looks_back_too_far_is_no_damage_and_is_repacked_by_the_command_that_is_named(
+    tool: str, make: Callable[[], bytes], limit: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a b.txt.{tool.removesuffix('d')}"
+    path.write_bytes(make())
+    with pytest.raises(DataError, match=f"can't be read: .*{limit}") as caught:
+        texts(path)
+    if shutil.which(tool) is None:
+        pytest.skip(f"no {tool} here")
+    command = str(caught.value).rpartition("new file: ")[2]
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert texts(path.with_name(f"repacked-{path.name}")) == ["one"]
+
+
+def test_a_zstd_frame_with_a_dictionary_is_no_damage(tmp_path: Path) -> None:
+    words = zstandard.train_dictionary(500, [b"%d hello world %d" % (n, n * n) for n in range(500)])
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.ZstdCompressor(dict_data=words).compress(b"hello world"))
+    refuses(tmp_path / "a.txt.zst", "was compressed with a dictionary", "zstd -dc -D DICTIONARY")
 
 
 def test_inputs_are_found_once_and_sorted(tmp_path: Path) -> None:

@@ -95,6 +95,20 @@ def test_words_count_in_their_order(tmp_path: Path) -> None:
     assert [document.index for document in kept[0]] == [0, 1, 3, 4]
 
 
+@pytest.mark.parametrize("by", ["document", "paragraph"])
+def test_texts_without_words_are_compared_as_they_are(by: str, tmp_path: Path) -> None:
+    texts = ["...", "----", "...", "!?", "A b", "-----", "a b!", "----", "。。。"]
+    step = DedupExact(by=by, normalize="words", least_characters=1)
+    kept, stats = run_global(step, [documents_of(texts[:5]), documents_of(texts[5:])], tmp_path)
+    assert [document.text for chunk in kept for document in chunk] == ["...", "----", "!?", "A b", "-----", "。。。"]
+    assert stats.dropped == {"duplicate": 3}
+
+
+def test_only_comparing_words_makes_another_build() -> None:
+    assert DedupExact(normalize="words").version_of_settings() == 2
+    assert DedupExact().version_of_settings() == 1  # datasets that were built before keep their identity
+
+
 @pytest.mark.parametrize("settings", [{"by": "paragraph"}, {"normalize": "words"}])
 def test_a_pair_is_refused_where_texts_are_cut(settings: dict[str, Any], tmp_path: Path) -> None:
     step = DedupExact(**settings)
