@@ -27,5 +27,8 @@ class LocalPlacement:
     def exclude_nodes(self, nodes: Sequence[str]) -> str:
         return f"{', '.join(nodes)}: there is no other machine to use"
 
+    def end_cancelled(self) -> None:
+        """Does nothing: there is no queue."""
+
     def requeue(self) -> str:
         return f"run the same command again to resume: pretrain {shlex.join(sys.argv[1:])}"

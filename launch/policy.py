@@ -8,6 +8,7 @@ another machine, decides the same.
 """
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -77,4 +78,6 @@ def _without_advice(reason: str) -> str:
 
 
 def _silent(status: int) -> str:
-    return f"no error was reported; exit status {status}" + (f", signal {status - 128}" if status > 128 else "")
+    """What is known of an attempt that reported no error. A status above 128 is a signal's where there is one."""
+    ended_by = f", signal {status - 128}" if status - 128 in signal.valid_signals() else ""
+    return f"no error was reported; exit status {status}{ended_by}"

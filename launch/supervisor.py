@@ -68,6 +68,11 @@ class Placement(Protocol):
         done. Does not return if that ends this process."""
         ...
 
+    def end_cancelled(self) -> None:
+        """Has the queue record that the job, which has saved, was cancelled: to Slurm, any status but 0 is a
+        failure."""
+        ...
+
     def requeue(self) -> str:
         """Requeues the job, which was stopped before its end but not cancelled; returns what was done. Does not return
         if that ends this process."""
@@ -124,7 +129,9 @@ class Supervisor:
                 return self._stopped()
 
     def _stopped(self) -> int:
-        if not attempts.is_forbidden(self.directory):
+        if attempts.is_forbidden(self.directory):
+            self.placement.end_cancelled()
+        else:
             self.say(self.placement.requeue())
         return ExitStatus.STOPPED
 

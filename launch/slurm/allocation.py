@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from launch.checks import most_nodes
 from launch.slurm import client
@@ -108,6 +109,11 @@ class Allocation:
                 time.sleep(_END_S)
                 return f"job {self.job} is requeued without {names}"
         return f"{names} cannot be excluded ({refused})"
+
+    def end_cancelled(self) -> None:
+        """Cancels the job through Slurm, which then calls it CANCELLED, and this process ends as before."""
+        with suppress(RunError):  # Slurm does not answer, and everything is saved
+            client.cancel(self.job)
 
     def requeue(self) -> str:
         """Requeues the job under its id; if that is not allowed, submits it as a new job."""

@@ -7,11 +7,10 @@ from launch import attempts, snapshot
 from launch.local_placement import LocalPlacement
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.commands.arguments import Parser, at_least_zero
+from pretrain.commands.local_ranks import check_local_layout
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
-from pretrain.layout.layout import plan_layout
-from pretrain.process import local
 from pretrain.run_dir.paths import RunDir
 
 
@@ -35,8 +34,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     config = load(RunConfig, options.config, options.overrides)
     ranks = options.nproc or 1
-    local.check_local_ranks(ranks)
-    plan_layout(resolve(config), ranks)
+    check_local_layout(resolve(config), ranks)
     directory = RunDir(config.run.dir).launch
     taken = snapshot.take(directory, config)
     attempts.allow(directory)

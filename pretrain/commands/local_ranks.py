@@ -4,7 +4,7 @@ import os
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import plan_layout
+from pretrain.layout.layout import RankCountError, plan_layout
 from pretrain.process import local
 from pretrain.process.signals import StopRequest
 
@@ -25,9 +25,20 @@ def needs_local_ranks(config: RunConfig, nproc: int | None, trains: bool) -> boo
             )
         plan_layout(config, int(os.environ["WORLD_SIZE"]), trains)
         return False
-    local.check_local_ranks(nproc or 1)
-    plan_layout(config, nproc or 1, trains)
+    check_local_layout(config, nproc or 1, trains)
     return (nproc or 1) > 1
+
+
+def check_local_layout(config: RunConfig, ranks: int, trains: bool = True) -> None:
+    """Raises ConfigError if this machine cannot start so many ranks, or `config` has no layout on them. Where ranks
+    are missing, the error names the option that starts them."""
+    local.check_local_ranks(ranks)
+    try:
+        plan_layout(config, ranks, trains)
+    except RankCountError as error:
+        if error.least > local.most_local_ranks():
+            raise
+        raise ConfigError(f"{error} (--nproc {error.least} starts {error.least} local ranks)") from None
 
 
 def start_local_ranks(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:

@@ -31,11 +31,18 @@ class Track(Section):
     @field_validator("uri")
     @classmethod
     def _is_an_address(cls, uri: str | None, info: ValidationInfo) -> str | None:
-        """Refuses what MLflow would take for the name of a folder, and create."""
-        if uri is not None and "mlflow" in _names(info.data.get("kind", ())) and not _ADDRESS.match(uri):
+        """Refuses what MLflow would take for the name of a folder, and create, or for settings of a database."""
+        if uri is None or "mlflow" not in _names(info.data.get("kind", ())):
+            return uri
+        if not _ADDRESS.match(uri):
             raise ValueError(
                 f"track.uri={uri[:80]!r} is no address of MLflow: write sqlite:///FILE, https://HOST, or the path of a "
                 "folder with a / in it"
+            )
+        if uri.startswith("sqlite:") and "?" in uri and "=" not in uri.partition("?")[2]:
+            raise ValueError(
+                f"track.uri={uri[:80]!r} names a database by what comes before its ?: write a ? of a path as %3F, and "
+                "a % as %25"
             )
         return uri
 

@@ -117,6 +117,14 @@ def settings_on(parallel: Parallel, layout: Layout) -> dict[str, Any]:
     }
 
 
+class RankCountError(ConfigError):
+    """A number of ranks that a layout cannot have. It can have `least`, and multiples of that."""
+
+    def __init__(self, sentence: str, least: int) -> None:
+        super().__init__(sentence)
+        self.least = least
+
+
 def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool = False) -> Layout:
     """The layout that `config.parallel` describes on `world` ranks. `trains=False`, for evaluation, does not check the
     global batch; nor does `beside`, for a model that is computed on the layout of another, which trains. Raises
@@ -203,10 +211,12 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
     if model.characters is not None:
         _check_characters(parallel)
     if world % parallel.model_ranks:
-        raise ConfigError(
-            f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
+        ranks = f"{world} ranks do" if world > 1 else "1 rank does"
+        raise RankCountError(
+            f"{ranks} not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
             f"parallel.context={parallel.context}: start a multiple of {parallel.model_ranks} ranks, or choose a "
-            "smaller layout"
+            "smaller layout",
+            parallel.model_ranks,
         )
     if model.layers_share_by is not None:
         _check_shared_weights(parallel, model.layers_share_by)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
@@ -27,6 +27,7 @@ from pretrain.observe.progress import Progress
 from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.observe.spikes import StepNumbers
 from pretrain.observe.track import Trackers, keep_report
+from pretrain.observe.tracker import RunStatus
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.memory import largest_state
 from pretrain.process.urgency import Urgency
@@ -102,7 +103,7 @@ class RunLog:
         self._known_changes: set[tuple[str, int]] | None = None
         self._heldout: float | None = None
         self._peak: Peak | None = None
-        self._ended: Literal["stopped", "failed", "finished"] = "failed"
+        self._ended: RunStatus = "failed"
         self._layout, self._parameters = layout, num_run_parameters(config)
         self._active_parameters = self._parameters - num_idle_parameters(config.model)
         self._peak_flops = _peak_flops(config, layout)
@@ -346,7 +347,10 @@ class RunLog:
             self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=trace_text)
         impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
         if self._trackers is not None and not impatient:
-            self._trackers.close("failed" if error is not None else self._ended)
+            status: RunStatus = "failed" if error is not None else self._ended
+            self._trackers.close(status)
+            for link in self._trackers.links() if status != "failed" else ():
+                self._progress.say(link)
         self._files.close()
 
     def _end(self, text: str) -> None:

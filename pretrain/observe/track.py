@@ -5,7 +5,6 @@ If a service fails (no server, a broken database) the run continues; one warning
 time to time. A package that is not installed is refused before the run starts (`check_trackers`).
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from pretrain.errors import ConfigError
 from pretrain.observe.mlflow_tracker import MlflowTracker
 from pretrain.observe.points import DataInput, File, Point, now_ms
 from pretrain.observe.tensorboard_tracker import TensorBoardTracker
-from pretrain.observe.tracker import RunStatus, Tracker
+from pretrain.observe.tracker import RefusedError, RunStatus, Tracker, send_allowed, without_password
 from pretrain.observe.wandb_tracker import WandbTracker
 from pretrain.run_dir.records import StepMetrics
 
@@ -39,7 +38,8 @@ _REPORT_S = 60.0
 
 
 def check_trackers(config: RunConfig) -> None:
-    """Raises ConfigError for a tracker whose package is not installed. Imports none."""
+    """Raises ConfigError for a tracker whose package is not installed, or that would refuse its settings. Imports
+    none."""
     for name in config.track.names:
         tracker = TRACKERS.require(name)
         try:
@@ -51,6 +51,7 @@ def check_trackers(config: RunConfig) -> None:
                 f"track.kind={name} needs the package {tracker.package}, which is not installed: run `pip install "
                 f"'{install}'`, or leave {name} out"
             ) from None
+        tracker(config).check()
 
 
 class Trackers:
@@ -93,6 +94,10 @@ class Trackers:
         for thread in self._threads:
             thread.join(started_s)
 
+    def links(self) -> list[str]:
+        """Where the services show the run, a line each, as far as they took it and say so; after `close`."""
+        return [without_password(link) for thread in self._threads if (link := thread.tracker.link) is not None]
+
     def _put(self, item: Point | File | DataInput) -> None:
         for thread in self._threads:
             thread.put(item)
@@ -102,10 +107,12 @@ class TrackerThread:
     """Delivery of one run to one `tracker`. See `Trackers`."""
 
     def __init__(self, tracker: Tracker, warn: Callable[[str], None], tags: Mapping[str, str]) -> None:
-        self._tracker, self._warn, self._tags = tracker, warn, tags
+        self.tracker, self._warn, self._tags = tracker, warn, tags
         self._pending: list[Point | File | DataInput] = []
         self._left_out = 0
-        self._warned = False
+        self._warned: set[str] = set()
+        self._said: set[str] = set()
+        tracker.warn = self._say
         self._status: RunStatus = "failed"
         self._changed = threading.Condition()
         self._closing = threading.Event()
@@ -132,10 +139,10 @@ class TrackerThread:
 
     def join(self, started_s: float) -> None:
         """Waits for the end, until the tracker's `close_s` after `started_s` (monotonic)."""
-        self._thread.join(max(0.0, started_s + self._tracker.close_s - time.monotonic()))
+        self._thread.join(max(0.0, started_s + self.tracker.close_s - time.monotonic()))
         missing = len(self._pending) + self._left_out
         if self._thread.is_alive() or missing:
-            self._warn_once(f"{self._tracker.service} did not take all of the run ({missing} points or files missing)")
+            self._warn_once(f"{self.tracker.service} did not take all of the run ({missing} points or files missing)")
 
     def _work(self) -> None:
         last_try = False
@@ -145,7 +152,7 @@ class TrackerThread:
                 self._deliver()
                 return
             except Exception as error:  # whatever goes wrong in the tracker, training continues
-                self._warn_once(f"{self._tracker.service} cannot be used ({_reason(error)})")
+                self._warn_once(f"{self.tracker.service} cannot be used ({_reason(error)})")
             self._closing.wait(_RETRY_S)
 
     def _deliver(self) -> None:
@@ -165,15 +172,15 @@ class TrackerThread:
             elif isinstance(first, File):
                 self._send(str(first.path), partial(self._run.log_artifact, first))
             else:
-                self._run.log_metrics(points)
+                send_allowed(self._run.log_metrics, points, self._refuse)
             with self._changed:
                 del self._pending[: len(points) or 1]
         self._run.finish(self._status)
 
     def _open(self) -> Tracker:
         """Starts the tracker's run: here, in the background, as importing its library may take seconds."""
-        self._tracker.start(self._tags)
-        return self._tracker
+        self.tracker.start(self._tags)
+        return self.tracker
 
     def _send(self, what: str, send: Callable[[], None]) -> None:
         """What cannot be stored must not hold up the numbers behind it."""
@@ -181,13 +188,21 @@ class TrackerThread:
             send()
         except Exception as error:
             self._left_out += 1
-            self._warn_once(f"{self._tracker.service} cannot store {what} ({_reason(error)})")
+            self._warn_once(f"{self.tracker.service} cannot store {what} ({_reason(error)})")
 
-    def _warn_once(self, sentence: str) -> None:
-        if not self._warned:
-            self._warned = True
-            without_password = re.sub(r"//[^/@\s]*@", "//", sentence)
-            self._warn(f"{without_password}; training continues, and run.dir has everything")
+    def _refuse(self, point: Point, error: RefusedError) -> None:
+        self._warn_once(f"{self.tracker.service} does not take {point.name} ({_reason(error)})", "refused")
+
+    def _warn_once(self, sentence: str, subject: str = "service") -> None:
+        """Warns, the first time that a sentence has this subject."""
+        if subject not in self._warned:
+            self._warned.add(subject)
+            self._say(f"{sentence}; training continues, and run.dir has everything")
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:  # a tracker that is started again says it again
+            self._said.add(sentence)
+            self._warn(without_password(sentence))
 
 
 def keep_report(
@@ -202,6 +217,7 @@ def keep_report(
     """
     for name in config.track.names:
         tracker = TRACKERS.require(name)(config)
+        tracker.warn = warn
         failed: list[Exception] = []
         add = partial(tracker.add_report, files, folder, scores, step)
         thread = threading.Thread(target=_attempt, args=(add, failed), name=f"report to {name}", daemon=True)

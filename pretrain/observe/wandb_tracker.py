@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.atomic import atomic_write
+from data_pipeline.errors import ExitStatus
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 from pretrain.observe.points import DataInput, File, Point
 from pretrain.observe.tracker import RunStatus, Tracker, public
 from pretrain.run_dir.paths import RunDir
 
-_EXIT: dict[RunStatus, int] = {"finished": 0, "stopped": 143, "failed": 1}
+_EXIT: dict[RunStatus, int] = {"finished": 0, "stopped": ExitStatus.STOPPED, "failed": ExitStatus.FAILED}
+_NOT_IN_PROJECTS, _PROJECT_LENGTH = "/\\#?%:", 128  # W&B's own limits
 _FILES = "pretrain"
 """folder of the run's files that belong to no other folder, as W&B has a config.yaml of its own"""
 
@@ -40,6 +43,18 @@ class WandbTracker(Tracker):
     @property
     def service(self) -> str:
         return f"W&B {'offline in' if self._offline else 'for'} {self._dir.path}"
+
+    @property
+    def link(self) -> str | None:
+        return f"W&B: {self._run.url}" if self._run is not None and self._run.url else None
+
+    def check(self) -> None:
+        project = self.config.track.experiment
+        if not project or len(project) > _PROJECT_LENGTH or any(sign in project for sign in _NOT_IN_PROJECTS):
+            raise ConfigError(
+                f"track.experiment={project[:80]!r} is no name of a project of W&B: it needs 1 to {_PROJECT_LENGTH} "
+                f"characters and none of {' '.join(_NOT_IN_PROJECTS)}"
+            )
 
     def start(self, tags: Mapping[str, str]) -> None:
         from pretrain.observe.system_info import system_info  # imports torch
@@ -63,6 +78,8 @@ class WandbTracker(Tracker):
         self._run.config.update({"datasets": {data.name: said}}, allow_val_change=True)
 
     def finish(self, status: RunStatus) -> None:
+        if status == "stopped":
+            self._run.mark_preempting()  # which W&B shows as preempted, and any other status but 0 as failed
         self._run.finish(exit_code=_EXIT[status])
 
     def add_report(self, files: Sequence[Path], folder: str, scores: Mapping[str, float], step: int) -> None:
@@ -98,4 +115,4 @@ class WandbTracker(Tracker):
         copy = Path(run.dir) / folder / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
-        run.save(copy, base_path=run.dir, policy="now")
+        run.save(copy, base_path=run.dir, policy="now", glob=False)

@@ -36,10 +36,14 @@ class NodeOfRanks:
     """Name of this start, which no other start has."""
 
 
+def most_local_ranks() -> int:
+    """Number of local ranks that this machine can start and still work."""
+    return max(_FEWEST_ALLOWED, _RANKS_A_CORE * len(os.sched_getaffinity(0)))
+
+
 def check_local_ranks(ranks: int) -> None:
     """Raises ConfigError for more local ranks than this machine can start and still work."""
-    cores = len(os.sched_getaffinity(0))
-    most = max(_FEWEST_ALLOWED, _RANKS_A_CORE * cores)
+    cores, most = len(os.sched_getaffinity(0)), most_local_ranks()
     if ranks > most:
         raise ConfigError(
             f"{ranks:,} local ranks are too many for this machine of {cores} cores, which starts at most {most} "

@@ -260,7 +260,7 @@ def test_cancelled_it_saves_and_stays_away(cluster: Slurm, config: Path) -> None
     launched.reach(5)
     done = pretrain(cluster, "launch", "cancel", launched.run)
     assert done.stdout == f"job {launched.job} (tiny) saves and ends\n", done.stderr
-    launched.wait("FAILED")  # as Slurm calls every status but 0
+    launched.wait("CANCELLED")
     step = read_metrics(launched.run)[-1]["step"]
     assert (launched.run / "checkpoints" / f"step-{step:08d}").is_dir()
     assert [attempt["ending"] for attempt in launched.attempts] == ["stopped"]

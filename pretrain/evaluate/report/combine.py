@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.report import gpt3
@@ -131,6 +132,6 @@ def _other_documents(reports: Sequence[Finished]) -> list[str]:
 
 
 def _link(directory: Path, out: Path) -> str | None:
-    """To the page of one report, where it lies below `out` and so moves with it."""
+    """Address of the page of one report, where it lies below `out` and so moves with it."""
     inside = directory.resolve().is_relative_to(out.resolve()) and directory.resolve() != out.resolve()
-    return Path(os.path.relpath(directory, out), "report.html").as_posix() if inside else None
+    return quote(Path(os.path.relpath(directory, out), "report.html").as_posix()) if inside else None

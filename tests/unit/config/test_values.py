@@ -34,6 +34,7 @@ from tests.helpers.small_configs import config
         ({"precision": "fp16", "loss_scale": {"initial": 0.5}}, "loss_scale.initial=0.5 is below loss_scale.minimum=1"),
         ({"health": {"hang_s": 1e-9}}, "health.hang_s=1e-09 would end every run as hanging"),
         ({"track": {"uri": "garbage"}}, "track.uri='garbage' is no address of MLflow"),
+        ({"track": {"uri": "sqlite:////a?b/x.db"}}, "write a ? of a path as %3F, and a % as %25"),
         ({"data": {"workers": 500}}, "'data.workers' = 500: must be less than or equal to 64"),
         ({"data": {"prefetch": 1e12}}, "'data.prefetch' = 1000000000000.0: must be less than or equal to 256"),
         ({"train": {"steps": 2**60}}, "'train.steps' = 1152921504606846976: must be at most"),
@@ -54,7 +55,18 @@ def test_nonsense_is_named_with_its_key(sections: dict[str, Any], words: str) ->
 
 
 @pytest.mark.parametrize(
-    "uri", ["sqlite:///x.db", "postgresql+psycopg2://u@h/d", "http://h:5000", "file:/x", "databricks", "./mlruns", "/a"]
+    "uri",
+    [
+        "sqlite:///x.db",
+        "sqlite:////a%3Fb/x.db",
+        "sqlite:///x.db?timeout=9",
+        "postgresql+psycopg2://u@h/d",
+        "http://h:5000",
+        "file:/x",
+        "databricks",
+        "./mlruns",
+        "/a",
+    ],
 )
 def test_an_address_that_mlflow_reads_is_taken(uri: str) -> None:
     assert config(track={"uri": uri}).track.uri == uri

@@ -57,6 +57,12 @@ def test_none_are_allowed() -> None:
     )
 
 
+@pytest.mark.parametrize(("status", "said"), [(137, "137, signal 9"), (233, "233"), (160, "160"), (1, "1")])
+def test_a_signal_is_named_where_the_status_is_of_one(status: int, said: str) -> None:
+    """Python says which signals exist: 105 does not, and 32 is the C library's."""
+    assert decide([attempt(status)], restarts=0).why.endswith(f"no error was reported; exit status {said}")
+
+
 def test_the_same_failure_twice_at_the_same_step_is_of_data_or_numbers() -> None:
     assert decide([attempt(1, reason=NAN)], restarts=9).next == "again"
     decision = decide([attempt(1, reason=NAN)] * 2, restarts=9)

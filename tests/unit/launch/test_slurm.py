@@ -284,6 +284,12 @@ def test_so_is_one_that_saved_after_its_time_limit(
     assert calls.read_text().splitlines()[-1] == "scontrol requeue 17"
 
 
+def test_a_run_that_was_cancelled_and_saved_is_no_failure_to_slurm(slurm: Slurm, tmp_path: Path) -> None:
+    calls = slurm(scancel="true")
+    allocation(tmp_path, shrinks=False).end_cancelled()
+    assert calls.read_text().splitlines() == ["scancel 17"]
+
+
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])
 def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path, state: str) -> None:
     calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', state)}'")

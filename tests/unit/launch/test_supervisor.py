@@ -162,10 +162,12 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     assert attempts.read(tmp_path / "launch")[0].status == 137
 
 
-def test_a_cancelled_run_is_not_asked_to_go_on(tmp_path: Path) -> None:
+def test_a_cancelled_run_is_not_asked_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[LocalPlacement] = []
+    monkeypatch.setattr(LocalPlacement, "end_cancelled", lambda placement: ended.append(placement))
     attempts.forbid(tmp_path / "launch")
     status, said = supervise(tmp_path, "exit 75")
-    assert (status, len(said)) == (75, 1)
+    assert (status, len(said), len(ended)) == (75, 1, 1)
 
 
 def test_ranks_that_fell_silent_are_killed(tmp_path: Path) -> None:

@@ -228,6 +228,17 @@ def test_mlflow_learns_how_the_run_ended(
     assert said == [status]
 
 
+@pytest.mark.parametrize("ends", ["stopped", "finished", "crashed"])
+def test_the_last_line_is_where_the_run_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
+) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr("pretrain.observe.track.Trackers.close", lambda self, status: closed.append(status))
+    monkeypatch.setattr("pretrain.observe.track.Trackers.links", lambda self: ["MLflow: the page"] * len(closed))
+    run(tmp_path, 1, 1, ends=ends)
+    assert (capsys.readouterr().out.splitlines()[-1] == "MLflow: the page") == (ends != "crashed")
+
+
 def test_mfu_is_the_models_work_over_the_peak_of_all_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def h100(*_: Any) -> str:
         return "NVIDIA H100 80GB HBM3"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.points import DataInput
+from pretrain.observe.points import DataInput, Point
+from pretrain.observe.sqlite_uri import sqlite_uri
 from pretrain.observe.track import Trackers, keep_report
 from tests.helpers.small_configs import config
 from tests.unit.observe.conftest import PATIENCE_S, STEP
@@ -26,7 +28,7 @@ def run_config(directory: Path, **track: Any) -> RunConfig:
 def client(directory: Path) -> Any:
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(tracking_uri=f"sqlite:///{directory / 'runs' / 'mlflow.db'}")
+    return MlflowClient(tracking_uri=sqlite_uri(directory / "runs" / "mlflow.db"))
 
 
 def the_run(directory: Path, experiment: str = "pretrain") -> Any:
@@ -68,6 +70,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tracker.data([DATA, DATA])
         tracker.close("finished")
         assert warnings == []
+        (directory / "links").write_text("\n".join(tracker.links()))
         kept = {"eval/last_word/0-shot/accuracy": 0.25}
         keep_report(run, [report], "scored", kept, step=4, warn=warnings.append)
         assert warnings == []
@@ -97,6 +100,13 @@ def test_the_experiment_is_of_training_so_that_its_page_is_the_list_of_runs(tmp_
         track(config(run=there, track={"experiment": name}), range(1, 2))
     assert found.get_experiment(experiment).tags["mlflow.experimentKind"] == "custom_model_development"
     assert found.get_experiment(chosen).tags["mlflow.experimentKind"] == "genai_development"
+
+
+def test_the_link_is_the_page_of_the_run(tracked: Path) -> None:
+    run = the_run(tracked).info
+    page = f"http://127.0.0.1:5000/#/experiments/{run.experiment_id}/runs/{run.run_id}"
+    command = f"mlflow ui --backend-store-uri {sqlite_uri(tracked / 'runs' / 'mlflow.db')}"
+    assert (tracked / "links").read_text() == f"MLflow: {page} after `{command}`"
 
 
 def test_scores_of_a_report_are_metrics_of_its_step(tracked: Path) -> None:
@@ -164,6 +174,95 @@ def test_a_run_that_mlflow_forgot_begins_anew(tracked: Path) -> None:
     (directory / "mlflow_run_id").write_text("0" * 32)
     assert track(config(run={"dir": str(directory)}, track={"experiment": "other"}), range(1, 2)) == []
     assert the_run(tracked, "other").data.metrics["loss"] == 9.0
+
+
+ODD = ("source_web@v1", "source_a(b)", "source_web/../x", "source_a+b", "source_a=b", "/source", "x" * 300)
+
+
+def test_a_name_that_mlflow_refuses_loses_no_point_and_no_run(tracked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretrain.observe.mlflow_run.flatten", lambda tree: {"seed": "1", "a(b)": "2", "a[b]": "3"})
+    run = config(run={"dir": str(tracked / "runs" / "odd")}, track={"experiment": "odd"})
+    (tracked / "runs" / "odd").mkdir()
+    warnings: list[str] = []
+    trackers = Trackers(run, warnings.append, {"tag(s)": "4"})
+    for step in (1, 2):
+        for name in ("loss", *ODD):
+            trackers.point(step, name, step)
+    trackers._put(Point("heldout_loss", 5.0, 2, -1))  # MLflow refuses its time
+    trackers.point(2, "heldout_loss", 6.0)
+    trackers.close("finished")
+    named, refused = warnings
+    assert named == "MLflow refuses the name 'a(b)': there it is a_b_-cce46ea1, and others alike"
+    assert "does not take heldout_loss (Invalid value -1 for parameter 'metrics[" in refused
+    keep_report(run, [], "reports", {"finetune/test/f1 (a)": 0.5}, step=2, warn=warnings.append)
+    assert len(warnings) == 3
+    found = the_run(tracked, "odd")
+    assert found.info.status == "FINISHED"
+    assert found.data.metrics.pop("heldout_loss") == 6.0
+    every_step = ("loss", "source_web_v1", "source_a_b_", "source_web/_/x", "source_a_b", "source_a_b", "_/source")
+    values = [*((name, 2.0) for name in (*every_step, "x" * 241)), ("finetune/test/f1 _a_", 0.5)]
+    assert sorted((name.rpartition("-")[0] or name, value) for name, value in found.data.metrics.items()) == sorted(
+        values
+    )
+    assert sorted(found.data.params.values()) == ["1", "2", "3"]
+    assert [key.rpartition("-")[0] for key, value in found.data.tags.items() if value == "4"] == ["tag_s_"]
+
+
+def test_names_are_those_that_mlflow_accepts_and_two_stay_two() -> None:
+    from mlflow.utils import validation
+
+    from pretrain.observe.mlflow_names import MlflowNames
+
+    kept = ("loss", "a/b", "a b", "a:b-c.d", "ünï", "x" * 250, "a_b-9516f153")
+    odd = (*ODD, "a_b@", "a_b+", "", ".", "..", "a/..", "a//b", "a/", "./a", "a\n\nb", "\ud800", "x" * 301, "/" * 300)
+    said: list[str] = []
+    names = MlflowNames(said.append)
+    assert [names(name) for name in kept] == list(kept)
+    assert said == []
+    for name in map(names, odd):
+        validation._validate_metric(name, 1.0, 0, 0)
+        validation._validate_param(name, "")
+        validation._validate_tag(name, "")
+    assert len({names(name) for name in (*kept, *odd)}) == len(kept) + len(odd)
+    assert len(said) == 1
+
+
+def test_a_run_that_was_deleted_refuses_nothing_for_good(tracked: Path) -> None:
+    """It can be restored, and then gets what it missed."""
+    from mlflow.exceptions import MlflowException
+
+    from pretrain.observe.mlflow_run import RunWriter
+
+    found = client(tracked)
+    run = found.create_run("0").info.run_id
+    found.delete_run(run)
+    with pytest.raises(MlflowException, match="must be in the 'active' state"):
+        RunWriter(found, run, lambda sentence: None).log_metrics([Point("loss", 1.0, 1, 0)])
+
+
+def test_the_signs_of_addresses_in_a_path_are_of_the_path(tracked: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "what?" / "100%41=all"
+    (directory / "runs" / "a").mkdir(parents=True)
+    shutil.copy(tracked / "runs" / "mlflow.db", directory / "runs")  # to make one takes seconds
+    run, warnings = run_config(directory, experiment="signs"), list[str]()
+    assert track(run, range(1, 3)) == []
+    report = directory / "report.html"
+    report.write_text("<p>report</p>")
+    keep_report(run, [report], "reports", {}, step=2, warn=warnings.append)
+    assert warnings == []
+    assert len(list((directory / "runs" / "mlflow-artifacts").rglob("report.html"))) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["what?"], "no folder of the address as it is written"
+    assert the_run(directory, "signs").data.metrics["loss"] == 8.0
+
+
+@pytest.mark.parametrize("path", ["/a/mlflow.db", "/a?b/c d.db", "/100%/x", "/%41?%3F", "/a@b:c/#d&e=f", "/ünï"])
+def test_a_path_is_the_database_that_sqlalchemy_opens(path: str) -> None:
+    from sqlalchemy import make_url
+
+    from pretrain.observe.sqlite_uri import sqlite_path
+
+    assert make_url(sqlite_uri(Path(path))).database == path
+    assert sqlite_path(sqlite_uri(Path(path))) == Path(path)
 
 
 def test_every_steps_thins_the_points(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.track import Trackers, TrackerThread
+from pretrain.observe.tracker import RefusedError
 from tests.unit.observe.conftest import PATIENCE_S
 from tests.unit.observe.test_track import STEP, run_config
 
@@ -143,6 +144,27 @@ def test_an_outage_loses_nothing_and_repeats_nothing(tmp_path: Path, monkeypatch
     tracker.close("finished")
     assert mlflow.calls == [(step, float(step)) for step in range(5)] + ["finished"]
     assert len(warnings) == 1
+
+
+def test_a_point_that_is_refused_for_good_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Strict(FakeRun):
+        def log_metrics(self, points: list[Any]) -> None:
+            if odd := [point.name for point in points if "@" in point.name]:
+                raise RefusedError(f"no {odd[0]}")
+            super().log_metrics(points)
+
+    service = Strict(failures=1)
+    use(monkeypatch, service)
+    warnings = Warnings()
+    tracker = Trackers(run_config(tmp_path), warnings)
+    for step in range(1, 4):
+        for name in ("a@b", "loss", "c@d"):
+            tracker.point(step, name, float(step))
+    tracker.close("finished")
+    assert service.calls == [(1, 1.0), (2, 2.0), (3, 3.0), "finished"]
+    refused, away = sorted(warnings, key=lambda sentence: "cannot be used" in sentence)
+    assert "does not take a@b (no a@b)" in refused
+    assert "cannot be used (gone)" in away, "an outage is said beside it"
 
 
 def test_training_waits_for_nothing_that_is_being_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from pretrain.observe.tracker import RunStatus, Tracker
 from tests.helpers.small_configs import config
 from tests.unit.observe.conftest import PATIENCE_S, STEP
 
+ODD = "source_web/../a.b@v1 (x)+y=z:[0]"
 DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})
 
 
@@ -42,6 +43,7 @@ def share(run: RunConfig, steps: range, status: RunStatus) -> list[str]:
     for step in steps:
         trackers.step(replace(STEP, step=step, loss=10.0 - step))
     trackers.point(steps[-1], "heldout_loss", 5.5)
+    trackers.point(steps[-1], ODD, 7.5)
     trackers.artifact(Path(run.run.dir) / "report.html", "reports")
     trackers.close(status)
     return warnings
@@ -61,11 +63,13 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
         directory = Path(run.run.dir)
         (directory / "report.html").write_text("<p>report</p>")
+        (directory / "a[1]*?.json").write_text("{}")
         assert share(run, range(1, 5), "stopped") == []
         assert share(run, range(3, 6), "finished") == []
         warnings: list[str] = []
         scores = {"eval/last_word/0-shot/accuracy": 0.25}
-        keep_report(run, [directory / "report.html"], "reports/first", scores, step=4, warn=warnings.append)
+        files = [directory / "report.html", directory / "a[1]*?.json"]
+        keep_report(run, files, "reports/first", scores, step=4, warn=warnings.append)
         assert warnings == []
     return directory
 
@@ -83,7 +87,7 @@ def test_tensorboard_reads_each_step_once(tracked: Path) -> None:
     assert [(one.step, one.value) for one in read.Scalars("eval/last_word/0-shot/accuracy")] == [(4, 0.25)]
     assert set(read.Tags()["scalars"]) == {
         *("loss", "grad_norm", "learning_rate", "tokens", "samples", "step_seconds", "tokens_per_second"),
-        *("save_seconds", "heldout_loss", "eval/last_word/0-shot/accuracy"),
+        *("save_seconds", "heldout_loss", "eval/last_word/0-shot/accuracy", ODD),
     }
 
 
@@ -133,6 +137,7 @@ def test_wandb_has_steps_scores_and_the_status_offline(tracked: Path) -> None:
     lines = history(records)
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     assert losses == [(step, 10.0 - step) for step in (1, 2, 3, 4, 3, 4, 5)]
+    assert [line[ODD] for line in lines if ODD in line] == [7.5, 7.5]
     assert [(line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line] == [(4, 5.5), (5, 5.5)]
     scored = "eval/last_word/0-shot/accuracy"
     assert [(line["step"], line[scored]) for line in lines if scored in line] == [(4, 0.25)]
@@ -143,13 +148,46 @@ def test_wandb_has_steps_scores_and_the_status_offline(tracked: Path) -> None:
     }
     assert [run.run_group for run in runs if run.job_type == "eval"] == ["a"]
     exits = [record.exit.exit_code for record in records if record.WhichOneof("record_type") == "exit"]
-    assert exits == [143, 0, 0]
+    assert exits == [75, 0, 0]
+    # Which W&B shows as preempted, where it shows every other status but 0 as failed.
+    assert [record.WhichOneof("record_type") for record in records].count("preempting") == 1
 
 
 def test_wandb_keeps_the_report_and_no_secret(tracked: Path) -> None:
     assert len(list(tracked.glob("wandb/offline-run-*/files/reports/report.html"))) == 2
     assert len(list(tracked.glob("wandb/offline-run-*/files/reports/first/report.html"))) == 1
     assert all(b"secret" not in path.read_bytes() for path in tracked.glob("wandb/**/*") if path.is_file())
+
+
+def test_wandb_keeps_a_file_whose_name_would_be_a_pattern(tracked: Path) -> None:
+    saved = [item.path for one in wandb_records(tracked) for item in one.files.files]
+    assert "reports/first/a[1]*?.json" in saved
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("wandb", "a/b"), ("wandb", "100%"), ("wandb", "x" * 129), ("wandb", ""), ("mlflow", ""), ("mlflow", "x" * 501)],
+)
+def test_an_experiment_whose_name_is_refused_begins_no_run(tmp_path: Path, kind: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"track.experiment='.*' is no name of .*: it needs 1 to \d+ characters"):
+        check_trackers(run_config(tmp_path, kind=kind, experiment=name))
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\\b", "a#b", "a?b", "a%b", "a:b", "x" * 129, "a b.c@d", "x" * 128])
+def test_a_project_is_refused_where_wandb_refuses_it(tmp_path: Path, name: str) -> None:
+    need_packages()
+    import wandb
+
+    def accepts(call: Any, error: type[Exception]) -> bool:
+        try:
+            call()
+        except error:
+            return False
+        return True
+
+    run = run_config(tmp_path, kind="wandb", experiment=name)
+    theirs = accepts(lambda: wandb.Settings(project=name), wandb.UsageError)
+    assert accepts(lambda: check_trackers(run), ConfigError) == theirs
 
 
 def test_wandb_without_a_key_is_a_warning_and_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
