@@ -212,7 +212,7 @@ class _DrawScoring:
                     "question": prompt.continuations[0].context,
                     "choices": [one.target.strip() for one in prompt.continuations] if document.choices else None,
                     "contexts": contexts if len(set(contexts)) > 1 else None,
-                    "correct": list(document.right),
+                    "correct": sorted(document.correct),
                     "target": document.target.strip(),
                     "references": list(document.references),
                     "right": right[index],

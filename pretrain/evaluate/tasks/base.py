@@ -33,7 +33,7 @@ class TaskDocument:
     """the right answer; of loglikelihood_rolling the text, after an empty context"""
     choices: tuple[Continuation, ...] = ()
     right: tuple[int, ...] = ()
-    """numbers of the right choices; one at least"""
+    """numbers of the right choices, as the file has them; one at least"""
     _: KW_ONLY
     references: tuple[str, ...] = ()
     """answers in text, all of them right"""
@@ -43,6 +43,15 @@ class TaskDocument:
     """group of documents that group metrics are computed over, or that examples are drawn from"""
     where: str = ""
     """file and line"""
+
+    def equal_choices(self, number: int) -> list[int]:
+        """Numbers of all choices with the context and the target of that one, itself included."""
+        return [other for other, choice in enumerate(self.choices) if choice == self.choices[number]]
+
+    @cached_property
+    def correct(self) -> frozenset[int]:
+        """Numbers of all choices that are right: a text that is there twice is right both times."""
+        return frozenset(other for number in self.right for other in self.equal_choices(number))
 
 
 @dataclass(frozen=True)
