@@ -73,8 +73,8 @@ def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings
     loaded = {name: task.load(sources) for name, task in chosen.items()}
     shots = {name: _shots(task, settings) for name, task in chosen.items()}
     pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
-    for name, task in chosen.items():  # which raises where there are too few to draw from
-        Draw(task, loaded[name], pools[name], max(shots[name]), 0).shown(0, settings.seed)
+    for name, task in chosen.items():
+        Draw(task, loaded[name], pools[name], max(shots[name]), 0).check(settings.seed, settings.limit)
     return LoadedTasks(chosen, loaded, shots, pools)
 
 

@@ -131,6 +131,7 @@ def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]
         ("documents", "documents scored"),
         ("truncated", "of these, prompts cut to fit the model"),
         ("mean_shots", "examples shown, on average"),
+        ("redrawn", "examples drawn again, as they held the question and its answer"),
         ("not_asked", "documents whose answer does not fit the model"),
         ("malformed", "lines that are no document"),
     ):
@@ -159,4 +160,15 @@ def cut_prompts(results: Results) -> list[str]:
         if task != HELD_OUT
         for k, result in by_k.items()
         if result["truncated"]
+    ]
+
+
+def redrawn_examples(results: Results) -> list[str]:
+    """Examples of each task and number of shots that were drawn again; empty if none held the question's answer."""
+    return [
+        f"{task} {k}-shot {result['redrawn']:,}"
+        for task, by_k in results.items()
+        if task != HELD_OUT
+        for k, result in by_k.items()
+        if result["redrawn"]
     ]

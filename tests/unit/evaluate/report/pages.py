@@ -141,7 +141,7 @@ def _add(
             random = np.random.default_rng([seed, k, draw])
             right = random.random(len(documents)) < skill * (0.6 + 0.2 * place)
             outcomes = [_outcomes(measures, one, hit, random) for one, hit in zip(documents, right, strict=True)]
-            found: dict[str, Any] = {"documents": len(documents), "not_asked": 0, "truncated": 0}
+            found: dict[str, Any] = {"documents": len(documents), "not_asked": 0, "truncated": 0, "redrawn": 0}
             found |= {"mean_shots": float(k), "metric": task.metric}
             for measure in measures:
                 found |= measure.result([one[measure.name] for one in outcomes], documents)
