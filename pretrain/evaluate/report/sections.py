@@ -127,10 +127,13 @@ def _row(task: str, k: int, result: Mapping[str, Any], sizes: Sequence[str]) -> 
 
 
 def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    first = next(iter(by_k.values()))
+    of_texts = [("answers_cut", f"answers cut at {first['answer_tokens']:,} tokens")] if "answers_cut" in first else []
     for name, words in (
         ("documents", "documents scored"),
         ("truncated", "of these, prompts cut to fit the model"),
         ("mean_shots", "examples shown, on average"),
+        *of_texts,
         ("redrawn", "examples drawn again, as they held the question and its answer"),
         ("not_asked", "documents whose answer does not fit the model"),
         ("malformed", "lines that are no document"),
@@ -160,6 +163,17 @@ def cut_prompts(results: Results) -> list[str]:
         if task != HELD_OUT
         for k, result in by_k.items()
         if result["truncated"]
+    ]
+
+
+def cut_answers(results: Results) -> list[str]:
+    """Answers of each task and number of shots that met the most tokens of an answer; empty if none did."""
+    return [
+        f"{task} {k}-shot {result['answers_cut']:,} of {result['documents']:,} at {result['answer_tokens']:,} tokens"
+        for task, by_k in results.items()
+        if task != HELD_OUT
+        for k, result in by_k.items()
+        if result.get("answers_cut")
     ]
 
 

@@ -18,7 +18,7 @@ from pretrain.evaluate.report.facts import Facts
 from pretrain.evaluate.report.in_training import InTraining, explanation
 from pretrain.evaluate.report.metrics import further_losses
 from pretrain.evaluate.report.page import page
-from pretrain.evaluate.report.sections import cut_prompts, redrawn_examples, sections
+from pretrain.evaluate.report.sections import cut_answers, cut_prompts, redrawn_examples, sections
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
@@ -108,6 +108,7 @@ def _html(
         published=any(value for task in tasks for row in task.rows for value in row.gpt3),
         gpt3=[gpt3.size_text(size) for size in sizes],
         cut_prompts=cut_prompts(evaluation.results),
+        cut_answers=cut_answers(evaluation.results),
         redrawn_examples=redrawn_examples(evaluation.results),
         overlap=overlap,
     )

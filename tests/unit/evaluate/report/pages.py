@@ -163,8 +163,8 @@ def _outcomes(
             numbers = [(total, 11.0, -25.0) for total in totals]
         elif measure.name == "text":
             words = document.target.strip() if hit else document.target.strip()[::-1]
-            ids = ToyTokenizer().encode(words)[: measure.width]
-            numbers = [(*map(float, ids), *[-1.0] * (measure.width - len(ids)))]
+            ids = ToyTokenizer().encode(words)[: measure.answer_tokens]
+            numbers = [(0.0, *map(float, ids), *[-1.0] * (measure.answer_tokens - len(ids)))]
         else:
             numbers = [(-1.0 - random.random(), float(hit))] if measure.name == "target" else [(-9500.0, 2400.0)]
         found[measure.name] = measure.outcome(np.array(numbers).reshape(-1), document)
