@@ -48,6 +48,8 @@ class Evaluation:
     """task -> documents that could not be scored"""
     notes: Mapping[str, str] = field(default_factory=dict)
     """task -> its note, of tasks that have one"""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """task -> its title in the report, of tasks that have another one than their name"""
     not_shown: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
     """task -> lines of its examples' file that are no documents, as far as they were drawn"""
 
@@ -140,6 +142,7 @@ def evaluate(
         right=right,
         problems=problems,
         notes={task.name: task.note for task in chosen.values() if task.note},
+        titles={task.name: task.title for task in chosen.values() if task.title not in ("", task.name)},
         not_shown=not_shown,
     )
 

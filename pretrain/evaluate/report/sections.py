@@ -47,6 +47,8 @@ class TaskSection:
     """One task."""
 
     task: str
+    title: str
+    """what people call the task; its name where it has no other"""
     metric: str
     """in words"""
     documents: int
@@ -87,8 +89,10 @@ def _section(
     samples = evaluation.samples.get(task, {})
     most = max((int(k) for k, some in samples.items() if some), default=0)
     problems = evaluation.problems.get(task, ())
+    title = evaluation.titles.get(task, task)
     return TaskSection(
         task=task,
+        title=title,
         metric=metric_named(name).words,
         documents=first["documents"],
         draws=max(result.get("draws", 1) for result in by_k.values()),
@@ -113,7 +117,7 @@ def _section(
         not_shown=evaluation.not_shown.get(task, ()),
         sample_shots=most,
         samples=[shown(sample, name) for sample in samples.get(str(most), ())],
-        panel=_panel(task, name, by_k, sizes[0]) if len(by_k) > 1 else None,
+        panel=_panel(task, title, name, by_k, sizes[0]) if len(by_k) > 1 else None,
     )
 
 
@@ -144,13 +148,13 @@ def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]
         )
 
 
-def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) -> str:
+def _panel(task: str, title: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) -> str:
     scores = {int(k): (result[name], result.get(f"{name}_stderr")) for k, result in by_k.items()}
     chance = next(iter(by_k.values()))["chance"] if chance_text(next(iter(by_k.values())), name) else None
     exact = {0, 1, gpt3.few_shots(task, name)}  # elsewhere its number of examples is another one
     published = {k: value for k in scores if k in exact and (value := gpt3.score_at(task, name, k, size)) is not None}
     return by_shots(
-        task, metric_named(name), scores=scores, chance=chance, beside=gpt3.size_text(size), published=published
+        title, metric_named(name), scores=scores, chance=chance, beside=gpt3.size_text(size), published=published
     )
 
 

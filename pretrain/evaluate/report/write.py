@@ -46,6 +46,7 @@ def write(
     documents = {task: _digest(some) for task, some in evaluation.documents.items()}
     record = {
         "results": evaluation.results,
+        "titles": dict(evaluation.titles),
         "overlap": overlap,
         "in_training": asdict(in_training) if in_training else None,
         "facts": {**asdict(facts), "date": date, "documents": documents},

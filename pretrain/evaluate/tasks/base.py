@@ -191,6 +191,7 @@ class Task:
     note: str = ""
     """sentences that reports show beside the scores"""
     title: str = ""
+    """title in the report; empty: the name"""
     source: str = ""
     """paper, and where the data is from"""
     fetch: tuple[Fetched, ...] = ()
