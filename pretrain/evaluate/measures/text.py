@@ -24,8 +24,8 @@ _NONE = -1  # after the last token
 class TextMeasure:
     """See `base.Measure`. Results: `exact_match` and, where the task names them, `f1` (of words, the best reference of
     each document) and those of `text_metrics`; `answer_tokens`, the most tokens of an answer, and `answers_cut`, the
-    number of answers that did not end before that and could have been right. A document's numbers are whether its answer
-    is one of these, and its tokens."""
+    number of answers that did not end before that and could have been right. A document's numbers are whether its
+    answer is one of these, and its tokens."""
 
     name = "text"
 
