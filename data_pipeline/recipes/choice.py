@@ -130,6 +130,11 @@ class ChoiceSamples(RowSamples):
     labels: NDArray[np.int64]
     """[rows] numbers of the right choices."""
 
+    def choices(self, number: int) -> list[str]:
+        """Texts of the choices of a row."""
+        texts: list[str] = self.dataset.row(self.split, number)[self.recipe.objective.choices]
+        return texts
+
     def are_cut(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
         """See `RowSamples`: whether the longest choice of each is."""
         recipe, objective = self.recipe, self.recipe.objective

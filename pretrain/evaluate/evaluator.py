@@ -48,6 +48,8 @@ class Evaluation:
     """task -> documents that could not be scored"""
     notes: Mapping[str, str] = field(default_factory=dict)
     """task -> its note, of tasks that have one"""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """task -> its title in the report, of tasks that have another one than their name"""
     not_shown: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
     """task -> lines of its examples' file that are no documents, as far as they were drawn"""
 
@@ -73,8 +75,8 @@ def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings
     loaded = {name: task.load(sources) for name, task in chosen.items()}
     shots = {name: _shots(task, settings) for name, task in chosen.items()}
     pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
-    for name, task in chosen.items():  # which raises where there are too few to draw from
-        Draw(task, loaded[name], pools[name], max(shots[name]), 0).shown(0, settings.seed)
+    for name, task in chosen.items():
+        Draw(task, loaded[name], pools[name], max(shots[name]), 0).check(settings.seed, settings.limit)
     return LoadedTasks(chosen, loaded, shots, pools)
 
 
@@ -140,6 +142,7 @@ def evaluate(
         right=right,
         problems=problems,
         notes={task.name: task.note for task in chosen.values() if task.note},
+        titles={task.name: task.title for task in chosen.values() if task.title not in ("", task.name)},
         not_shown=not_shown,
     )
 

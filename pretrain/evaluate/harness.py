@@ -22,9 +22,9 @@ from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Pair, answer_text, stops_at
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.tasks.metric_names import MAX_GEN_TOKS
 
 _CHOICES = 16  # a document's requests follow each other: those of one context, among so many, share it
-_NEW_TOKENS = 256  # lm-eval's default where a task sets none
 _SETTINGS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p", "num_beams", "length_penalty")
 
 
@@ -116,7 +116,7 @@ class HarnessModel(TemplateLM):
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Generation settings, normalized as lm-eval does for its own models."""
-    settings = dict(normalize_gen_kwargs(given, _NEW_TOKENS))
+    settings = dict(normalize_gen_kwargs(given, MAX_GEN_TOKS))
     if unknown := settings.keys() - _SETTINGS:
         raise ConfigError(
             f"generation_kwargs: {', '.join(sorted(unknown))} changes nothing here: leave it out; known are "

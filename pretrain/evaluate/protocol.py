@@ -35,25 +35,57 @@ class Prompt:
         return self.before + self.continuations[0].context
 
 
-def shot_indices(task: str, document: int, documents: int, shots: int, *, seed: int, draw: int = 0) -> list[int]:
-    """Which `shots` of a task's `documents` are shown before `document`: different ones, never itself, and the first k
-    of them are those of k shots. Raises ConfigError when there are too few."""
+@dataclass(frozen=True)
+class DrawnExamples:
+    """The solved examples of a document."""
+
+    numbers: list[int]
+    """numbers of the examples, in the order of the prompt"""
+    redrawn: int
+    """examples for which another one was drawn, as they hold the answer to the question"""
+
+
+HoldsAnswer = Callable[[int], bool]
+"""Whether the example of a number holds the answer to the question."""
+
+
+def example_holds_answer(example: TaskDocument, question: TaskDocument) -> bool:
+    """Whether an example is the question with a right answer, or has both in its context, as later turns of a dialogue
+    have."""
+    solved = [(question.choices[number].context, question.choices[number].target) for number in question.correct]
+    solved = solved or [(question.context, answer) for answer in (question.target, *question.references)]
+    shown = example.context.strip(), example.target.strip()
+    if any(shown == (context.strip(), answer.strip()) for context, answer in solved):
+        return True
+    return bool(question.context.strip()) and example.context.startswith(question.context + question.target)
+
+
+def shot_indices(
+    task: str, document: int, documents: int, shots: int, *, seed: int, draw: int = 0,
+    holds_answer: HoldsAnswer = lambda index: False,
+) -> DrawnExamples:  # fmt: skip
+    """Which `shots` of a task's `documents` are shown before `document`: different ones, never itself, none that holds
+    its answer, and the first k of them are those of k shots. Raises ConfigError when there are too few."""
     if shots >= documents:
         raise ConfigError(f"task {task} has {documents} documents, too few for {shots} shots and the question itself")
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
-    return _drawn(stream, documents, shots, lambda index: index != document)
+    drawn = _drawn(stream, documents, shots, lambda index: index != document, holds_answer)
+    if len(drawn.numbers) < shots:
+        raise ConfigError(_too_few(task, document, drawn, shots))
+    return drawn
 
 
 def shots_from_elsewhere(
-    task: str, document: int, pool: Examples, shots: int, *, seed: int, draw: int = 0
-) -> list[int]:
-    """Which `shots` documents of a `pool`, such as a training split, are shown before `document`: different ones, and
-    the first k are those of k shots. Raises ConfigError when there are too few."""
+    task: str, document: int, pool: Examples, shots: int, *, seed: int, draw: int = 0,
+    holds_answer: HoldsAnswer = lambda index: False,
+) -> DrawnExamples:  # fmt: skip
+    """Which `shots` documents of a `pool`, such as a training split, are shown before `document`: different ones, none
+    that holds its answer, and the first k are those of k shots. Raises ConfigError when there are too few."""
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
-    chosen = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None)
-    if len(chosen) < shots:
-        raise ConfigError(f"task {task} has {len(chosen)} documents to show, too few for {shots} shots")
-    return chosen
+    drawn = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None, holds_answer)
+    if len(drawn.numbers) < shots:
+        raise ConfigError(_too_few(task, document, drawn, shots))
+    return drawn
 
 
 def build_prompt(
@@ -86,15 +118,29 @@ def build_prompt(
     return Prompt(cut.before, cut.continuations, cut.pairs, cut.shots, True)
 
 
-def _drawn(stream: str, count: int, shots: int, usable: Callable[[int], bool]) -> list[int]:
-    """Different ones, or all that are usable where these are fewer."""
-    draw = random.Random(stream)
-    drawn: dict[int, bool] = {}
+def _drawn(
+    stream: str, count: int, shots: int, usable: Callable[[int], bool], holds_answer: HoldsAnswer
+) -> DrawnExamples:
+    """Different ones, or all that can be shown where these are fewer."""
+    draw, seen = random.Random(stream), set[int]()
     chosen: list[int] = []
-    while len(chosen) < shots and len(drawn) < count:
+    redrawn = 0
+    while len(chosen) < shots and len(seen) < count:
         index = draw.randrange(count)
-        if index not in drawn:
-            drawn[index] = usable(index)
-            if drawn[index]:
-                chosen.append(index)
-    return chosen
+        if index in seen:
+            continue
+        seen.add(index)
+        if not usable(index):
+            continue
+        if holds_answer(index):
+            redrawn += 1
+        else:
+            chosen.append(index)
+    return DrawnExamples(chosen, redrawn)
+
+
+def _too_few(task: str, document: int, drawn: DrawnExamples, shots: int) -> str:
+    found = f"task {task} has {len(drawn.numbers)} documents to show, too few for {shots} shots"
+    if not drawn.redrawn:
+        return found
+    return f"{found} before document {document}, beside {drawn.redrawn} with its question and answer"

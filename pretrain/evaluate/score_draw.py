@@ -13,7 +13,14 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.measures.base import ForTask, Measure, Query
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.outcomes import DocumentResult, Outcomes, digest
-from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
+from pretrain.evaluate.protocol import (
+    DrawnExamples,
+    Prompt,
+    build_prompt,
+    example_holds_answer,
+    shot_indices,
+    shots_from_elsewhere,
+)
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.settings import EvalSettings
@@ -24,7 +31,9 @@ from pretrain.process import watchdog
 _AT_A_TIME = 256  # documents of a data rank, between two additions to documents.jsonl
 _SAMPLES = 2  # right ones, and as many wrong ones
 _BY_LENGTH_OF_CHOICE = ("accuracy_per_character", "accuracy_per_byte")
-_HEAD = 3  # numbers of a document besides its measures': shots shown, whether it was cut, whether its answer fits
+_HEAD = 4  # numbers of a document besides its measures': shots shown, whether it was cut, whether its answer fits, and
+# the examples that were drawn again
+_SMALL_POOL = 10  # times the shots: a larger one hardly holds one question so often that other examples run out
 
 
 @dataclass(frozen=True)
@@ -43,17 +52,38 @@ class Draw:
         """All documents of the task."""
         return self.loaded.documents
 
+    def examples(self, document: int, seed: int) -> DrawnExamples:
+        """The examples before a document."""
+        question, name = self.documents[document], self.task.name
+
+        def holds(number: int) -> bool:
+            return example_holds_answer(self.example(number), question)
+
+        if self.pool is not None:
+            return shots_from_elsewhere(
+                name, document, self.pool, self.shots, seed=seed, draw=self.number, holds_answer=holds
+            )
+        if not self.task.examples_share_group:
+            return shot_indices(
+                name, document, len(self.documents), self.shots, seed=seed, draw=self.number, holds_answer=holds
+            )
+        peers = [index for index, one in enumerate(self.documents) if one.group == question.group]
+        drawn = shot_indices(
+            f"{name}/{question.group}", peers.index(document), len(peers), self.shots, seed=seed, draw=self.number,
+            holds_answer=lambda index: holds(peers[index]),
+        )  # fmt: skip
+        return DrawnExamples([peers[index] for index in drawn.numbers], drawn.redrawn)
+
     def shown(self, document: int, seed: int) -> list[int]:
         """Numbers of the examples before a document, in order."""
-        if self.pool is None and self.task.examples_share_group:
-            group = self.documents[document].group
-            peers = [index for index, one in enumerate(self.documents) if one.group == group]
-            stream = f"{self.task.name}/{group}"
-            chosen = shot_indices(stream, peers.index(document), len(peers), self.shots, seed=seed, draw=self.number)
-            return [peers[index] for index in chosen]
-        if self.pool is None:
-            return shot_indices(self.task.name, document, len(self.documents), self.shots, seed=seed, draw=self.number)
-        return shots_from_elsewhere(self.task.name, document, self.pool, self.shots, seed=seed, draw=self.number)
+        return self.examples(document, seed).numbers
+
+    def check(self, seed: int, limit: int | None) -> None:
+        """Raises ConfigError where a document, of the first `limit`, has too few examples."""
+        candidates = len(self.documents if self.pool is None else self.pool)
+        every = self.task.examples_share_group or candidates < _SMALL_POOL * self.shots
+        for document in range(len(self.documents[:limit]) if every else 1):
+            self.shown(document, seed)
 
     def example(self, number: int) -> TaskDocument:
         """The example with a number that `shown` returned."""
@@ -118,6 +148,7 @@ def score_draw(
         "not_asked": len(results) - len(answerable),
         "truncated": int(numbers[answerable, 1].sum()),
         "mean_shots": float(numbers[answerable, 0].sum()) / len(answerable),
+        "redrawn": int(numbers[answerable, 3].sum()),
         "metric": task.metric,
     }
     for measure in measures:
@@ -165,7 +196,8 @@ class _DrawScoring:
         fits = {i: all(self._scorer.answerable(len(t)) for _, t in p.pairs) for i, p in prompts.items()}
         queries = [Query(self._draw.documents[index], prompts[index]) for index in mine if fits[index]]
         numbers = np.zeros((len(mine), self._width))
-        numbers[:, :_HEAD] = np.array([(p.shots, p.truncated, fits[i]) for i, p in prompts.items()]).reshape(-1, _HEAD)
+        heads = [(p.shots, p.truncated, fits[i], self._redrawn(i)) for i, p in prompts.items()]
+        numbers[:, :_HEAD] = np.array(heads).reshape(-1, _HEAD)
         rows, column = np.flatnonzero([fits[index] for index in mine]), _HEAD
         for measure in self._measures:
             numbers[rows, column : column + measure.width] = measure.score(self._scorer, queries)
@@ -174,17 +206,20 @@ class _DrawScoring:
 
     def from_before(self, known: Mapping[int, DocumentResult], count: int) -> NDArray[np.float64]:
         """[count, width] numbers of the first documents, on every rank; NaN for those that the reporting rank does not
-        know. Collective."""
+        know, or knows after other examples. Collective."""
         numbers = np.full((count, self._width), -np.inf)
         for index, result in known.items():
-            if index < count:
+            if index < count and self._draw.shown(index, self._seed)[: len(result.shown)] == list(result.shown):
                 of_measures = [list(m.numbers(result.outcomes[m.name])) for m in self._measures if result.outcomes]
-                head = [len(result.shown), result.truncated, bool(result.outcomes)]
+                head = [len(result.shown), result.truncated, bool(result.outcomes), self._redrawn(index)]
                 row = [*map(float, head), *(value for values in of_measures for value in values)]
                 numbers[index] = [*row, *[0.0] * (self._width - len(row))]
         numbers = self._engine.largest(numbers)
         numbers[np.isinf(numbers)] = np.nan
         return numbers
+
+    def _redrawn(self, index: int) -> int:
+        return self._draw.examples(index, self._seed).redrawn
 
     def document_result(self, index: int, numbers: NDArray[np.float64]) -> DocumentResult:
         """The result of a document, as documents.jsonl records it."""
@@ -212,7 +247,7 @@ class _DrawScoring:
                     "question": prompt.continuations[0].context,
                     "choices": [one.target.strip() for one in prompt.continuations] if document.choices else None,
                     "contexts": contexts if len(set(contexts)) > 1 else None,
-                    "correct": list(document.right),
+                    "correct": sorted(document.correct),
                     "target": document.target.strip(),
                     "references": list(document.references),
                     "right": right[index],

@@ -14,7 +14,7 @@ from pretrain.evaluate.report.metrics import (
     score_text,
     spread_text,
 )
-from pretrain.evaluate.report.sections import cut_prompts
+from pretrain.evaluate.report.sections import cut_answers, cut_prompts, redrawn_examples
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.pages.numbers import figure
@@ -24,7 +24,7 @@ _LEAST = 12  # characters that are left of a name
 _LEFT = ("task", "metric")
 _KEPT = ("loss", "token_count", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """values of held-out text that a tracker keeps"""
-_COUNTS = ("documents", "not_asked", "malformed", "truncated", "chance")
+_COUNTS = ("documents", "not_asked", "malformed", "truncated", "answers_cut", "redrawn", "chance")
 """values of tasks that a tracker keeps, besides metrics"""
 
 
@@ -40,6 +40,10 @@ def table(
     training's."""
     lines = list(_lines(list(_rows(results, parameters)))) if any(name != HELD_OUT for name in results) else []
     notes = [f"cut to fit the model: {', '.join(cut)}"] if (cut := cut_prompts(results)) else []
+    if answers := cut_answers(results):
+        notes.append(f"answers cut: {', '.join(answers)}")
+    if redrawn := redrawn_examples(results):
+        notes.append(f"examples drawn again, as they held the question and its answer: {', '.join(redrawn)}")
     notes += [
         f"not {what}: {len(some):,} of {task}, first {some[0].where}: {some[0].what}"
         for what, by_task in (("scored", problems), ("shown", not_shown))

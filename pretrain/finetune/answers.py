@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import RIGHT_CHOICE, Rows
 from data_pipeline.recipes.base import Samples
+from data_pipeline.recipes.choice import ChoiceSamples
 from data_pipeline.recipes.spans import SpansSamples
 from data_pipeline.recipes.tagging import TaggingSamples
 
@@ -47,8 +48,8 @@ def reader(samples: Samples, loss: str, labels: Sequence[str | int]) -> Read:
         return lambda number, row, outputs: _span(samples, number, row, outputs)
     if isinstance(samples, TaggingSamples):
         return lambda number, row, outputs: _tags(samples, number, outputs, labels)
-    if loss == "choice":
-        return _choice
+    if isinstance(samples, ChoiceSamples):
+        return lambda number, row, outputs: _choice(samples, number, row, outputs)
     if loss == "regression":
         return _number
     return lambda number, row, outputs: _class(number, row, outputs, labels)
@@ -83,15 +84,17 @@ def _class(number: int, row: Rows, outputs: Outputs, labels: Sequence[str | int]
     )
 
 
-def _choice(number: int, row: Rows, outputs: Outputs) -> RowAnswer:
-    """The number of the choice with the largest output."""
+def _choice(samples: ChoiceSamples, number: int, row: Rows, outputs: Outputs) -> RowAnswer:
+    """The number of the choice with the largest output; the right one's where its text is the same."""
     places = np.flatnonzero(row.labels[0])
     logits = outputs[places, 0].astype(np.float64)
     chosen = int(logits.argmax())
+    expected = int(np.flatnonzero(row.labels[0, places] == RIGHT_CHOICE)[0])
+    texts = samples.choices(number)
     return RowAnswer(
         number=number,
-        predicted=chosen,
-        expected=int(np.flatnonzero(row.labels[0, places] == RIGHT_CHOICE)[0]),
+        predicted=expected if texts[chosen] == texts[expected] else chosen,
+        expected=expected,
         confidence=float(1 / np.exp(logits - logits[chosen]).sum()),
     )
 

@@ -225,7 +225,8 @@ def _questions(count: int, scorer: Scorer) -> Texts:
         documents.append(TaskDocument(context, choices[0].target, choices, (0,)))
     found: Texts = []
     for number in range(count):
-        shown = [documents[index] for index in shot_indices("questions", number, len(documents), SHOTS, seed=0)]
+        drawn = shot_indices("questions", number, len(documents), SHOTS, seed=0)
+        shown = [documents[index] for index in drawn.numbers]
         prompt = build_prompt(Format(fewshot_delimiter="\n\n"), shown, documents[number], scorer, 0)
         found.append((prompt.text, [one.target for one in prompt.continuations]))
     return found

@@ -13,7 +13,7 @@ from data_pipeline.tokenizers.byte import ByteTokenizer
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.outcomes import FILE, Outcomes
-from pretrain.evaluate.scorers.base import Pair
+from pretrain.evaluate.scorers.base import AnswerTokens, Pair
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from tests.helpers.hf import randomise
@@ -52,7 +52,7 @@ class Asked(CausalScorer):
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
-    ) -> list[list[int]]:
+    ) -> list[AnswerTokens]:
         self.prompts += [(list(context), []) for context in contexts]
         return super().texts(contexts, longest, how, stops)
 

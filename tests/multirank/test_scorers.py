@@ -163,7 +163,7 @@ def _texts(names: list[str]) -> dict[str, list[list[int]]]:
         engine = _engine(name, {})
         scorer = make_scorer(engine.config, engine, ByteTokenizer())
         contexts = [scorer.pair(context, "x")[0] for context, _ in TEXTS]
-        found[name] = scorer.texts(contexts, 4, Sampling(), ())
+        found[name] = [answer.tokens for answer in scorer.texts(contexts, 4, Sampling(), ())]
         meet_again()
     return found
 

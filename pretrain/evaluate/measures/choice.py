@@ -8,7 +8,7 @@
 A model that reads from right to left scores the text of context and choice together: per_token is by the tokens of that
 text, and per_character and per_byte, which are by the length of the choice, are left out.
 
-Of choices that are equally good the first is taken.
+Of choices that are equally good the first is taken. A right choice that is there twice is right both times.
 """
 
 import math
@@ -71,7 +71,7 @@ class ChoiceMeasure:
             "tokens": tokens.astype(int).tolist(),
             **({"unconditional": bare.tolist()} if self._bare is not None else {}),
             "chosen": chosen,
-            "right": {way: choice in document.right for way, choice in chosen.items()},
+            "right": {way: choice in document.correct for way, choice in chosen.items()},
         }
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
@@ -86,7 +86,7 @@ class ChoiceMeasure:
         result: dict[str, Any] = {}
         for way in outcomes[0]["right"]:
             result |= fraction(f"accuracy_{way}", np.array([outcome["right"][way] for outcome in outcomes]))
-        shares = [len(document.right) / len(document.choices) for document in documents]
+        shares = [len(document.correct) / len(document.choices) for document in documents]
         result["chance"] = math.fsum(shares) / len(shares)
         for name in self._metrics:
             if name in GROUP_METRICS:

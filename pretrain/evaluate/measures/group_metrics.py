@@ -1,5 +1,5 @@
 """Metrics over the choices of several documents. Choices are compared by the sum of log probabilities, as they are
-labels of one or two tokens.
+labels of one or two tokens. Of choices with one text, all count as the last of them.
 
 - positive_f1: F1 of the last choice, which is lm-eval's `f1` of two choices (MRPC's, QQP's)
 - matthews: Matthews correlation of the numbers of choices, lm-eval's `mcc` (CoLA's); 0 where all are the same
@@ -96,8 +96,14 @@ GROUP_METRICS: dict[str, GroupMetric] = {
 def _labels(
     outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-    chosen = np.array([outcome["chosen"][_WAY] for outcome in outcomes])
-    return chosen, np.array([document.right[0] for document in documents])
+    """[documents] numbers of the chosen and of the right choices: the same where any right one was chosen."""
+    labels = []
+    for outcome, document in zip(outcomes, documents, strict=True):
+        chosen = outcome["chosen"][_WAY]
+        right = chosen if chosen in document.correct else document.right[0]
+        labels.append([document.equal_choices(number)[-1] for number in (chosen, right)])
+    chosen_labels, right_labels = np.array(labels).T
+    return chosen_labels, right_labels
 
 
 def _groups(documents: Sequence[TaskDocument]) -> list[NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.report import gpt3
-from pretrain.evaluate.report.curves import by_parameters, by_tokens
+from pretrain.evaluate.report.curves import by_parameters, by_tokens, title_of
 from pretrain.evaluate.report.metrics import chance_text, metric_named, score_text
 from pretrain.evaluate.report.page import page
 from pretrain.evaluate.tasks.registry import HELD_OUT
@@ -27,6 +27,8 @@ class Finished:
     directory: Path
     facts: dict[str, Any]
     results: dict[str, dict[str, dict[str, Any]]]
+    titles: dict[str, str]
+    """task -> its title, of tasks that have another one than their name"""
 
     @property
     def run(self) -> tuple[int, str]:
@@ -93,14 +95,14 @@ def read(directory: Path) -> Finished:
         raise ConfigError(f"{path} is not a report of `pretrain eval`") from None
     if missing:
         raise ConfigError(f"{path} is not a report of `pretrain eval`: its facts have no {', '.join(sorted(missing))}")
-    return Finished(directory, facts, results)
+    return Finished(directory, facts, results, record.get("titles", {}))
 
 
 _Row = tuple[str, list[str], list[str]]
 
 
 def _blocks(reports: Sequence[Finished], sizes: Sequence[str]) -> Iterator[tuple[str, str, list[_Row]]]:
-    """(task, metric in words; rows: what was shown, ours by report, GPT-3's by size)."""
+    """(title of the task, metric in words; rows: what was shown, ours by report, GPT-3's by size)."""
     for task in dict.fromkeys(task for report in reports for task in report.results):
         every = [report.results.get(task, {}) for report in reports]
         if task == HELD_OUT:
@@ -108,6 +110,7 @@ def _blocks(reports: Sequence[Finished], sizes: Sequence[str]) -> Iterator[tuple
             values = [f"{one['loss']:.4f}" if one else "" for one in held_out]
             yield "held-out text", metric_named("loss").words, [("", values, [""] * len(sizes))]
             continue
+        title = title_of(reports, task)
         shots = sorted({int(k) for by_k in every for k in by_k})
         first = next(result for by_k in every for result in by_k.values())
         metric, chance = first["metric"], chance_text(first, first["metric"])
@@ -119,7 +122,7 @@ def _blocks(reports: Sequence[Finished], sizes: Sequence[str]) -> Iterator[tuple
             )
             for k in shots
         ]
-        yield task, metric_named(metric).words + (f" · chance {chance}" if chance else ""), rows
+        yield title, metric_named(metric).words + (f" · chance {chance}" if chance else ""), rows
 
 
 def _other_documents(reports: Sequence[Finished]) -> list[str]:

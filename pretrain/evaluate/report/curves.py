@@ -21,7 +21,15 @@ class Reported(Protocol):
     def results(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]: ...
 
     @property
+    def titles(self) -> Mapping[str, str]: ...
+
+    @property
     def run(self) -> tuple[int, str]: ...
+
+
+def title_of(reports: Sequence[Reported], task: str) -> str:
+    """The title that the last of the reports with one has for a task, or its name."""
+    return next((one.titles[task] for one in reversed(reports) if task in one.titles), task)
 
 
 def by_tokens(reports: Sequence[Reported]) -> list[Markup]:
@@ -60,7 +68,7 @@ def _charts(
             if (points := _points(some, task, str(k), name, along))
         ]
         chance = results[0]["chance"] if chance_text(results[0], name) else None
-        title = "held-out loss, nats per token" if task == HELD_OUT else task
+        title = "held-out loss, nats per token" if task == HELD_OUT else title_of(every, task)
         yield Markup(over(title, metric_named(name), series, along=words, chance=chance, log=log))
 
 

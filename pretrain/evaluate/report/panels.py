@@ -25,7 +25,7 @@ Points = Sequence[tuple[float, float | None, float | None]]
 
 
 def by_shots(
-    task: str,
+    title: str,
     metric: Metric,
     *,
     scores: Mapping[int, tuple[float | None, float | None]],
@@ -50,7 +50,7 @@ def by_shots(
         _errorbar(axes, known, BLUE, "-", "this model")
         if chance is not None:
             axes.axhline(chance, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="chance")
-        axes.set_title(task)
+        axes.set_title(title)
         axes.set_xticks(range(len(shots)), [str(k) for k in shots])
         axes.set_xlim(-0.4, len(shots) - 0.6)
         axes.set_xlabel("shots")

@@ -47,6 +47,8 @@ class TaskSection:
     """One task."""
 
     task: str
+    title: str
+    """what people call the task; its name where it has no other"""
     metric: str
     """in words"""
     documents: int
@@ -87,8 +89,10 @@ def _section(
     samples = evaluation.samples.get(task, {})
     most = max((int(k) for k, some in samples.items() if some), default=0)
     problems = evaluation.problems.get(task, ())
+    title = evaluation.titles.get(task, task)
     return TaskSection(
         task=task,
+        title=title,
         metric=metric_named(name).words,
         documents=first["documents"],
         draws=max(result.get("draws", 1) for result in by_k.values()),
@@ -113,7 +117,7 @@ def _section(
         not_shown=evaluation.not_shown.get(task, ()),
         sample_shots=most,
         samples=[shown(sample, name) for sample in samples.get(str(most), ())],
-        panel=_panel(task, name, by_k, sizes[0]) if len(by_k) > 1 else None,
+        panel=_panel(task, title, name, by_k, sizes[0]) if len(by_k) > 1 else None,
     )
 
 
@@ -127,10 +131,14 @@ def _row(task: str, k: int, result: Mapping[str, Any], sizes: Sequence[str]) -> 
 
 
 def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    first = next(iter(by_k.values()))
+    of_texts = [("answers_cut", f"answers cut at {first['answer_tokens']:,} tokens")] if "answers_cut" in first else []
     for name, words in (
         ("documents", "documents scored"),
         ("truncated", "of these, prompts cut to fit the model"),
         ("mean_shots", "examples shown, on average"),
+        *of_texts,
+        ("redrawn", "examples drawn again, as they held the question and its answer"),
         ("not_asked", "documents whose answer does not fit the model"),
         ("malformed", "lines that are no document"),
     ):
@@ -140,13 +148,13 @@ def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]
         )
 
 
-def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) -> str:
+def _panel(task: str, title: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) -> str:
     scores = {int(k): (result[name], result.get(f"{name}_stderr")) for k, result in by_k.items()}
     chance = next(iter(by_k.values()))["chance"] if chance_text(next(iter(by_k.values())), name) else None
     exact = {0, 1, gpt3.few_shots(task, name)}  # elsewhere its number of examples is another one
     published = {k: value for k in scores if k in exact and (value := gpt3.score_at(task, name, k, size)) is not None}
     return by_shots(
-        task, metric_named(name), scores=scores, chance=chance, beside=gpt3.size_text(size), published=published
+        title, metric_named(name), scores=scores, chance=chance, beside=gpt3.size_text(size), published=published
     )
 
 
@@ -159,4 +167,26 @@ def cut_prompts(results: Results) -> list[str]:
         if task != HELD_OUT
         for k, result in by_k.items()
         if result["truncated"]
+    ]
+
+
+def cut_answers(results: Results) -> list[str]:
+    """Answers of each task and number of shots that met the most tokens of an answer; empty if none did."""
+    return [
+        f"{task} {k}-shot {result['answers_cut']:,} of {result['documents']:,} at {result['answer_tokens']:,} tokens"
+        for task, by_k in results.items()
+        if task != HELD_OUT
+        for k, result in by_k.items()
+        if result.get("answers_cut")
+    ]
+
+
+def redrawn_examples(results: Results) -> list[str]:
+    """Examples of each task and number of shots that were drawn again; empty if none held the question's answer."""
+    return [
+        f"{task} {k}-shot {result['redrawn']:,}"
+        for task, by_k in results.items()
+        if task != HELD_OUT
+        for k, result in by_k.items()
+        if result["redrawn"]
     ]

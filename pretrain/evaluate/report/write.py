@@ -18,7 +18,7 @@ from pretrain.evaluate.report.facts import Facts
 from pretrain.evaluate.report.in_training import InTraining, explanation
 from pretrain.evaluate.report.metrics import further_losses
 from pretrain.evaluate.report.page import page
-from pretrain.evaluate.report.sections import cut_prompts, sections
+from pretrain.evaluate.report.sections import cut_answers, cut_prompts, redrawn_examples, sections
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
@@ -46,6 +46,7 @@ def write(
     documents = {task: _digest(some) for task, some in evaluation.documents.items()}
     record = {
         "results": evaluation.results,
+        "titles": dict(evaluation.titles),
         "overlap": overlap,
         "in_training": asdict(in_training) if in_training else None,
         "facts": {**asdict(facts), "date": date, "documents": documents},
@@ -108,6 +109,8 @@ def _html(
         published=any(value for task in tasks for row in task.rows for value in row.gpt3),
         gpt3=[gpt3.size_text(size) for size in sizes],
         cut_prompts=cut_prompts(evaluation.results),
+        cut_answers=cut_answers(evaluation.results),
+        redrawn_examples=redrawn_examples(evaluation.results),
         overlap=overlap,
     )
 

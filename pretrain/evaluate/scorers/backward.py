@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
-from pretrain.evaluate.scorers.base import Pair
+from pretrain.evaluate.scorers.base import AnswerTokens, Pair
 from pretrain.evaluate.scorers.causal import CausalScorer
 
 
@@ -25,6 +25,6 @@ class BackwardScorer(CausalScorer):
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
-    ) -> list[list[int]]:
+    ) -> list[AnswerTokens]:
         """See `base.Scorer`: no text after a context."""
         raise ConfigError("a model that reads from right to left makes no text after a context")

@@ -1,6 +1,7 @@
 """The interface between tasks and models: what tasks need from a model of any kind."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -13,6 +14,15 @@ from pretrain.evaluate.decoding.stream import stop_test, until
 
 Pair = tuple[Sequence[int], Sequence[int]]
 """(context ids, target ids), neither empty"""
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """Tokens that a model generated after a context."""
+
+    tokens: list[int]
+    ended: bool
+    """whether it came to an end of text or a stop, rather than to the most tokens that it may generate"""
 
 
 class Scorer(Protocol):
@@ -48,8 +58,8 @@ class Scorer(Protocol):
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
-    ) -> list[list[int]]:
-        """Tokens that the model generates after each of the contexts of pairs: at most `longest`, up to an end of text
+    ) -> list[AnswerTokens]:
+        """What the model generates after each of the contexts of pairs: at most `longest` tokens, up to an end of text
         or to the first of `stops`, which may still be at the end."""
 
 

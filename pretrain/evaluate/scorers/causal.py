@@ -11,7 +11,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.evaluate.decoding.base import DecodeRequest, Decoding
 from pretrain.evaluate.decoding.decode import decode_mine
-from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
+from pretrain.evaluate.scorers.base import AnswerTokens, Pair, encode_pair, stops_at
 from pretrain.evaluate.scorers.batches import (
     Group,
     TokenScores,
@@ -62,12 +62,12 @@ class CausalScorer:
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
-    ) -> list[list[int]]:
+    ) -> list[AnswerTokens]:
         """See `base.Scorer`."""
         cut = [list(ids)[-(self.length - longest) :] for ids in contexts]
         requests = [DecodeRequest(ids[:-1], ids[-1], longest, str(ids)) for ids in cut]
         decoded = decode_mine(self._engine, requests, decoding, stops_at(self.tokenizer, stops))
-        return [texts[0].tokens for texts in decoded]
+        return [AnswerTokens(texts[0].tokens, texts[0].ended == "stop") for texts in decoded]
 
     def _scored(
         self, pairs: int, grouped: Sequence[Group], score_batch: Callable[[Sequence[Group]], TokenScores]

@@ -15,7 +15,7 @@ from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.decoding.prompts import Prompts
-from pretrain.evaluate.scorers.base import Pair, encode_pair
+from pretrain.evaluate.scorers.base import AnswerTokens, Pair, encode_pair
 from pretrain.evaluate.scorers.batches import NOBODY, equally_often, tokens_at_a_time
 
 _LENGTH_MULTIPLE = 16  # of row lengths: tensor and context ranks can share a sequence
@@ -65,7 +65,7 @@ class PseudoScorer:
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
-    ) -> list[list[int]]:
+    ) -> list[AnswerTokens]:
         """See `base.Scorer`: an encoder makes no text."""
         raise ConfigError("a masked encoder makes no text")
 

@@ -18,7 +18,7 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import DecodeRequest, Decoding, Stops
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.decoding.prompts import Prompts
-from pretrain.evaluate.scorers.base import Pair, stops_at
+from pretrain.evaluate.scorers.base import AnswerTokens, Pair, stops_at
 from pretrain.evaluate.scorers.batches import (
     Group,
     batches,
@@ -68,7 +68,7 @@ class TargetScorer:
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
-    ) -> list[list[int]]:
+    ) -> list[AnswerTokens]:
         """See `base.Scorer`."""
         needed = longest + 2 * len(self._gap)  # the gap's sentinel, and the next one
         room = min(needed, self._model.label_length) if self._model.is_encoder_decoder else needed
@@ -77,7 +77,11 @@ class TargetScorer:
         ends = Stops(plain.ids | {self._specials.end, *self._specials.sentinels[1:2]}, plain.text)
         decoded = decode_mine(self._engine, requests, decoding, ends)
         known = self.tokenizer.vocabulary_size
-        return [[token for token in texts[0].tokens if token < known][:longest] for texts in decoded]
+        answers = []
+        for texts in decoded:
+            tokens = [token for token in texts[0].tokens if token < known]
+            answers.append(AnswerTokens(tokens[:longest], texts[0].ended == "stop" and len(tokens) <= longest))
+        return answers
 
     def _groups(self, pairs: Sequence[Pair], owners: Sequence[int]) -> list[Group]:
         """Pairs of one owner with the same context read it once."""

@@ -115,6 +115,7 @@ def _decoding(generation: GenerationKwargs) -> Decoding:
 
 def _response_filters(file: TaskFile) -> tuple[Callable[[str], str], ...]:
     steps = file.filter_list[0].filter if file.filter_list else []
+    steps = [step for step in steps if step.function != "take_first"]  # there is one answer
     try:
         return tuple(
             regex_filter(step.regex_pattern, step.group_select, step.fallback)
@@ -130,7 +131,9 @@ def _normalization(file: TaskFile) -> Callable[[str], str]:
     if file.metadata.pretrain.normalization == "squad":
         return squad
     entry = next((entry for entry in file.metric_list or [] if entry.metric == "exact_match"), None)
-    if entry is None:
+    if entry is None or not (
+        entry.regexes_to_ignore or entry.ignore_case or entry.ignore_punctuation or entry.ignore_numbers
+    ):
         return str.strip
     try:
         [re.compile(pattern) for pattern in entry.regexes_to_ignore]

@@ -10,6 +10,9 @@ OutputType = Literal["loglikelihood", "multiple_choice", "generate_until", "logl
 the log-probability of a text by itself."""
 OUTPUT_TYPES: tuple[OutputType, ...] = get_args(OutputType)
 
+MAX_GEN_TOKS = 256
+"""Most tokens of a generated answer where a file says nothing, as lm-eval's."""
+
 GROUP_METRIC_NAMES = ("positive_f1", "matthews", "macro_f1", "group_all", "group_f1", "by_group")
 """Metrics of several documents together: see `measures/group_metrics.py`."""
 

@@ -58,7 +58,7 @@ def regex_filter(regex_pattern: str, group_select: int, fallback: str) -> Callab
 
 
 RESPONSE_FILTERS: dict[str, Callable[[str], str]] = {
-    "take_first": str,  # there is one answer
+    "take_first": str,
     "remove_whitespace": str.lstrip,
     "lowercase": str.lower,
     "uppercase": str.upper,

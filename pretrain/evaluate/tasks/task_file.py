@@ -15,6 +15,7 @@ from pretrain.evaluate.tasks.metric_names import (
     AGGREGATIONS,
     DEFAULT_METRICS,
     HIGHER_IS_WORSE,
+    MAX_GEN_TOKS,
     METRIC_NAMES,
     OutputType,
 )
@@ -90,7 +91,9 @@ class GenerationKwargs(Section):
     """Settings of generation."""
 
     until: list[str] | str | None = Field(None, description="strings that end an answer (default: fewshot_delimiter)")
-    max_gen_toks: int = Field(256, gt=0, description="most tokens of an answer")
+    max_gen_toks: int = Field(
+        MAX_GEN_TOKS, gt=0, description="most tokens of an answer; at most half of the model's positions"
+    )
     do_sample: Literal[False] = Field(False, description="false: answers are not sampled, unless the command says so")
     temperature: float = Field(0.0, ge=0, le=0, description="0, as answers are not sampled")
     num_beams: int = Field(1, gt=0, description="hypotheses of beam search; 1 is greedy decoding")

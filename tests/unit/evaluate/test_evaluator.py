@@ -271,6 +271,7 @@ def test_every_set_of_a_task_has_a_score_of_its_own(
 def test_examples_that_are_no_documents_are_told(engine: FakeEngine, tokenizer: ToyTokenizer, tmp_path: Path) -> None:
     line = '{"goal": "To dry a shirt,", "sol1": "hang it up.", "sol2": "eat it.", "label": %s}\n'
     (tmp_path / "piqa_validation.jsonl").write_text("".join(line % (number % 2) for number in range(4)))
+    line = line.replace("shirt", "coat")
     (tmp_path / "piqa_train.jsonl").write_text(line % 0 + '{"goal"\n' + line % 1 + line % 7)
     scored = evaluate(engine, tokenizer, None, ["piqa"], EvalSettings(shots=(2,), data_dir=tmp_path))
     assert {one.where for one in scored.not_shown["piqa"]} <= {"piqa_train.jsonl:2", "piqa_train.jsonl:4"}
@@ -283,6 +284,51 @@ def test_examples_that_are_no_documents_are_told(engine: FakeEngine, tokenizer: 
     record = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [one["where"] for one in record["not_shown"]["piqa"]] == [one.where for one in scored.not_shown["piqa"]]
     assert "as they are no documents" in (tmp_path / "out" / "report.html").read_text()
+
+
+_CAPITALS = """
+task: capitals
+dataset_path: json
+dataset_kwargs: {data_files: {test: test.jsonl, train: %s}}
+test_split: test
+training_split: train
+output_type: loglikelihood
+doc_to_text: "Q: {{ q }}?"
+doc_to_target: " {{ a }}"
+metric_list: [{metric: acc}]
+"""
+
+
+@pytest.mark.parametrize("pool", ["test.jsonl", "train.jsonl"])
+def test_no_prompt_shows_its_own_answer(engine: FakeEngine, tokenizer: ToyTokenizer, tmp_path: Path, pool: str) -> None:
+    """Neither where one file has two names of splits, nor where another file has the same questions. What was scored
+    after other examples is scored again."""
+    lines = [json.dumps({"q": q, "a": a}) + "\n" for q, a in (("Oslo", "Norway"), ("Rome", "Italy"), ("Bern", "Uri"))]
+    (tmp_path / "test.jsonl").write_text("".join(lines))
+    (tmp_path / "train.jsonl").write_text("".join([*lines[::-1], '{"q": "Nice", "a": "France"}\n']))
+    (tmp_path / "capitals.yaml").write_text(_CAPITALS % pool)
+    settings = EvalSettings(shots=(2,), data_dir=tmp_path)
+    tasks, path = [str(tmp_path / "capitals.yaml")], tmp_path / "documents.jsonl"
+    scored = evaluate(engine, tokenizer, None, tasks, settings, outcomes=Outcomes(path))
+    result = scored.results["capitals"]["2"]
+    assert 0 < result["redrawn"] <= 3
+    assert result["redrawn"] == 3 or pool == "train.jsonl"
+    samples = scored.samples["capitals"]["2"]
+    assert samples
+    for sample in samples:
+        assert sample["prompt"].count("Q: ") == 3
+        assert f"{sample['question']} {sample['target']}" not in sample["prompt"]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | {"shown": [0, 1]}) + "\n" for line in lines))
+    again = evaluate(engine, tokenizer, None, tasks, settings, outcomes=Outcomes(path))
+    assert again.results == scored.results
+    assert [json.loads(line)["shown"] for line in path.read_text().splitlines()] == [line["shown"] for line in lines]
+    assert f"drawn again, as they held the question and its answer: capitals 2-shot {result['redrawn']}" in " ".join(
+        table(scored.results, None, 1).split()
+    )
+    write(tmp_path / "out", scored, FACTS)
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert f"others were drawn: capitals 2-shot {result['redrawn']}" in page.words
 
 
 def test_data_ranks_that_share_weights_call_the_engine_equally_often(

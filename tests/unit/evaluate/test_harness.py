@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
+import numpy as np
 import pytest
 import torch
 from lm_eval.api.instance import Instance
@@ -18,7 +19,7 @@ from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.arithmetic import document
-from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
+from tests.unit.evaluate.fakes import LENGTH, VOCABULARY, FakeEngine, ToyTokenizer, on_ranks
 
 LIMIT = 24
 LAMBADA = """
@@ -97,6 +98,78 @@ def test_arithmetic_agrees_with_lm_eval(learned: GPT2LMHeadModel, tokenizer: Toy
     assert 0 < ours["exact_match"] < 1
     assert ours["accuracy"] == pytest.approx(theirs["likelihood"]["acc,none"], abs=1e-4)
     assert ours["exact_match"] == pytest.approx(theirs["generated"]["exact_match,strip"], abs=1e-4)
+
+
+_THOUGHTS = {
+    "6 + 8": " Six and eight are fourteen. The answer is 14",
+    "5 - 2": " Two from five is three. The answer is 3",
+    "7 + 7": " Seven and seven are thirteen. The answer is 13",
+    "9 * 9": " Nine times nine is" + " what?" * 40,
+}
+_REASONED = """
+task: reasoned
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+output_type: generate_until
+test_split: test
+doc_to_text: "Q: {{{{q}}}}\\nA:"
+doc_to_target: "{{{{a}}}}"
+generation_kwargs: {{until: ["\\n"]}}
+{rest}
+"""
+
+
+class _Reciter(FakeEngine):
+    """A model that says its thoughts on the last question that it reads."""
+
+    def next_tokens(self, held: list[list[int]], parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        held[:] = [[*held[parent], int(token)] for parent, token in zip(parents, tokens, strict=True)]
+        says = np.full((len(held), VOCABULARY), -1e9, np.float32)
+        for row, ids in enumerate(held):
+            question, _, said = ToyTokenizer().decode(ids).rpartition("Q: ")[2].partition("\nA:")
+            answer = ToyTokenizer().encode(f"{_THOUGHTS[question]}\n")
+            says[row, answer[len(ToyTokenizer().encode(said))]] = 0
+        return says
+
+
+@pytest.mark.parametrize(
+    ("rest", "name", "right"),
+    [
+        (
+            r"filter_list: [{name: last, filter: [{function: regex, regex_pattern: 'answer is (\-?[0-9.,]+)'}, "
+            "{function: take_first}]}]",
+            "exact_match,last",
+            2,
+        ),
+        (
+            'metric_list: [{metric: exact_match, regexes_to_ignore: [".*answer is "]}]',
+            "exact_match,none",
+            2,
+        ),
+        ("", "exact_match,none", 0),
+    ],
+)
+def test_a_chain_of_thought_is_as_long_as_lm_eval_s(
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, tmp_path: Path, rest: str, name: str, right: int
+) -> None:
+    """Half of the model's positions, as both allow it 256 tokens by default. Where nothing stands between an answer and
+    a reference, an answer that is longer than any reference is wrong, and is not counted as cut."""
+    lines = zip(_THOUGHTS, ("14", "3", "14", "81"), strict=True)
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in lines))
+    yaml = _REASONED.format(file=tmp_path / "test.jsonl", rest=rest)
+    engine = _Reciter(model)
+    theirs = lm_eval_results(HarnessModel(engine, tokenizer, LENGTH), tmp_path, reasoned=yaml)["reasoned"]
+    scored = evaluate(
+        engine,
+        CausalScorer(engine, tokenizer, LENGTH),
+        None,
+        [str(tmp_path / "reasoned.yaml")],
+        EvalSettings(shots=(0,)),
+    )  # type: ignore[arg-type]
+    ours = scored.results["reasoned"]["0"]
+    assert ours["exact_match_count"] == right
+    assert ours["exact_match"] == pytest.approx(theirs[name])
+    assert (ours["answer_tokens"], ours["answers_cut"]) == ((LENGTH // 2, 1) if rest else (len(" 14") + 1, 0))
 
 
 def test_rolling_likelihood_predicts_every_token_once(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:

@@ -39,6 +39,26 @@ def test_each_way_of_comparing_choices_prefers_another_one() -> None:
     assert np.allclose(measure.numbers(found), numbers.ravel())
 
 
+def test_a_right_choice_that_is_there_twice_is_right_both_times() -> None:
+    """Equal choices score alike, so the first of them is taken, whichever the file calls right."""
+    documents = [*[question("is", "is", right=1)] * 6, question("was", "is", "is", right=2)]
+    about: Any = SimpleNamespace(
+        task=SimpleNamespace(unconditional_context=None, metrics=("positive_f1", "matthews", "macro_f1")),
+        documents=documents,
+    )
+    scorer: Any = SimpleNamespace(conditional=True)
+    measure = ChoiceMeasure(about, scorer)
+    numbers = np.array([*[[-2.0, 1, 0, -2.0, 1, 0, 0, 0, 0]] * 6, [-9.0, 1, 0, -2.0, 1, 0, -2.0, 1, 0]])
+    outcomes = [measure.outcome(row, document) for row, document in zip(numbers, documents, strict=True)]
+    found = measure.result(outcomes, documents)
+    for way in ("sum", "per_token", "per_character", "per_byte"):
+        assert found[f"accuracy_{way}_count"] == 7
+    assert found["chance"] == pytest.approx((6 + 2 / 3) / 7)
+    assert found["positive_f1"] == found["macro_f1"] == 1, "whichever of the equal ones was taken"
+    wrong = measure.outcome(np.array([-1.0, 1, 0, -2.0, 1, 0, -2.0, 1, 0]), documents[-1])
+    assert not wrong["right"]["sum"]
+
+
 def test_the_error_of_a_target_s_perplexity_is_that_of_a_sample() -> None:
     about: Any = None
     measure, sums = TargetMeasure(about, about), np.array([-1.0, -2.0, -4.5])

@@ -8,7 +8,13 @@ import pytest
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
-from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
+from pretrain.evaluate.protocol import (
+    Prompt,
+    build_prompt,
+    example_holds_answer,
+    shot_indices,
+    shots_from_elsewhere,
+)
 from pretrain.evaluate.scorers.base import answer_text, encode_pair, stops_at
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.tasks.base import Continuation, Format, Loaded, TaskDocument
@@ -17,28 +23,29 @@ from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
 
 DOCUMENTS = [TaskDocument(f"\n\nQ: What is {n}?\n\nA:", f" {n}") for n in range(20)]
+_CHOICES = tuple(Continuation("Q", text) for text in (" a", " b", " c"))
 
 
 def test_fewer_shots_are_the_beginning_of_more() -> None:
-    eight = shot_indices("t", 3, 20, 8, seed=1)
-    assert [shot_indices("t", 3, 20, k, seed=1) for k in range(9)] == [eight[:k] for k in range(9)]
+    eight = shot_indices("t", 3, 20, 8, seed=1).numbers
+    assert [shot_indices("t", 3, 20, k, seed=1).numbers for k in range(9)] == [eight[:k] for k in range(9)]
 
 
 def test_shots_are_distinct_and_never_the_question() -> None:
     for document in range(20):
-        assert sorted([*shot_indices("t", document, 20, 19, seed=0), document]) == list(range(20))
+        assert sorted([*shot_indices("t", document, 20, 19, seed=0).numbers, document]) == list(range(20))
 
 
 def test_shots_differ_by_document_task_and_seed() -> None:
     drawn = [
-        tuple(shot_indices(task, document, 99, 8, seed=seed))
+        tuple(shot_indices(task, document, 99, 8, seed=seed).numbers)
         for task, document, seed in [("t", 1, 0), ("t", 2, 0), ("u", 1, 0), ("t", 1, 1)]
     ]
     assert len(set(drawn)) == 4
 
 
 def test_shots_are_the_same_in_every_process_and_release() -> None:
-    assert shot_indices("lambada_openai", 7, 5153, 4, seed=0) == [549, 3891, 1015, 597]
+    assert shot_indices("lambada_openai", 7, 5153, 4, seed=0).numbers == [549, 3891, 1015, 597]
 
 
 def test_too_many_shots_is_one_sentence() -> None:
@@ -49,7 +56,9 @@ def test_too_many_shots_is_one_sentence() -> None:
 def test_shots_of_another_draw_are_others_and_of_a_training_split_any() -> None:
     assert shot_indices("t", 3, 20, 8, seed=1, draw=1) != shot_indices("t", 3, 20, 8, seed=1)
     pool = Loaded([TaskDocument("a", str(number)) for number in range(8)])
-    assert sorted(shots_from_elsewhere("t", 3, pool, 8, seed=0)) == list(range(8)), "its own number is no other's"
+    assert sorted(shots_from_elsewhere("t", 3, pool, 8, seed=0).numbers) == list(range(8)), (
+        "its own number is no other's"
+    )
     with pytest.raises(ConfigError, match="task t has 8 documents to show, too few for 9 shots"):
         shots_from_elsewhere("t", 3, pool, 9, seed=0)
 
@@ -67,13 +76,13 @@ def test_lines_that_are_made_when_they_are_drawn_are_those_of_a_file_read_whole(
     whole = Loaded(*documents(tmp_path / "good.jsonl", make))
     made.clear()
     lazy = LinesOnDemand(tmp_path / "good.jsonl", make, "")
-    drawn = [shots_from_elsewhere("t", number, lazy, 2, seed=0) for number in (0, 1, 0)]
-    assert drawn == [shots_from_elsewhere("t", number, whole, 2, seed=0) for number in (0, 1, 0)]
+    drawn = [shots_from_elsewhere("t", number, lazy, 2, seed=0).numbers for number in (0, 1, 0)]
+    assert drawn == [shots_from_elsewhere("t", number, whole, 2, seed=0).numbers for number in (0, 1, 0)]
     assert [lazy.example(place) for place in drawn[0]] == [whole.example(place) for place in drawn[0]]
     assert len(made) == len({*drawn[0], *drawn[1]}) < 12
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:4], '{"word": 7}', *lines[4:], "{"]))
     lazy = LinesOnDemand(tmp_path / "bad.jsonl", make, "")
-    assert sorted(shots_from_elsewhere("t", 5, lazy, 12, seed=0)) == [0, 1, 2, 3, *range(5, 13)]
+    assert sorted(shots_from_elsewhere("t", 5, lazy, 12, seed=0).numbers) == [0, 1, 2, 3, *range(5, 13)]
     with pytest.raises(ConfigError, match="task t has 12 documents to show, too few for 13 shots"):
         shots_from_elsewhere("t", 6, lazy, 13, seed=0)
     assert {problem.where for problem in lazy.problems} == {"bad.jsonl:5", "bad.jsonl:14"}
@@ -81,6 +90,46 @@ def test_lines_that_are_made_when_they_are_drawn_are_those_of_a_file_read_whole(
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match=r"empty\.jsonl holds no document that can be used: it is empty"):
         LinesOnDemand(tmp_path / "empty.jsonl", make, "")
+
+
+def test_an_example_that_holds_the_answer_is_drawn_again() -> None:
+    """The other examples and their order are those of the draw without it."""
+    own, elsewhere = shot_indices("t", 3, 20, 9, seed=1), shots_from_elsewhere("t", 3, Loaded(DOCUMENTS), 9, seed=1)
+    for drawn, again in (
+        (own, shot_indices("t", 3, 20, 8, seed=1, holds_answer=lambda index: index == own.numbers[2])),
+        (
+            elsewhere,
+            shots_from_elsewhere(
+                "t", 3, Loaded(DOCUMENTS), 8, seed=1, holds_answer=lambda index: index == elsewhere.numbers[2]
+            ),
+        ),
+    ):
+        assert again.numbers == [number for number in drawn.numbers if number != drawn.numbers[2]]
+        assert (drawn.redrawn, again.redrawn) == (0, 1)
+    with pytest.raises(
+        ConfigError, match="18 documents to show, too few for 19 shots before document 3, beside 1 with its question"
+    ):
+        shot_indices("t", 3, 20, 19, seed=1, holds_answer=lambda index: index == 7)
+
+
+@pytest.mark.parametrize(
+    ("example", "question", "holds"),
+    [
+        (TaskDocument("Q", " a"), TaskDocument("Q", " a"), True),
+        (TaskDocument("Q ", "a"), TaskDocument("Q", " a"), True),
+        (TaskDocument("Q", " b"), TaskDocument("Q", " a"), False),
+        (TaskDocument("R", " a"), TaskDocument("Q", " a"), False),
+        (TaskDocument("Q", " b"), TaskDocument("Q", " a", references=("a", "b")), True),
+        (TaskDocument("Q", " b"), TaskDocument("Q", " a", _CHOICES, (0, 1)), True),
+        (TaskDocument("Q", " c"), TaskDocument("Q", " a", _CHOICES, (0, 1)), False),
+        (TaskDocument("Q a R", " b"), TaskDocument("Q", " a"), True),
+        (TaskDocument("a R", " b"), TaskDocument("", "a"), False),
+        (TaskDocument("", "a"), TaskDocument("", "a"), True),
+    ],
+)
+def test_which_examples_hold_the_answer(example: TaskDocument, question: TaskDocument, holds: bool) -> None:
+    """The question with any right answer; also where it is an earlier turn of the example's dialogue."""
+    assert example_holds_answer(example, question) == holds
 
 
 def _build(

@@ -21,12 +21,12 @@ RESULTS: dict[str, Any] = {
         "0": {
             "documents": 2000, "metric": "accuracy",
             "accuracy_count": 1234, "accuracy": 0.617, "accuracy_stderr": 0.0109,
-            "truncated": 3, "mean_shots": 0.0,
+            "truncated": 3, "mean_shots": 0.0, "redrawn": 0, "answer_tokens": 24, "answers_cut": 7,
             "perplexity": 12.345, "perplexity_stderr": 0.5,
         },
         "8": {
             "documents": 1, "metric": "accuracy", "accuracy_count": 1, "accuracy": 1.0, "accuracy_stderr": None,
-            "truncated": 0, "mean_shots": 8.0,
+            "truncated": 0, "mean_shots": 8.0, "redrawn": 2,
             "perplexity": None, "perplexity_stderr": None,
         },
     },
@@ -45,6 +45,8 @@ def test_the_table_has_tasks_by_shots_with_errors_and_metrics_in_words() -> None
         "last_word      0      2,000  61.7 ± 1.1 %  accuracy of target",
         "               8          1       100.0 %",
         "cut to fit the model: last_word 0-shot 3 of 2,000",
+        "answers cut: last_word 0-shot 7 of 2,000 at 24 tokens",
+        "examples drawn again, as they held the question and its answer: last_word 8-shot 2",
         "not scored: 2 of last_word, first words.jsonl:7: it is not JSON",
         "",
         "held-out loss 3.5741 nats per token over 46,814 tokens (perplexity 35.66 per token, 7.5 per byte)",

@@ -141,7 +141,7 @@ def _add(
             random = np.random.default_rng([seed, k, draw])
             right = random.random(len(documents)) < skill * (0.6 + 0.2 * place)
             outcomes = [_outcomes(measures, one, hit, random) for one, hit in zip(documents, right, strict=True)]
-            found: dict[str, Any] = {"documents": len(documents), "not_asked": 0, "truncated": 0}
+            found: dict[str, Any] = {"documents": len(documents), "not_asked": 0, "truncated": 0, "redrawn": 0}
             found |= {"mean_shots": float(k), "metric": task.metric}
             for measure in measures:
                 found |= measure.result([one[measure.name] for one in outcomes], documents)
@@ -163,8 +163,8 @@ def _outcomes(
             numbers = [(total, 11.0, -25.0) for total in totals]
         elif measure.name == "text":
             words = document.target.strip() if hit else document.target.strip()[::-1]
-            ids = ToyTokenizer().encode(words)[: measure.width]
-            numbers = [(*map(float, ids), *[-1.0] * (measure.width - len(ids)))]
+            ids = ToyTokenizer().encode(words)[: measure.answer_tokens]
+            numbers = [(0.0, *map(float, ids), *[-1.0] * (measure.answer_tokens - len(ids)))]
         else:
             numbers = [(-1.0 - random.random(), float(hit))] if measure.name == "target" else [(-9500.0, 2400.0)]
         found[measure.name] = measure.outcome(np.array(numbers).reshape(-1), document)

@@ -11,6 +11,7 @@ from transformers import GPT2LMHeadModel
 from data_pipeline.dataset.dataset import Dataset
 from docs.make.browser import CHROMIUM, measured
 from pretrain.evaluate.evaluator import Evaluation, evaluate
+from pretrain.evaluate.report.combine import combine
 from pretrain.evaluate.report.in_training import InTraining
 from pretrain.evaluate.report.write import _curve, write
 from pretrain.evaluate.scorers.causal import CausalScorer
@@ -142,6 +143,20 @@ def test_the_page_shows_the_note_of_a_task_as_text(evaluation: Evaluation, tmp_p
     write(tmp_path, replace(evaluation, notes={"last_word": "synthetic, <b>chance</b> is 1/16"}), FACTS)
     page = (tmp_path / "report.html").read_text()
     assert "<b>last_word</b>: synthetic, &lt;b&gt;chance&lt;/b&gt; is 1/16" in page
+
+
+def test_a_task_has_its_title_wherever_the_page_shows_its_scores(tmp_path: Path) -> None:
+    evaluation = replace(many(only=["hellaswag", "coqa"]), titles={"hellaswag": "HellaSwag & co"})
+    write(tmp_path, evaluation, FACTS)
+    html = (tmp_path / "report.html").read_text()
+    text = Page(html).words
+    about = "hellaswag · 60 documents · chance 25.0 %"
+    assert f"HellaSwag & co accuracy, choices compared per token {about}" in text
+    assert html.count("HellaSwag &amp; co<") == 4, "the table for wide and for narrow pages, the chart and the fold"
+    assert "coqa F1 of the words of the text made 20 documents" in text, "one without another title"
+    assert json.loads((tmp_path / "report.json").read_text())["titles"] == {"hellaswag": "HellaSwag & co"}
+    combined = Page(combine([tmp_path], tmp_path / "out").read_text()).words
+    assert "HellaSwag & co accuracy, choices compared per token · chance 25.0 % 0-shot" in combined
 
 
 def test_what_was_cut_or_not_scored_is_counted_and_located(tmp_path: Path) -> None:
