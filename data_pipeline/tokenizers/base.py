@@ -22,6 +22,8 @@ class Tokenizer(ABC):
 
     file_name: ClassVar[str]
     """What the file is called in a dataset's directory."""
+    spaces_begin_words: ClassVar[bool] = True
+    """Whether a space belongs to the first piece of the word after it, or is a token of its own."""
     library: str
     library_version: str
     vocabulary_size: int

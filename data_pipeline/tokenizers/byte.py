@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models
+from tokenizers import decoders, models, pre_tokenizers
 
 from data_pipeline.tokenizers.base import Tokenizer
 
@@ -29,6 +29,7 @@ class ByteTokenizer(Tokenizer):
     """Each byte of the UTF-8 text is a token."""
 
     file_name, library, library_version = "bytes.json", "bytes", str(_CONTENT["version"])
+    spaces_begin_words = False
     vocabulary_size = _FIRST + 256
     end_of_text = _SPECIALS.index("</s>")
 
@@ -64,17 +65,26 @@ class ByteTokenizer(Tokenizer):
         return _SPECIALS.index(piece) if piece in _SPECIALS else None
 
     def to_json(self) -> str:
-        """The tokenizer.json with the same ids: it knows no character, so it spells each in bytes."""
-        names = [*_SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256))]
-        vocabulary = {name: index for index, name in enumerate(names)}
-        built = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
-        built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        """The tokenizer.json with the same ids: byte-level BPE without merges, which decodes bytes that make no
+        character as `decode` does (`ByteFallback` would show U+FFFD for each byte of the whole text)."""
+        vocabulary = {name: index for index, name in enumerate((*_SPECIALS, *_byte_characters()))}
+        built = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+        built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        built.decoder = decoders.ByteLevel()
         built.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in _SPECIALS])
         return str(built.to_str())
 
     def texts(self) -> list[str]:
         """[259] the character of each byte; U+FFFD for one that is none by itself, "" of special pieces."""
         return [""] * _FIRST + [chr(byte) if byte < 0x80 else "\ufffd" for byte in range(256)]
+
+
+def _byte_characters() -> list[str]:
+    """[256] the character that stands for each byte in byte-level BPE, as GPT-2 has it: the byte's own in Latin-1 where
+    that is printed, the next of those from U+0100 for the others."""
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printed else next(others)) for byte in range(256)]
 
 
 def is_byte_tokenizer(content: bytes) -> bool:

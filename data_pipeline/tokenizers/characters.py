@@ -29,6 +29,7 @@ class CharacterTokenizer(Tokenizer):
     """Each character of a text is a token."""
 
     file_name, library, library_version = "characters.json", "characters", str(_CONTENT["version"])
+    spaces_begin_words = False
     vocabulary_size = sys.maxunicode + 1
     end_of_text = _SPECIALS["[SEP]"]
 

@@ -40,6 +40,8 @@ class Conventions:
     turns: tuple[Rendered, ...] = ()
     """a conversation as transformers' tokenizer of the source has it, or the run's samples, or both; the last one is of
     the template"""
+    is_imported: bool = False
+    """whether the tokenizer is that of an imported folder, encoders' included"""
 
     @property
     def finds_special_tokens(self) -> bool:
@@ -138,7 +140,7 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
     source, template = source_model.of_run(checkpoint, tokenizer), chat.of_run(checkpoint)
     sampling = None if source is None else source.generation
     if encoder or objective.task_head is not None or objective.needs.end != "end_of_text":
-        return Conventions(sampling=sampling)
+        return Conventions(sampling=sampling, is_imported=source is not None)
     known = source.noted.turns if source is not None and source.noted is not None else None
     turns, end = [] if known is None else [known], None
     if template is not None and (source is None or source.answers_by_template):
@@ -152,7 +154,14 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
             ) from None
     is_new = end is not None and (source is None or end not in source.ends)
     ends = tuple(dict.fromkeys((end, tokenizer.end_of_text))) if end is not None and is_new else None
-    return Conventions(source=source, sampling=sampling, template=template, turns=tuple(turns), ends=ends)
+    return Conventions(
+        source=source,
+        sampling=sampling,
+        template=template,
+        turns=tuple(turns),
+        ends=ends,
+        is_imported=source is not None,
+    )
 
 
 def rendering_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer) -> ChatTemplate:

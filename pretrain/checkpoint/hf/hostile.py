@@ -1,12 +1,15 @@
 """Text that tells one tokenizer from another: the gates of exported and of imported tokenizers read it."""
 
 import random
+from collections.abc import Sequence
 
 from data_pipeline.tokenizers.base import Tokenizer
 
 _BLOCKS = 8  # of 48 characters, from each plane
 _PIECES = 1500  # texts of pieces of the vocabulary
 _SPACE_SIGN, _NEXT_LINE = "\u2581", "\u0085"  # which sentencepiece and transformers' form of it read otherwise
+WHITE_SPACE = tuple(c for c in map(chr, range(0x3001)) if c.isspace() and c not in "\x1c\x1d\x1e\x1f")
+"""Unicode's White_Space, which Python's `isspace` has four more characters than."""
 _SPELLED = (
     "<|endoftext|>",
     "</s>",
@@ -79,3 +82,11 @@ def texts(tokenizer: Tokenizer, special_tokens: tuple[str, ...]) -> list[str]:
     texts += ["".join(draw.choices(pieces, k=draw.randint(2, 12))) for _ in range(_PIECES)]
     texts.append("".join(draw.choices(pieces, k=_PIECES)))
     return [text for text in texts if not any(name in text for name in special_tokens)]
+
+
+def named(names: Sequence[str]) -> list[str]:
+    """Prompts that name special tokens, with and without white space before them."""
+    first, last = names[0], names[-1]
+    texts = [f"The value of {name} class" for name in dict.fromkeys((first, last))]
+    texts += [f"a{first}b", f"{first} a", f" {first}", f"a {first}. {last}  {first}{last},", f"a \n\t{first}\n b"]
+    return [*texts, *(f"a{space}{first} b" for space in WHITE_SPACE)]

@@ -118,7 +118,7 @@ def import_hf(
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
     for note in folder.notes:
         warn(f"{source or directory.name}: {note}")
-    tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
+    tokenizer_gate.check(directory, tokenizer, config, bounds, warn)
     kept = source_model.read(directory, folder.hf_config)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)

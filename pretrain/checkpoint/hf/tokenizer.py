@@ -21,6 +21,7 @@ from data_pipeline.recipes.permuted import Permuted
 from data_pipeline.recipes.tagging import Tagging
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
+from data_pipeline.tokenizers.named_tokens import NamedTokens
 from data_pipeline.tokenizers.specials import Specials, names
 from pretrain.checkpoint.hf import hostile
 from pretrain.checkpoint.hf.conventions import Conventions
@@ -68,6 +69,7 @@ def write(
             raise ConfigError(
                 f"not exported: {name} is id {index} of the model, and {hf_tokenizer.token_to_id(name)} in {_FILE}"
             )
+    hf_tokenizer = _with_space_before(hf_tokenizer, _taking_space(tokenizer, specials, conventions))
     before, after = conventions.around(tokenizer) or around(objective, specials, tokenizer)
     if (theirs := _as_imported(hf_tokenizer, conventions.post_processor(), before, after)) is not None:
         hf_tokenizer = theirs
@@ -90,6 +92,23 @@ def write(
     conventions.write_more(tokenizer, directory)
     _write_original(tokenizer, directory)
     check(tokenizer, objective, directory, specials.vocabulary + len(padding), conventions)
+
+
+def _taking_space(tokenizer: Tokenizer, specials: Specials, conventions: Conventions) -> set[int]:
+    """Ids of masks and sentinels that white space before them is part of: those that a prompt names, wherever the
+    tokenizer has tokens for such space (BERT's has none). An imported folder's tokens stay as the folder has them."""
+    ids = set(NamedTokens(tokenizer, specials).names)
+    if conventions.is_imported:
+        ids = {index for index in ids if index >= tokenizer.vocabulary_size}
+    drops_space = all(tokenizer.encode(f"a{space}") == tokenizer.encode("a") for space in hostile.WHITE_SPACE)
+    return ids if tokenizer.spaces_begin_words and not drops_space else set()
+
+
+def _with_space_before(hf_tokenizer: tokenizers.Tokenizer, ids: set[int]) -> tokenizers.Tokenizer:
+    tree = json.loads(hf_tokenizer.to_str())
+    for token in tree["added_tokens"]:
+        token["lstrip"] |= token["id"] in ids
+    return tokenizers.Tokenizer.from_str(json.dumps(tree))
 
 
 def _no_text_goes_beyond(tokenizer: Tokenizer, specials: Specials, model: Model) -> bool:
@@ -177,8 +196,8 @@ def check(
     tokenizer: Tokenizer, objective: Objective, directory: Path, vocabulary: int, conventions: Conventions = _OWN
 ) -> None:  # fmt: skip
     """Raises RunError unless transformers' tokenizer of `directory` agrees with `tokenizer`: on the ids of hostile text
-    with special tokens around it, on pairs of texts for a task head, on decoding where ours restores the text, on
-    special ids, and on conversations. `vocabulary`: ids that it may have."""
+    with special tokens around it, on prompts that name masks or sentinels, on pairs of texts for a task head, on
+    decoding where ours restores the text, on special ids, and on conversations. `vocabulary`: ids that it may have."""
     specials = objective.specials(tokenizer)
     exported = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     if len(exported) > max(vocabulary, conventions.size()):
@@ -202,6 +221,8 @@ def check(
             continue
         if exported.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) != back:
             raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")
+    if found_in_text(specials):
+        _check_named(tokenizer, specials, exported, conventions)
     if objective.task_head is not None and not isinstance(objective, Tagging):
         (first, second), (between, _) = tokenizer.encode_batch(["a b", "c"], threads=1), _pairs(objective)
         marks = after[:1] if _ends_with_cls(objective) else after
@@ -212,3 +233,20 @@ def check(
         if index >= 0 and getattr(exported, f"{role}_token_id") != index:
             raise RunError(f"not exported: transformers takes another id than {index} for {role}")
     conventions.check_turns(exported)
+
+
+def _check_named(tokenizer: Tokenizer, specials: Specials, exported: Any, conventions: Conventions) -> None:
+    """Raises RunError unless a text that names masks or sentinels gets the ids that such a prompt has here, or, where
+    an imported file has all these tokens, the ids that this file alone makes of it."""
+    named, file = NamedTokens(tokenizer, specials), None
+    if conventions.is_imported and max(named.names) < tokenizer.vocabulary_size:
+        file = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    names = [token.content for token in exported.added_tokens_decoder.values() if token.content in named.ids]
+    for text in hostile.named(names) if names else ():
+        ids = named.encode(text) if file is None else file.encode(text, add_special_tokens=False).ids
+        found = exported(text, add_special_tokens=False)["input_ids"]
+        if found != ids:
+            raise RunError(
+                f"not exported: transformers' {type(exported).__name__} makes {found[:20]} of the prompt "
+                f"{text!r}, and ours {ids[:20]}"
+            )

@@ -12,12 +12,13 @@ from typing import Any
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import open_tokenizer
+from data_pipeline.tokenizers.named_tokens import NamedTokens
 from data_pipeline.tokenizers.released import SETTINGS, DocumentBounds
 from pretrain.checkpoint.hf import hostile
 from pretrain.checkpoint.hf.folder import read_json
 from pretrain.checkpoint.hf.hf_tokenizer import load_tokenizer_of
 from pretrain.checkpoint.hf.tokenizer import ORIGINAL
-from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
 _JSON = "tokenizer.json"
@@ -25,11 +26,12 @@ _SHOWN = 12  # ids of a text in a message
 
 
 def check(
-    directory: Path, content: bytes, model: Model, bounds: DocumentBounds, warn: Callable[[str], None]
+    directory: Path, content: bytes, config: RunConfig, bounds: DocumentBounds, warn: Callable[[str], None]
 ) -> None:  # fmt: skip
     """Raises ConfigError unless transformers' tokenizer of `directory` gives the ids of the one in `content`, on texts
-    that tell tokenizers apart, and begins a text of a causal `model` as it does. What a user or `add_bos_token` says of
-    the begin goes first, and a difference is warned of, as is a folder that transformers has no tokenizer for."""
+    that tell tokenizers apart, and begins a text of a causal model as it does. What a user or `add_bos_token` says of
+    the begin goes first, and a difference is warned of, as are a prompt with masks or sentinels that is read otherwise,
+    and a folder that transformers has no tokenizer for."""
     ours = open_tokenizer(content, directory)
     if isinstance(ours, CharacterTokenizer) or ours.library == "bytes":  # they have no file, and no two ways
         return
@@ -61,8 +63,28 @@ def check(
             f"transformers' {type(theirs).__name__} drops a space where a text begins with one; here it is kept, as "
             f"the {_JSON if (directory / _JSON).is_file() else 'sentencepiece model'} has it"
         )
-    if model.is_causal and not (directory / ORIGINAL).is_dir():
+    _compare_prompts(directory, ours, theirs, config, warn)
+    if config.model.is_causal and not (directory / ORIGINAL).is_dir():
         _check_begin(directory, ours, theirs, bounds, warn)
+
+
+def _compare_prompts(
+    directory: Path, ours: Tokenizer, theirs: Any, config: RunConfig, warn: Callable[[str], None]
+) -> None:  # fmt: skip
+    specials = config.objective.specials(ours)
+    named, spaced = (NamedTokens(ours, specials, keeps_space=keeps) for keeps in (None, True))
+    added = [token.content for token in theirs.added_tokens_decoder.values() if token.content in named.ids]
+    for text in hostile.named(added) if added else ():
+        mine = named.encode(text)
+        other = theirs(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+        if mine == other:
+            continue
+        cure = f": set lstrip of {added[0]} to true in its {_JSON} for the same" if spaced.encode(text) == other else ""
+        warn(
+            f"{directory}: transformers' {type(theirs).__name__} reads the prompt {text!r} as {other[:_SHOWN]}, and "
+            f"`generate` as {mine[:_SHOWN]}, without white space before {added[0]}{cure}"
+        )
+        return
 
 
 def _check_begin(

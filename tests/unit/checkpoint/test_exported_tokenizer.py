@@ -9,13 +9,17 @@ import pytest
 import sentencepiece
 
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import Kind, load_tokenizer, train_tokenizer
+from pretrain.checkpoint.hf.conventions import Conventions
 from pretrain.errors import ConfigError, RunError
+from pretrain.evaluate.decoding.prompts import Prompts
 from tests.helpers.datasets import make_documents
 from tests.helpers.families import family_config
 from tests.helpers.tiny import tiny_config
 from tests.unit.data_pipeline.tokenizers.test_tokenizer_bytes import write_gpt2
 
+OWN = Conventions()
 GPT = tiny_config(model={"vocabulary": 900})
 KINDS: tuple[Kind, ...] = ("bpe", "unigram", "byte_bpe", "wordpiece", "bytes")
 
@@ -26,7 +30,7 @@ def _tokenizer(kind: str, directory: Path) -> Tokenizer:
     return train_tokenizer(make_documents(0, 100), kind, 259 if kind == "bytes" else 450)  # type: ignore[arg-type]
 
 
-def _written(tokenizer: Tokenizer, config: Any, directory: Path) -> Any:
+def _written(tokenizer: Tokenizer, config: Any, directory: Path, conventions: Conventions = OWN) -> Any:
     from transformers import AutoTokenizer
 
     from pretrain.checkpoint.hf.registry import hf_family_of
@@ -37,7 +41,7 @@ def _written(tokenizer: Tokenizer, config: Any, directory: Path) -> Any:
     described.save_pretrained(
         directory
     )  # AutoTokenizer reads it, and goes by its model_type where nothing else is said
-    write(tokenizer, config.objective, config.model, directory)
+    write(tokenizer, config.objective, config.model, directory, conventions)
     return AutoTokenizer.from_pretrained(directory)
 
 
@@ -72,6 +76,52 @@ def test_appended_ids_have_names_and_samples_their_marks(family: str, tmp_path: 
         pair = theirs(text, text)
         assert pair["input_ids"] == [specials.cls, *ids, specials.sep, *ids, specials.sep]
         assert pair["token_type_ids"] == [0] * (len(ids) + 2) + [1] * (len(ids) + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("byte_bpe", "roberta"), ("bpe", "bart"), ("unigram", "t5"), ("wordpiece", "bert"), ("bytes", "t5")],
+)
+def test_the_space_before_a_name_is_part_of_it_as_in_released_tokenizers(
+    kind: str, family: str, tmp_path: Path
+) -> None:
+    """transformers read it as a token of its own, which no sample has. Bytes are: ByT5's tokenizer keeps it."""
+    tokenizer, config = _tokenizer(kind, tmp_path), family_config(family, model={"vocabulary": 900})
+    specials, theirs = config.objective.specials(tokenizer), _written(tokenizer, config, tmp_path / "hf")
+    index = specials.sentinels[0] if family == "t5" else specials.mask
+    name, before = theirs.convert_ids_to_tokens(index), "The value of " if kind == "bytes" else "The value of"
+    expected = [*tokenizer.encode(before), index, *tokenizer.encode(" class")]
+    assert theirs.encode(f"The value of {name} class", add_special_tokens=False) == expected
+    assert theirs.added_tokens_decoder[index].lstrip == (kind not in ("wordpiece", "bytes"))
+    if kind != "byte_bpe":
+        return
+    reference = Prompts(config, tokenizer)
+    for text in ("The value of {} class", "a{}b", "a  {}\n{} b", "a\u00a0\t{}\u2003", "a\x1f{}"):
+        prompt = text.replace("{}", name)
+        assert theirs.encode(prompt, add_special_tokens=False) == reference.encode(prompt)
+
+
+def test_characters_have_a_mask_that_no_text_spells(tmp_path: Path) -> None:
+    config = family_config("canine")
+    assert _written(CharacterTokenizer(), config, tmp_path / "hf").mask_token_id == 0xE003
+
+
+def test_an_imported_folder_s_mask_stays_as_the_folder_has_it(tmp_path: Path) -> None:
+    tokenizer, config = _tokenizer("byte_bpe", tmp_path), family_config("roberta", model={"vocabulary": 900})
+    theirs = _written(tokenizer, config, tmp_path / "hf", Conventions(is_imported=True))
+    assert not theirs.added_tokens_decoder[theirs.mask_token_id].lstrip
+
+
+def test_a_tokenizer_that_reads_a_prompt_otherwise_there_is_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    from pretrain.checkpoint.hf import tokenizer as module
+
+    monkeypatch.setattr(module, "_with_space_before", lambda there, ids: there)
+    with pytest.raises(
+        RunError, match=r"not exported: .* makes .* of the prompt 'The value of <mask> class', and ours"
+    ):
+        _written(_tokenizer("bpe", tmp_path), family_config("bart", model={"vocabulary": 900}), tmp_path / "hf")
 
 
 def test_a_tokenizer_with_other_ids_there_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds, load_released
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from tests.helpers.families import family_config
 from tests.helpers.released import byte_level, sentencepiece_model, write
 from tests.helpers.tiny import tiny_config
 
@@ -63,13 +65,15 @@ MODELS: dict[str, tuple[Callable[[], bytes], str, dict[str, Any] | None, str]] =
 }  # fmt: skip
 
 
-def _passes(folder: Path, bounds: DocumentBounds = AS_RELEASED, content: bytes | None = None) -> list[str]:
+def _passes(
+    folder: Path, bounds: DocumentBounds = AS_RELEASED, content: bytes | None = None, config: RunConfig | None = None
+) -> list[str]:  # fmt: skip
     """The gate's warnings."""
     from pretrain.checkpoint.hf.tokenizer_gate import check
 
     warnings: list[str] = []
     released = content or load_released(folder, bounds).content
-    check(folder, released, tiny_config().model, bounds, warnings.append)
+    check(folder, released, config or tiny_config(), bounds, warnings.append)
     return warnings
 
 
@@ -119,6 +123,18 @@ def test_a_tokenizer_json_is_compared_too(name: str, tmp_path: Path) -> None:
     warnings = _passes(write(tmp_path, byte_level(specials, around), beside))
     expected = ["TokenizersBackend puts nothing before a text, and <b> begins one here"] if name == "DeepSeek" else []
     assert [line.partition("transformers' ")[2] for line in warnings] == expected, "add_bos_token goes first"
+
+
+@pytest.mark.parametrize("lstrip", [True, False])
+def test_a_mask_that_transformers_reads_with_the_space_before_it_is_warned_of(lstrip: bool, tmp_path: Path) -> None:
+    tree = json.loads(byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"]))
+    tree["added_tokens"][-1]["lstrip"] = lstrip
+    beside = {"config.json": {"model_type": "roberta"}, "tokenizer_config.json": {"mask_token": "<mask>"}}
+    folder = write(tmp_path, json.dumps(tree), beside)
+    warnings = _passes(folder, config=family_config("roberta", model={"vocabulary": 400}))
+    assert len(warnings) == (0 if lstrip else 1)
+    assert all("reads the prompt 'The value of <mask> class'" in line for line in warnings)
+    assert all("set lstrip of <mask> to true" in line for line in warnings)
 
 
 def test_another_begin_than_transformers_is_refused_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_a_tokenizer_json_gives_the_same_ids_and_texts(kind: str, loaded: dict[s
             assert there.decode(ids.tolist()) == text
 
 
+@pytest.mark.parametrize("kind", ["bytes", "byte_bpe"])
+def test_a_tokenizer_json_of_bytes_decodes_broken_characters_alike(kind: str, loaded: dict[str, Tokenizer]) -> None:
+    tokenizer, draw = loaded[kind], random.Random(1)
+    there = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    for _ in range(500):
+        ids = [index for index in tokenizer.encode(random_text(draw))[:40] if draw.random() < 0.8]
+        assert there.decode(ids) == tokenizer.decode(ids), ids
+
+
 def test_scores_of_a_trained_unigram_sum_without_rounding() -> None:
     """Else the library that adds them up in fp64 breaks ties as no other does."""
     tokenizer = train_tokenizer(make_documents(0, 50), "unigram", 350)

@@ -3,6 +3,7 @@
 import pytest
 
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -58,10 +59,17 @@ def test_a_mask_is_named_either_way_and_has_to_be_there(bpe: Tokenizer) -> None:
     expected = [known.cls, *ids, known.mask, *bpe.encode(" three"), known.sep]
     assert masked_input(prompts, "one [MASK] three", LENGTH) == expected
     assert masked_input(prompts, "one <mask> three", LENGTH) == expected
+    assert masked_input(prompts, "one \n\u00a0 [MASK] three", LENGTH) == expected, "as transformers' lstrip"
     with pytest.raises(ConfigError, match=r"prompt 2 has no \[MASK\]"):
         masked_input(prompts, "one two", LENGTH, "prompt 2")
     with pytest.raises(ConfigError, match="prompt 2 is 5 tokens long, and the model reads 4"):
         masked_input(prompts, "one [MASK] six", 4, "prompt 2")
+
+
+def test_the_space_before_a_name_stays_where_it_is_a_token_of_its_own() -> None:
+    prompts = _prompts(family_config("t5"), ByteTokenizer())
+    expected = [*ByteTokenizer().encode("one "), prompts.specials.sentinels[0], *ByteTokenizer().encode(" three")]
+    assert prompts.encode("one <extra_id_0> three") == expected
 
 
 def test_a_prompt_that_does_not_fit_is_refused_and_never_cut(bpe: Tokenizer) -> None:
