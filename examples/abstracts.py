@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 from xml.etree.ElementTree import Element, iterparse
 
 from data_pipeline.common.atomic import atomic_path
@@ -40,7 +40,7 @@ def main(target: Path) -> int:
     return 0
 
 
-def texts(xml: IO[bytes]) -> Iterator[str]:
+def texts(xml: BinaryIO | gzip.GzipFile) -> Iterator[str]:
     """Yields a text for each record of a PubmedArticleSet that has an abstract: its title, an empty line, and the
     abstract, each part of it on a line of its own behind its label."""
     for _, record in iterparse(xml):

@@ -1,6 +1,6 @@
 """Texts that name special tokens of an objective: `<extra_id_0>` a sentinel, `[MASK]` or `<mask>` a mask.
 
-In training, such a token stands for pieces that hold the space before them, so a text that spells this space would have
+In training, such a token replaces pieces that hold the space before them, so a text that spells this space would have
 one too many: white space before a name is left out, as released tokenizers leave it out (`lstrip` in a tokenizer.json).
 Where a space is a token of its own (bytes, characters), it stays.
 """

@@ -175,10 +175,10 @@ def _import_grown(options: argparse.Namespace, directory: Path, out: Path, sourc
     if options.add_tokens is None:
         _import(options, directory, out, source=source)
         return
-    from pretrain.checkpoint.hf.grow import grown_folder
+    from pretrain.checkpoint.hf.grow import NewRows, grown_folder
 
-    new_rows, random_head = options.new_rows or "pieces", options.random_head
-    with grown_folder(directory, options.add_tokens, new_rows, print, random_head=random_head) as grown:
+    new_rows: NewRows = options.new_rows or "pieces"
+    with grown_folder(directory, options.add_tokens, new_rows, print, random_head=options.random_head) as grown:
         _import(options, grown, out, source=source)
 
 

@@ -49,7 +49,7 @@ class RunRow:
     tokens_per_second: float | None
     """median of the newest 50 steps"""
     status: str
-    """that of `launch status`, or unreadable"""
+    """status as `launch status` shows it, or unreadable"""
     when: str | None
     """time of the newest sign of life, ISO 8601 in UTC"""
 

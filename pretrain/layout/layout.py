@@ -211,9 +211,9 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
     if model.characters is not None:
         _check_characters(parallel)
     if world % parallel.model_ranks:
-        ranks = f"{world} ranks do" if world > 1 else "1 rank does"
+        started = f"{world} ranks do" if world > 1 else "1 rank does"
         raise RankCountError(
-            f"{ranks} not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
+            f"{started} not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
             f"parallel.context={parallel.context}: start a multiple of {parallel.model_ranks} ranks, or choose a "
             "smaller layout",
             parallel.model_ranks,

@@ -29,8 +29,9 @@ class MlflowNames:
 
 def _is_allowed(name: str) -> bool:
     """Whether MLflow's own checks accept the name."""
-    allowed = validate_param_and_metric_name(name) is not None and not path_not_unique(name)
-    return allowed and len(name) <= MAX_ENTITY_KEY_LENGTH
+    is_spelled = validate_param_and_metric_name(name) is not None  # type: ignore[no-untyped-call]
+    is_path = path_not_unique(name)  # type: ignore[no-untyped-call]
+    return is_spelled and not is_path and len(name) <= MAX_ENTITY_KEY_LENGTH
 
 
 def _replaced(name: str) -> str:

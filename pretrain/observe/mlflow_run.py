@@ -34,7 +34,7 @@ for _chatty in ("mlflow", "alembic", "urllib3"):  # failures reach the user as o
     logging.getLogger(_chatty).setLevel(logging.CRITICAL)
 
 
-class RunWriter:
+class MlflowWriter:
     """A run that MLflow has. What MLflow refuses for good is left out, and said once."""
 
     def __init__(self, client: MlflowClient, run_id: str, warn: Callable[[str], None]) -> None:
@@ -91,7 +91,7 @@ class RunWriter:
             self._warn(f"MLflow does not take {name[:80]} ({str(error).splitlines()[0][:200]})")
 
 
-class MlflowRun(RunWriter):
+class MlflowRun(MlflowWriter):
     """Opens the run that the file `tracker_run_id` of the run names, or a new one, and describes it."""
 
     def __init__(

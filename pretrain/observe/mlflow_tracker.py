@@ -84,9 +84,9 @@ class MlflowTracker(Tracker):
         if not id_file.exists():
             return
         _set_defaults()
-        from pretrain.observe.mlflow_run import RunWriter, open_client
+        from pretrain.observe.mlflow_run import MlflowWriter, open_client
 
-        run = RunWriter(open_client(self._uri), id_file.read_text().strip(), self.warn)
+        run = MlflowWriter(open_client(self._uri), id_file.read_text().strip(), self.warn)
         run.log_report([Point(name, value, step, now_ms()) for name, value in scores.items()], files, folder)
 
     @property

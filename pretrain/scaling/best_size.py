@@ -37,7 +37,7 @@ def flops_where_best(fitted: Fitted, factor: float, parameters: float | None, to
     return math.exp(high)
 
 
-def untold(fitted: Fitted, points: Points) -> str | None:
+def why_unknown(fitted: Fitted, points: Points) -> str | None:
     """Why a form of size and tokens tells no best size of these points: losses that do not fall with both, or an
     exponent that only the bounds of its fit hold. None if it tells one."""
     logs = points.logs
@@ -56,9 +56,9 @@ def untold(fitted: Fitted, points: Points) -> str | None:
     return None
 
 
-def check_told(fitted: Fitted, points: Points, origin: str) -> None:
-    """Raises ConfigError where no best size is told."""
-    if (why := untold(fitted, points)) is not None:
+def check_known(fitted: Fitted, points: Points, origin: str) -> None:
+    """Raises ConfigError where no best size is known."""
+    if (why := why_unknown(fitted, points)) is not None:
         raise ConfigError(
             f"{origin} tells no best size, as {why}: ask with --parameters and --tokens together, or fit to more runs"
         )

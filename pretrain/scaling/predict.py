@@ -14,7 +14,7 @@ import numpy as np
 
 from pretrain.errors import ConfigError
 from pretrain.scaling.backtest import MISS
-from pretrain.scaling.best_size import best_parameters, check_told, flops_where_best, untold
+from pretrain.scaling.best_size import best_parameters, check_known, flops_where_best, why_unknown
 from pretrain.scaling.fit import Fitted, fitted_to
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.points import Floats
@@ -84,7 +84,7 @@ def predict(
         )
     if parameters is not None and tokens is not None:
         return _prediction(law, parameters, factor * parameters * tokens, ())
-    check_told(main.fitted, law.points, law.origin)
+    check_known(main.fitted, law.points, law.origin)
     if flops is not None:
         return _prediction(law, best_parameters(main.fitted, factor, flops), flops, ("parameters", "tokens"))
     flops = flops_where_best(main.fitted, factor, parameters, tokens)
@@ -196,7 +196,7 @@ def _reasons(law: Law, main: Tested, times: Mapping[str, float]) -> list[str]:
             f"fitted without the largest runs, the law misses them by up to {100 * main.backtest.miss:.1f}%, more than "
             f"{100 * MISS:g}%"
         )
-    if (why := untold(main.fitted, law.points)) is not None:
+    if (why := why_unknown(main.fitted, law.points)) is not None:
         reasons.append(why)
     reasons += [
         f"this is {multiple:,.0f} times the {name} of the largest run, further than {FURTHEST} times"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pretrain.pages.charts import INK, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
-from pretrain.scaling.best_size import best_parameters, untold
+from pretrain.scaling.best_size import best_parameters, why_unknown
 from pretrain.scaling.isoflop import IsoFlop
 from pretrain.scaling.law import Law
 from pretrain.scaling.points import Points
@@ -114,7 +114,7 @@ def _loss(inches: tuple[float, float], law: Law, predicted: Predicted) -> str:
                 _curve_of_size(axes, law, rung, shade)
         flops = np.geomspace(min(run.flops for run in points.runs), _FURTHER * points.most_flops, 60)
         main = law.main.fitted
-        if main.form.of_compute or untold(main, points) is None:
+        if main.form.of_compute or why_unknown(main, points) is None:
             axes.plot(flops, _frontier(law, flops), color=INK, linewidth=1.4, label=f"best, by {main.form.name}")
         for number, (at, low, high) in enumerate(predicted):
             axes.plot([at, at], [low, high], color=ORANGE, linewidth=3, label=None if number else "predicted")

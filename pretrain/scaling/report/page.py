@@ -9,7 +9,7 @@ from markupsafe import Markup
 from pretrain.pages.numbers import compact
 from pretrain.pages.page import page, write_text
 from pretrain.scaling.backtest import MISS
-from pretrain.scaling.best_size import untold
+from pretrain.scaling.best_size import why_unknown
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.points import RunPoint
 from pretrain.scaling.predict import FURTHEST
@@ -22,7 +22,7 @@ def write_page(directory: Path, law: Law, predictions: Sequence[Mapping[str, Any
     """Writes the page of a law and its `predictions` (lines of predictions.jsonl) to `directory`. Returns its path."""
     main, points = law.main, law.points
     knows_sizes = not main.fitted.form.of_compute
-    no_best = untold(main.fitted, points) if knows_sizes else None
+    no_best = why_unknown(main.fitted, points) if knows_sizes else None
     drawn = [(one["flops"], one["low"], one["high"]) for one in predictions if one["low"] is not None]
     wide, phone = charts.loss_over_compute(law, drawn)
     panels = [charts.residuals(law)]

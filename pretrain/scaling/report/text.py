@@ -5,7 +5,7 @@ from typing import Any
 
 from pretrain.pages.numbers import compact
 from pretrain.scaling.backtest import MISS
-from pretrain.scaling.best_size import untold
+from pretrain.scaling.best_size import why_unknown
 from pretrain.scaling.ladder import PlannedRun, total_flops
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.predict import Prediction
@@ -42,7 +42,7 @@ def law_lines(law: Law) -> list[str]:
     fit = law.isoflop
     if fit.exponent is not None:
         lines += [f"isoflop     best N = {fit.factor:.3g} C^{fit.exponent:.3f}, of {len(fit.valleys)} budgets"]
-    if not main.fitted.form.of_compute and (why := untold(main.fitted, law.points)) is not None:
+    if not main.fitted.form.of_compute and (why := why_unknown(main.fitted, law.points)) is not None:
         lines.append(f"best size   none: {why}")
     lines += [f"warning: {said}" for said in law.diverged]
     if main.backtest is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import ConfigError
-from pretrain.scaling.best_size import untold
+from pretrain.scaling.best_size import why_unknown
 from pretrain.scaling.fit import fit
 from pretrain.scaling.forms import FORMS
 from pretrain.scaling.isoflop import isoflop
@@ -205,7 +205,7 @@ def test_runs_of_one_loss_tell_no_best_size_by_any_way(made: Made) -> None:
 
 
 def test_an_exponent_at_a_bound_of_its_fit_tells_no_best_size(made: Made, law: Law) -> None:
-    assert untold(law.main.fitted, law.points) is None
+    assert why_unknown(law.main.fitted, law.points) is None
     steep = made(lambda n, d: 1.8 + 0.5 * (1e8 / n) ** 4 + 2100 / d**0.37)
     with pytest.raises(ConfigError, match=r"as alpha of E \+ A / N\^alpha .* lies at a bound of its fit \(3\)"):
         predict(by_chinchilla(steep), flops=1e20)
