@@ -80,7 +80,7 @@ class ByteTokenizer(Tokenizer):
 
 
 def _byte_characters() -> list[str]:
-    """[256] the character that stands for each byte in byte-level BPE, as GPT-2 has it: the byte's own in Latin-1 where
+    """[256] the character of each byte in byte-level BPE, as GPT-2 has it: the byte's own in Latin-1 where
     that is printed, the next of those from U+0100 for the others."""
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))

@@ -99,7 +99,7 @@ def test_answers_end_with_the_template_s_end_of_turn(
 
 
 PERSONA = CHATML.replace("You are a helpful assistant.", "' + persona + '")
-THINKS = CHATML.replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}")
+THINKS = CHATML.replace("{{- '<|im_start|>assistant", "{{- '<|im_start|>assistant<think>")
 OF_SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
 
 
@@ -125,8 +125,8 @@ def test_the_end_of_turn_is_found_as_the_run_s_own_settings_render_it(
 
 def test_a_template_that_renders_no_answer_exports_nothing(checkpoint: Path, tokenizer: Tokenizer) -> None:
     """It would have no end of turn, and a model of it would never stop."""
-    RunDir(checkpoint.parents[1]).chat_template.write_text(PERSONA)
-    with pytest.raises(RunError, match=r"not exported: what ends an answer is unknown, as .*'persona' is undefined"):
+    RunDir(checkpoint.parents[1]).chat_template.write_text("{{ raise_exception('never') }}" + CHATML)
+    with pytest.raises(RunError, match=r"not exported: what ends an answer is unknown, as the chat template .*never"):
         _of(checkpoint, tokenizer, None)
 
 

@@ -231,13 +231,13 @@ def test_a_run_that_was_deleted_refuses_nothing_for_good(tracked: Path) -> None:
     """It can be restored, and then gets what it missed."""
     from mlflow.exceptions import MlflowException
 
-    from pretrain.observe.mlflow_run import RunWriter
+    from pretrain.observe.mlflow_run import MlflowWriter
 
     found = client(tracked)
     run = found.create_run("0").info.run_id
     found.delete_run(run)
     with pytest.raises(MlflowException, match="must be in the 'active' state"):
-        RunWriter(found, run, lambda sentence: None).log_metrics([Point("loss", 1.0, 1, 0)])
+        MlflowWriter(found, run, lambda sentence: None).log_metrics([Point("loss", 1.0, 1, 0)])
 
 
 def test_the_signs_of_addresses_in_a_path_are_of_the_path(tracked: Path, tmp_path: Path) -> None:
