@@ -142,7 +142,7 @@ def test_every_line_names_how_its_score_is_made_and_its_chance(tmp_path: Path) -
 def test_the_page_shows_the_note_of_a_task_as_text(evaluation: Evaluation, tmp_path: Path) -> None:
     write(tmp_path, replace(evaluation, notes={"last_word": "synthetic, <b>chance</b> is 1/16"}), FACTS)
     page = (tmp_path / "report.html").read_text()
-    assert "<b>last_word</b>: synthetic, &lt;b&gt;chance&lt;/b&gt; is 1/16" in page
+    assert "<b>Last word</b>: synthetic, &lt;b&gt;chance&lt;/b&gt; is 1/16" in page
 
 
 def test_a_task_has_its_title_wherever_the_page_shows_its_scores(tmp_path: Path) -> None:
