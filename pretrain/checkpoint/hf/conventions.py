@@ -19,6 +19,8 @@ from pretrain.errors import RunError
 from pretrain.run_dir.paths import run_of
 
 _NAMES_OF_IDS = ("_token_id", "_token_ids", "_ids", "_tokens")
+_UNNAMED = {"bos_token": "", "eos_token": ""}
+"""what templates write that ask for a name which the source lacks"""
 _OF_A_DAY = "strftime_now"
 """function of templates by which they render another text on another day"""
 
@@ -138,8 +140,9 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
     known = source.noted.turns if source is not None and source.noted is not None else None
     turns, end = [] if known is None else [known], None
     if template is not None and (source is None or source.answers_by_template):
-        rendering = ChatTemplate(run_of(checkpoint).chat_template, tokenizer)
-        turns += [] if (trained := _rendered(rendering, tokenizer)) is None else [trained]
+        given = {} if source is None or source.noted is None else _UNNAMED | source.noted.names
+        rendering = ChatTemplate(run_of(checkpoint).chat_template, tokenizer, given)
+        turns += [] if (trained := _rendered(rendering)) is None else [trained]
         end = end_of_turn(rendering)
     is_new = end is not None and (source is None or end not in source.ends)
     ends = tuple(dict.fromkeys((end, tokenizer.end_of_text))) if end is not None and is_new else None
@@ -158,15 +161,12 @@ def end_of_turn(template: ChatTemplate) -> int | None:
     return next((piece for piece in pieces[said:] if isinstance(piece, int)), None)
 
 
-def _rendered(template: ChatTemplate, tokenizer: Tokenizer) -> Rendered | None:
+def _rendered(template: ChatTemplate) -> Rendered | None:
     try:
         text = template.question([dict(turn) for turn in TURNS])
     except ValueError:
         return None
-    ids = list[int]()
-    for part in template.split(text):
-        ids += [part] if isinstance(part, int) else tokenizer.encode(part)
-    return Rendered(text=text, ids=ids)
+    return Rendered(text=text, ids=template.encode([text])[0][0].tolist())
 
 
 def _one_or_list(ids: Sequence[int]) -> int | list[int]:
