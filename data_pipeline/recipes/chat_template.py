@@ -75,7 +75,7 @@ class ChatTemplate:
         return self._template.marks_responses
 
     def lacking(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Those variables that it asks for, and has no value or another one for."""
+        """The values, by name, of variables that it asks for, and has no value or another one for."""
         return {name: text for name, text in names.items() if name in self.variables and self._given.get(name) != text}
 
     def mentions(self, name: str) -> bool:

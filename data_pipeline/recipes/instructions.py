@@ -271,8 +271,8 @@ class InstructionsRecipe(LabelledRecipe):
         ]
 
     def _in_parts(self, conversations: Sequence[list[TurnPart]], threads: int | None) -> list[Conversation]:
-        """The tokens of conversations, each part of which, and each stretch between special pieces, is encoded as a
-        text of its own. Once those of a template were, too."""
+        """The tokens of conversations, each part of which, and all between two special pieces, is encoded as a text
+        of its own. Once those of a template were, too."""
         parts: list[list[tuple[str | int, bool]]] = []
         for pieces in conversations:
             if self.template is None:

@@ -94,13 +94,13 @@ class Tokenizer(ABC):
             if part in special:
                 found, spans = np.array([special[part]], np.int32), np.array([[0, len(part)]], np.int64)
             else:
-                found, spans = self._encode_stretch(part, is_first=not begin)
+                found, spans = self._encode_between(part, is_first=not begin)
             ids.append(found)
             offsets.append(spans + begin)
             begin = end
         return np.concatenate(ids), np.concatenate(offsets)
 
-    def _encode_stretch(self, text: str, is_first: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _encode_between(self, text: str, is_first: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """`encode_with_offsets` of what lies between special pieces; `is_first`: it begins the whole text."""
         return self.encode_with_offsets(text)
 

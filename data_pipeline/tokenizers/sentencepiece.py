@@ -105,11 +105,11 @@ class SentencePiece(Tokenizer):
         offsets = np.stack([characters[offsets[:, 0]], characters[np.maximum(offsets[:, 1] - 1, 0)] + 1], axis=1)
         return np.array(ids, np.int32), np.minimum(offsets, len(text))
 
-    def _encode_stretch(self, text: str, is_first: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """See `Tokenizer`. Only the first stretch gets the space that a model may put before a text, as transformers'
+    def _encode_between(self, text: str, is_first: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """See `Tokenizer`. Only the first of them gets the space that a model may put before a text, as transformers'
         LlamaTokenizer has it."""
-        stretch = self if is_first or self._can_cut else self._without_prefix
-        return stretch.encode_with_offsets(text)
+        tokenizer = self if is_first or self._can_cut else self._without_prefix
+        return tokenizer.encode_with_offsets(text)
 
     @cached_property
     def _without_prefix(self) -> SentencePiece:

@@ -38,8 +38,8 @@ class ChatSource:
         if ours != theirs:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
             raise ConfigError(
-                f"of a conversation in {self.path}, transformers makes ids that go on with "
-                f"{theirs[same : same + _SHOWN]}, and here they go on with {ours[same : same + _SHOWN]}: import the "
+                f"of a conversation in {self.path}, transformers continues with the ids "
+                f"{theirs[same : same + _SHOWN]}, and ours are {ours[same : same + _SHOWN]}: import the "
                 "model again, from a folder with the tokenizer.json that "
                 "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes"
             )
