@@ -8,18 +8,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jinja2
+import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
+from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.template_environment import compile_template
 from data_pipeline.tokenizers.base import Tokenizer
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,15 @@ class ChatTemplate:
         `day` is the date that `strftime_now` formats. Raises DataError if the file can't be read, or is no template."""
         self._path = path
         try:
-            source = path.read_text(encoding="utf-8-sig")
+            source = path.read_text(encoding="utf-8")  # a byte order mark is text, as in transformers
         except (OSError, ValueError) as error:
             raise DataError(f"The chat template {path} can't be read ({error}); give a text file.") from error
         self._source = source
         self.digest = hashlib.sha256(source.encode()).hexdigest()
-        self._special = tokenizer.special_pieces()
+        self._tokenizer, self._special = tokenizer, tokenizer.special_pieces()
         by_length = sorted(self._special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
-        names = {index: piece for piece, index in self._special.items()}
+        names = self._names = {index: piece for piece, index in self._special.items()}
         self._given = {
             "tools": None,
             "documents": None,
@@ -59,8 +61,8 @@ class ChatTemplate:
         }
         try:
             self._template = compile_template(source, day)
-        except jinja2.TemplateError as error:
-            raise DataError(f"The chat template {path} is no Jinja template ({error}); repair it.") from error
+        except Exception as error:  # Jinja's own, and Python's of the program that Jinja makes of it
+            raise DataError(f"The chat template {path} is no Jinja template ({_said(error)}); repair it.") from error
 
     @property
     def variables(self) -> frozenset[str]:
@@ -71,6 +73,10 @@ class ChatTemplate:
     def marks_responses(self) -> bool:
         """Whether it says by `{% generation %}` which parts are responses."""
         return self._template.marks_responses
+
+    def lacking(self, names: Mapping[str, str]) -> dict[str, str]:
+        """The values, by name, of variables that it asks for, and has no value or another one for."""
+        return {name: text for name, text in names.items() if name in self.variables and self._given.get(name) != text}
 
     def mentions(self, name: str) -> bool:
         """Whether its text has a name, such as that of a turn's key."""
@@ -105,14 +111,47 @@ class ChatTemplate:
         reason why it can't be rendered."""
         try:
             parts = list(self._template.render_marked(self._values(messages, variables, False)))
-        except _ERRORS as error:
+        except Exception as error:  # a template is a program of others
             raise self._refused(error) from error
         return [TurnPart(text, counts) for text, counts in parts if text]
+
+    def marked_question(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] = NOTHING) -> str:
+        """A conversation up to the first mark within what the last turn of the role assistant adds. Raises ValueError
+        with the reason why it can't be rendered."""
+        last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
+        parts = self.marked_pieces(messages, variables)
+        earlier = self.marked_pieces(messages[:last], variables) if last else []
+        text, before = ("".join(part.text for part in some) for some in (parts, earlier))
+        ends = list(accumulate(len(part.text) for part in parts))
+        marks = [number for number, part in enumerate(parts) if part.counts]
+        if text.startswith(before):
+            own = [number for number in marks if ends[number] > len(before)]
+        else:  # a template that changes earlier turns, whose marks it keeps
+            own = marks[sum(part.counts for part in earlier) :]
+        first = (own or marks[-1:] or [len(parts)])[0]
+        return "".join(part.text for part in parts[:first])
 
     def question(self, messages: Sequence[dict[str, Any]]) -> str:
         """A conversation up to the beginning of the next response. Raises ValueError with the reason why it can't be
         rendered."""
         return self.render(messages, opens_response=True)
+
+    def encode(self, texts: list[str], threads: int | None = 1) -> list[tuple[Ids, NDArray[np.int64]]]:
+        """(ids, [ids, 2] the characters of each) of rendered texts, as transformers encodes them: each as a whole, in
+        which special pieces are found. On `threads` (None: one per core)."""
+        found = self._tokenizer.encode_marked_batch(texts, threads)
+        return [(ids.astype(np.int64), offsets) for ids, offsets in found]
+
+    def forged(self, text: str, ids: Ids, offsets: NDArray[np.int64]) -> str | None:
+        """What the tokenizer takes for a special piece in a rendered text, though it is spelled otherwise, so that a
+        row's text may hold it; None: nothing."""
+        for number in np.flatnonzero(np.isin(ids, list(self._names))).tolist():
+            begin, end = offsets[number].tolist()
+            found, index = text[begin:end], int(ids[number])
+            is_spelled = found.strip() == self._names[index].strip()
+            if not is_spelled and index not in self._tokenizer.encode(found):  # as it is for unknown characters
+                return found
+        return None
 
     def split(self, text: str) -> list[str | int]:
         """A rendered text as plain texts and the ids of the special pieces between them."""
@@ -130,7 +169,7 @@ class ChatTemplate:
         with the reason why it can't be rendered."""
         try:
             return self._template.render(self._values(messages, variables, opens_response))
-        except _ERRORS as error:
+        except Exception as error:  # a template is a program of others
             raise self._refused(error) from error
 
     def _values(
@@ -140,4 +179,8 @@ class ChatTemplate:
         return {**self._given, **variables, **own}
 
     def _refused(self, error: Exception) -> ValueError:
-        return ValueError(f"the chat template {self._path} can't render the conversation ({error})")
+        return ValueError(f"the chat template {self._path} can't render the conversation ({_said(error)})")
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

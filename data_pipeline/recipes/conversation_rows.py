@@ -47,6 +47,15 @@ class ConversationRows:
         pieces = self.template.marked_pieces if self.marked else self.template.pieces
         return pieces(dialogue.turns, dialogue.variables)
 
+    def question(self, row: Row) -> str:
+        """All before the last response of a row, as text. Raises ValueError if the template can't render it."""
+        if self.template is None:
+            return self._prompt(row)
+        dialogue = self._dialogue(row)
+        if self.marked:
+            return self.template.marked_question(dialogue.turns, dialogue.variables)
+        return "".join(piece.text for piece in self.template.pieces(dialogue.turns, dialogue.variables)[:-1])
+
     def reference(self, row: Row) -> str:
         """The last response of a row: its text, or without one the calls of tools as the template renders them."""
         if self.messages is None:
@@ -106,8 +115,9 @@ class ConversationRows:
             if name not in row:
                 raise self._lacks(dataset, split, number, row, name)
         texts = {f"the field {name!r}": row[name] for name in (self.prompt, self.response)}
-        if self.input is not None and row.get(self.input) not in (None, ""):
-            texts[f"the field {self.input!r}"] = row[self.input]
+        more = None if self.input is None else row.get(self.input)
+        if more is not None and not (isinstance(more, str) and not more.strip()):  # which may be blank
+            texts[f"the field {self.input!r}"] = more
         return texts
 
     def _lacks(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row, name: str) -> DataError:

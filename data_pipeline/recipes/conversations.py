@@ -57,13 +57,29 @@ class Dialogue:
         return self if reads and not printed else Dialogue(joined, self.variables)
 
     def texts(self, template: ChatTemplate) -> Iterator[tuple[str, str]]:
-        """(what it is, a text) of everything that the template may render beside roles and contents."""
+        """(what it is, a text) of everything that the template may render beside contents."""
         for number, turn in enumerate(self.turns):
-            for key, value in turn.items():
-                if key not in ("role", "content") and template.mentions(key):
-                    yield from ((f"the key {key!r} of the turn {number}", text) for text in texts_in(value))
+            yield f"the role of the turn {number}", turn["role"]
+            for key in (key for key in turn if key not in ("role", "content")):
+                found = list(texts_in({key: turn[key]}))
+                if template.mentions(key) or (_are_odd(found, template) and self._renders(number, key, template)):
+                    yield from ((f"the key {key!r} of the turn {number}", text) for text in found)
         for name, value in self.variables.items():
             yield from ((f"the field {name!r}", text) for text in texts_in(value))
+
+    def _renders(self, number: int, key: str, template: ChatTemplate) -> bool:
+        """Whether a template that does not name a key renders it all the same, as one does that writes whole turns."""
+        less = [dict(turn) for turn in self.turns]
+        del less[number][key]
+        try:
+            return template.render(self.turns, self.variables) != template.render(less, self.variables)
+        except ValueError:
+            return True
+
+
+def _are_odd(texts: Collection[str], template: ChatTemplate) -> bool:
+    """Whether any text holds a special piece, or what is no character."""
+    return any(template.special_piece_in(text) or not text.isascii() for text in texts)
 
 
 def found_fields(fields: Collection[str]) -> dict[str, str]:

@@ -31,6 +31,9 @@ from data_pipeline.recipes.objective import ModelShape, NextTokenObjective
 from data_pipeline.recipes.unrendered import Unrendered
 from data_pipeline.tokenizers.base import Tokenizer
 
+_AS_A_WHOLE = "text as a whole"
+"""annotation, and no name of a variable"""
+
 
 class Instructions(LabelledObjective, NextTokenObjective):
     """The next token of responses to prompts (instruction tuning)."""
@@ -135,6 +138,12 @@ class Conversation:
     ids: Ids
     counts: NDArray[np.bool_]
     """[tokens] whether the loss of each counts."""
+    offsets: NDArray[np.int64] | None = None
+    """[tokens, 2] the characters that each is of; None: they are not known."""
+
+    def is_same(self, other: Conversation) -> bool:
+        """Whether the other one is the same for a model."""
+        return np.array_equal(self.ids, other.ids) and np.array_equal(self.counts, other.counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +187,15 @@ class InstructionsRecipe(LabelledRecipe):
         marked = self.objective.loss_on == "generation"
         seen = None if self.template is None else Unrendered(self.template, marked)
 
+        annotations = set[str]()
+
         def measure() -> None:
-            for conversation in self._tokenize(waiting, threads=None):
+            made = self._tokenize(waiting, threads=None)
+            if self.template is not None:
+                self._check_special(dataset, split, len(lengths), waiting, made)
+                if not annotations and not all(map(Conversation.is_same, made, self._in_parts(waiting, threads=None))):
+                    annotations.add(_AS_A_WHOLE)
+            for conversation in made:
                 pairs = min(len(conversation.ids) - 1, self.sequence_length)
                 lengths.append(pairs if conversation.counts[1 : pairs + 1].any() else 0)
                 cut.append(pairs < len(conversation.ids) - 1)
@@ -210,7 +226,7 @@ class InstructionsRecipe(LabelledRecipe):
             num_skipped=num_skipped,
             num_cut=int(np.array(cut)[fitting].sum()),
             notes=() if seen is None else seen.sentences(),
-            variables=() if seen is None else tuple(sorted(seen.variables)),
+            annotations=sorted(annotations | (set() if seen is None else seen.variables)),
         )
 
     def conversations(self, rows: Sequence[Row]) -> list[Conversation]:
@@ -218,7 +234,45 @@ class InstructionsRecipe(LabelledRecipe):
         reader = self.reader
         return self._tokenize([reader.pieces(row) for row in rows], threads=1)
 
+    def _check_special(
+        self,
+        dataset: LabelledDataset,
+        split: LabelledSplit,
+        first: int,
+        conversations: Sequence[list[TurnPart]],
+        made: Sequence[Conversation],
+    ) -> None:
+        """Raises DataError with file and line for a text that the tokenizer takes for a special token; `first` is the
+        number of the first row."""
+        assert self.template is not None, "it writes special tokens"
+        for number, (pieces, one) in enumerate(zip(conversations, made, strict=True), first):
+            assert one.offsets is not None, "of a template"
+            text = "".join(piece.text for piece in pieces)
+            if (taken := self.template.forged(text, one.ids, one.offsets)) is not None:
+                raise dataset.error(
+                    split, number, f"the tokenizer takes {taken!r} for a special token; take it out of the text."
+                )
+
+    def question(self, row: Row) -> Ids:
+        """The tokens of all before the last response of a row. Raises ValueError if the template can't render it."""
+        text = self.reader.question(row)
+        if self.template is not None:
+            return self.template.encode([text])[0][0]
+        return np.array(self.tokenizer.opened(self.tokenizer.encode(text)), np.int64)
+
     def _tokenize(self, conversations: Sequence[list[TurnPart]], threads: int | None) -> list[Conversation]:
+        if self.template is None:
+            return self._in_parts(conversations, threads)
+        texts = ["".join(piece.text for piece in pieces) for pieces in conversations]
+        encoded = self.template.encode(texts, threads)
+        return [
+            Conversation(ids, _counted(pieces, offsets), offsets)
+            for pieces, (ids, offsets) in zip(conversations, encoded, strict=True)
+        ]
+
+    def _in_parts(self, conversations: Sequence[list[TurnPart]], threads: int | None) -> list[Conversation]:
+        """The tokens of conversations, each part of which, and all between two special pieces, is encoded as a text
+        of its own. Once those of a template were, too."""
         parts: list[list[tuple[str | int, bool]]] = []
         for pieces in conversations:
             if self.template is None:
@@ -241,6 +295,14 @@ class InstructionsRecipe(LabelledRecipe):
         return made
 
 
+def _counted(pieces: Sequence[TurnPart], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[tokens] whether any character of a token is of a part that counts."""
+    sizes = [len(piece.text) for piece in pieces]
+    before = np.concatenate([[0], np.cumsum(np.repeat([piece.counts for piece in pieces], sizes), dtype=np.int64)])
+    begin, end = offsets.T
+    return before[np.minimum(np.maximum(end, begin + 1), len(before) - 1)] > before[begin]
+
+
 @dataclass(frozen=True, kw_only=True)
 class InstructionsSamples:
     """The conversations of a split, several in each row where they are packed. Holds 16 bytes for each."""
@@ -257,8 +319,9 @@ class InstructionsSamples:
     """Other rows that are cut off at their end."""
     notes: tuple[str, ...]
     """See `LabelledSamples`."""
-    variables: tuple[str, ...]
-    """Variables of the template that rows give."""
+    annotations: list[str]
+    """Part of the fingerprint of an order of samples: the variables that rows give, and whether the ids of a
+    conversation are others than those of its parts. At first there were none of either."""
 
     @property
     def count(self) -> int:
@@ -295,12 +358,6 @@ class InstructionsSamples:
         return np.stack([samples, rows, np.ones_like(rows)], axis=1)
 
     @property
-    def annotations(self) -> list[str]:
-        """Part of the fingerprint of an order of samples: the variables that rows give, of which there were none at
-        first."""
-        return list(self.variables)
-
-    @property
     def answer_ends(self) -> frozenset[int]:
         """See `TextSamples`: the end of text, and the special pieces with which a template ends a turn."""
         tokenizer = self.recipe.tokenizer
@@ -309,13 +366,13 @@ class InstructionsSamples:
 
     def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
         """See `TextSamples`: all before the last response of a row."""
-        (conversation,) = self.recipe.conversations([self.dataset.row(self.split, row_number)])
-        counted = np.flatnonzero(conversation.counts)
-        end = int(counted[-1]) if len(counted) else len(conversation.ids)  # text may follow the last response
-        last = np.flatnonzero(~conversation.counts[:end])[-1:].tolist()
-        if not last:  # the response is all that there is
-            return np.empty(0, np.int64), self.recipe.tokenizer.before_text
-        return conversation.ids[: last[0]], int(conversation.ids[last[0]])
+        try:
+            ids = self.recipe.question(self.dataset.row(self.split, row_number))
+        except ValueError as error:
+            raise self.dataset.error(self.split, row_number, f"{error}.") from error
+        if not len(ids):  # the response is all that there is
+            return ids, self.recipe.tokenizer.before_text
+        return ids[:-1], int(ids[-1])
 
     def references(self, row_number: int) -> list[str]:
         """See `TextSamples`: the last response of a row."""

@@ -86,7 +86,8 @@ class CompiledTemplate:
 
 def compile_template(source: str, day: date | None) -> CompiledTemplate:
     """`day` is what `strftime_now` formats; None: a template that calls it is refused when it renders. Raises
-    jinja2.TemplateError for a text that is no template."""
+    jinja2.TemplateError for a text that is no template, and SyntaxError, RecursionError or MemoryError for one whose
+    program Python refuses."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
     )
@@ -151,4 +152,16 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as transformers writes it, without the escapes for HTML of Jinja's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_no_json,
+    )
+
+
+def _no_json(value: Any) -> NoReturn:
+    str(value)  # refuses a variable that nobody gives, by its name
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

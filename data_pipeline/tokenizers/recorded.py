@@ -54,6 +54,12 @@ class RecordedTokenizer(Tokenizer):
         """See `Tokenizer`."""
         return self.recorded.encode_with_offsets(text)
 
+    def encode_marked_batch(
+        self, texts: list[str], threads: int | None = None
+    ) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """See `Tokenizer`."""
+        return self.recorded.encode_marked_batch(texts, threads)
+
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`."""
         return self.recorded.decode(ids)

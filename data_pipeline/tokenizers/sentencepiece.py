@@ -11,6 +11,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -103,6 +104,18 @@ class SentencePiece(Tokenizer):
         offsets = np.array(spans, np.int64).reshape(-1, 2)
         offsets = np.stack([characters[offsets[:, 0]], characters[np.maximum(offsets[:, 1] - 1, 0)] + 1], axis=1)
         return np.array(ids, np.int32), np.minimum(offsets, len(text))
+
+    def _encode_between(self, text: str, is_first: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """See `Tokenizer`. Only the first of them gets the space that a model may put before a text, as transformers'
+        LlamaTokenizer has it."""
+        tokenizer = self if is_first or self._can_cut else self._without_prefix
+        return tokenizer.encode_with_offsets(text)
+
+    @cached_property
+    def _without_prefix(self) -> SentencePiece:
+        proto = parse(self._model)
+        proto.normalizer_spec.add_dummy_prefix = False
+        return SentencePiece(proto.SerializeToString(deterministic=True), self._origin, needs_end=False)
 
     def special_pieces(self) -> dict[str, int]:
         """See `Tokenizer`."""

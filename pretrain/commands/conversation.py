@@ -18,6 +18,7 @@ from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
+from pretrain.data.chat_source import chat_source
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.errors import ConfigError
@@ -50,7 +51,11 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest, r
     if not raw and prompts.continues and config.model.is_causal and template.is_file():
         settings = config.objective if isinstance(config.objective, Instructions) else Instructions()
         today = gather(date.today(), group)[0]
-        settings = settings.model_copy(update={"date": settings.date or today})
+        variables = settings.template_variables
+        if (source := chat_source(run_of(checkpoint).source_model, tokenizer)) is not None:
+            source.check(tokenizer)
+            variables = {**source.names, **variables}
+        settings = settings.model_copy(update={"date": settings.date or today, "template_variables": variables})
         chat = Chat(settings.template(template, tokenizer), tokenizer, config.model.context_length)
     with _terminal(engine.is_reporter) as keyboard:
         for turn in count():

@@ -1,5 +1,5 @@
 """What a config leaves open and the data or the checkpoint that it starts from decides: the sources of a mix, the
-vocabulary, the steps of some epochs, the fields of conversations, the chat template."""
+vocabulary, the steps of some epochs, the fields of conversations, the chat template and the names that it writes."""
 
 import math
 import os
@@ -32,6 +32,7 @@ from pretrain.config.start import (
     recorded_tokenizer,
 )
 from pretrain.config.train import Train
+from pretrain.data.chat_source import chat_source_of
 from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
 from pretrain.model_spec.start_layers import teacher_names
@@ -59,6 +60,7 @@ def resolve(config: RunConfig) -> RunConfig:
     dataset = open_dataset(config, sources[0])
     config = _with_chat_template(_with_format_of_rows(config, dataset))
     tokenizer = dataset.tokenizer()
+    config = _with_names_of_tokens(config, tokenizer)
     recipe = recipe_of(config, tokenizer)
     needed = recipe.vocabulary
     vocabulary = config.model.vocabulary or needed
@@ -143,6 +145,24 @@ def _with_chat_template(config: RunConfig) -> RunConfig:
     if template is None:
         return config
     return config.model_copy(update={"objective": objective.model_copy(update={"chat_template": str(template)})})
+
+
+def _with_names_of_tokens(config: RunConfig, tokenizer: Tokenizer) -> RunConfig:
+    """The config with the names of special tokens for which the chat template asks, where the folder of an imported
+    model has others for them than the tokenizer's begin and end. Raises ConfigError where ids of conversations are
+    others than transformers'."""
+    objective = config.objective
+    if not isinstance(objective, Instructions) or objective.chat_template is None:
+        return config
+    source = chat_source_of(config, tokenizer)
+    if source is None:
+        return config
+    source.check(tokenizer)
+    other = objective.template(Path(objective.chat_template), tokenizer).lacking(source.names)
+    if not other.keys() - objective.template_variables.keys():
+        return config
+    variables = {**other, **objective.template_variables}
+    return config.model_copy(update={"objective": objective.model_copy(update={"template_variables": variables})})
 
 
 def _with_steps(config: RunConfig, tokenizer: Tokenizer, epochs: float) -> RunConfig:

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.instructions import Instructions, InstructionsRecipe
-from data_pipeline.tokenizers.load import train_tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 from pretrain.checkpoint.hf import chat
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of, resolve
@@ -90,6 +90,34 @@ def test_formats_of_others_are_found_and_recorded(
     named = {**found, "chat_template": str(RunDir(start).chat_template)}
     assert {key: getattr(resolved.objective, key) for key in named} == named
     assert resolve(resolved) == resolved, "a run that resumes"
+
+
+def test_names_of_tokens_are_those_of_the_folder_of_the_start(tmp_path: Path, start: Path) -> None:
+    run = RunDir(start)
+    run.chat_template.write_text(f"{{{{ bos_token }}}}{TEMPLATE}{{{{ pad_token }}}}")
+    tokenizer = load_tokenizer(run.checkpoint(0) / "tokenizer.model")
+    theirs = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "cls_token": "<s>"}
+    turns = {"text": "<s>a\n</s>", "ids": [tokenizer.id_of("<s>"), *tokenizer.encode("a\n"), tokenizer.id_of("</s>")]}
+    record: dict[str, Any] = {
+        "special_pieces": tokenizer.special_pieces(), "noted": {"names": theirs, "turns": turns}
+    }  # fmt: skip
+    run.source_model.write_text(json.dumps(record))
+    config = resolve(_config(tmp_path, start, messages="turns"))
+    assert isinstance(config.objective, Instructions)
+    assert config.objective.template_variables == {"bos_token": "<s>", "pad_token": "<pad>"}
+    assert resolve(config) == config, "a run that resumes"
+    chosen = resolve(_config(tmp_path, start, messages="turns", template_variables={"bos_token": "x"}))
+    assert isinstance(chosen.objective, Instructions)
+    assert chosen.objective.template_variables == {"bos_token": "x", "pad_token": "<pad>"}
+    turns["ids"].append(7)
+    run.source_model.write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match="import the model again"):
+        resolve(_config(tmp_path, start, messages="turns"))
+    record["special_pieces"]["<s>"] = 99  # of another tokenizer
+    run.source_model.write_text(json.dumps(record))
+    other = resolve(_config(tmp_path, start, messages="turns"))
+    assert isinstance(other.objective, Instructions)
+    assert other.objective.template_variables == {}
 
 
 def test_a_template_that_the_objective_names_is_taken(tmp_path: Path, start: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pretrain.checkpoint.hf.folder import read_json
+from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import run_of
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
@@ -13,15 +14,16 @@ _CONFIG, _KEY, _USUAL = "tokenizer_config.json", "chat_template", "default"
 
 def read(directory: Path) -> str | None:
     """Reads the chat template of a Hugging Face folder: from its own file, or from tokenizer_config.json, where older
-    releases of transformers wrote one template or several with names (the default one is read). None: it has none."""
+    releases of transformers wrote one template or several with names (the default one is read). None: it has none.
+    Raises ConfigError for a file that can't be read."""
     if (directory / FILE).is_file():
-        return (directory / FILE).read_text(encoding="utf-8")
+        return _text(directory / FILE)
     return _configured(directory).get(_USUAL)
 
 
 def further(directory: Path) -> dict[str, str]:
-    """Reads the other chat templates of a folder, by name."""
-    files = {path.stem: path.read_text(encoding="utf-8") for path in sorted((directory / FOLDER).glob("*.jinja"))}
+    """Reads the other chat templates of a folder, by name. Raises ConfigError for a file that can't be read."""
+    files = {path.stem: _text(path) for path in sorted((directory / FOLDER).glob("*.jinja"))}
     named = (_configured(directory) | files).items()
     return {name: text for name, text in named if name != _USUAL and name.replace("-", "_").isidentifier()}
 
@@ -36,9 +38,17 @@ def write(directory: Path, template: str | None, more: Mapping[str, str]) -> Non
 
 
 def of_run(checkpoint: Path) -> str | None:
-    """Reads the chat template of the run that `checkpoint` belongs to; None: it has none."""
+    """Reads the chat template of the run that `checkpoint` belongs to; None: it has none. Raises ConfigError for one
+    that can't be read."""
     path = run_of(checkpoint).chat_template
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return _text(path) if path.is_file() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} can't be read ({error}): a chat template is a text in UTF-8") from None
 
 
 def _configured(directory: Path) -> dict[str, str]:
@@ -47,5 +57,5 @@ def _configured(directory: Path) -> dict[str, str]:
     if isinstance(template, str):
         return {_USUAL: template}
     entries = template if isinstance(template, list) else []
-    by_name = {entry.get("name"): entry.get("template") for entry in entries if isinstance(entry, dict)}
-    return {str(name): text for name, text in by_name.items() if isinstance(text, str)}
+    pairs = [(entry.get("name"), entry.get("template")) for entry in entries if isinstance(entry, dict)]
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}

@@ -21,6 +21,8 @@ from pretrain.errors import RunError
 from pretrain.run_dir.paths import run_of
 
 _NAMES_OF_IDS = ("_token_id", "_token_ids", "_ids", "_tokens")
+_UNNAMED = {"bos_token": "", "eos_token": ""}
+"""what templates write that ask for a name which the source lacks"""
 _SYSTEM = {"role": "system", "content": "You are helpful."}
 _OF_A_DAY = "strftime_now"
 """function of templates by which they render another text on another day"""
@@ -144,8 +146,8 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
     known = source.noted.turns if source is not None and source.noted is not None else None
     turns, end = [] if known is None else [known], None
     if template is not None and (source is None or source.answers_by_template):
-        rendering = rendering_of(checkpoint, objective, tokenizer)
-        turns += [] if (trained := _rendered(rendering, tokenizer)) is None else [trained]
+        rendering = rendering_of(checkpoint, objective, tokenizer, source)
+        turns += [] if (trained := _rendered(rendering)) is None else [trained]
         try:
             end = end_of_turn(rendering)
         except ValueError as error:
@@ -164,10 +166,16 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
     )
 
 
-def rendering_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer) -> ChatTemplate:
-    """The chat template of a checkpoint's run, with the variables and the date of an objective that renders by it."""
-    path = run_of(checkpoint).chat_template
-    return objective.template(path, tokenizer) if isinstance(objective, Instructions) else ChatTemplate(path, tokenizer)
+def rendering_of(
+    checkpoint: Path, objective: Objective, tokenizer: Tokenizer, source: SourceModel | None
+) -> ChatTemplate:  # fmt: skip
+    """The chat template of a checkpoint's run, with the names of the source's special tokens, and the variables and the
+    date of an objective that renders by it."""
+    names = {} if source is None or source.noted is None else _UNNAMED | source.noted.names
+    variables, day = (
+        (objective.template_variables, objective.date) if isinstance(objective, Instructions) else ({}, None)
+    )
+    return ChatTemplate(run_of(checkpoint).chat_template, tokenizer, {**names, **variables}, day)
 
 
 def end_of_turn(template: ChatTemplate) -> int | None:
@@ -184,15 +192,12 @@ def end_of_turn(template: ChatTemplate) -> int | None:
     return run[-1] if run else None
 
 
-def _rendered(template: ChatTemplate, tokenizer: Tokenizer) -> Rendered | None:
+def _rendered(template: ChatTemplate) -> Rendered | None:
     try:
         text = template.question([dict(turn) for turn in TURNS])
     except ValueError:
         return None
-    ids = list[int]()
-    for part in template.split(text):
-        ids += [part] if isinstance(part, int) else tokenizer.encode(part)
-    return Rendered(text=text, ids=ids)
+    return Rendered(text=text, ids=template.encode([text])[0][0].tolist())
 
 
 def _one_or_list(ids: Sequence[int]) -> int | list[int]:

@@ -25,6 +25,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.recorded import bare_content
 from data_pipeline.tokenizers.sentencepiece_json import bpe_pieces
+from pretrain.checkpoint.hf import source_model
 from pretrain.checkpoint.hf.conventions import end_of_turn, rendering_of
 from pretrain.checkpoint.hf.export import export
 from pretrain.checkpoint.hf.gate import Agreement
@@ -94,7 +95,8 @@ def _end_of_turn(checkpoint: Path, objective: Objective) -> int | None:
     if not run_of(checkpoint).chat_template.is_file():
         return None
     try:
-        return end_of_turn(rendering_of(checkpoint, objective, load_tokenizer(checkpoint / TOKENIZER)))
+        tokenizer = load_tokenizer(checkpoint / TOKENIZER)
+        return end_of_turn(rendering_of(checkpoint, objective, tokenizer, source_model.of_run(checkpoint, tokenizer)))
     except ValueError:
         return None
 

@@ -48,9 +48,10 @@ class Chat:
 
     def _ids(self, turns: list[dict[str, str]]) -> list[int]:
         try:
-            parts = self._template.split(self._template.question(turns))
+            text = self._template.question(turns)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        encoded = ([part] if isinstance(part, int) else self._tokenizer.encode(part) for part in parts)
-        ids = [index for part in encoded for index in part]
-        return ids or [self._tokenizer.before_text]
+        ((ids, offsets),) = self._template.encode([text])
+        if (taken := self._template.forged(text, ids, offsets)) is not None:
+            raise ConfigError(f"the tokenizer takes {taken!r} for a special token: leave it out")
+        return ids.tolist() or [self._tokenizer.before_text]

@@ -209,6 +209,16 @@ def test_marked_responses_are_those_of_transformers(write: Write, tmp_path: Path
             "the key 'tool_calls' of the turn 1 holds '</s>'",
         ),
         (QWEN, {"tools": [{"name": "\ud800"}]}, "half of a surrogate pair"),
+        ("{{ schema | tojson }}" + QWEN, {}, "asks for schema, which no field"),
+        ("{{ {'a': [schema]} | tojson }}" + QWEN, {}, "asks for schema, which no field"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}" + QWEN, {}, "can't render the conversation .*recursion"),
+        (SIMPLE, {"messages": [{"role": "user</s>", "content": "a"}, TALK[4]]}, "the role of the turn 0 holds '</s>'"),
+        (SIMPLE, {"messages": [{"role": "u\ud800", "content": "a"}, TALK[4]]}, "the role of the turn 0 holds half of"),
+        (
+            "{{ messages | tojson }}" + SIMPLE,
+            {"messages": [{"role": "user", "content": "a", "id": "</s>"}, TALK[4]]},
+            "the key 'id' of the turn 0 holds '</s>'",
+        ),
         (SIMPLE, {"conversations": [{"from": "narrator", "value": "x"}]}, "from 'narrator', which is none of human"),
         (SIMPLE, {"conversations": [{"from": "function_call", "value": "x"}]}, "is not JSON with a name"),
     ],
@@ -230,6 +240,56 @@ def test_a_row_that_would_lose_something_is_refused(
 )
 def test_a_variable_that_is_guarded_needs_no_value(tmp_path: Path, source: str) -> None:
     assert _template(tmp_path, source + SIMPLE).render(TALK[:2]) == _theirs(source + SIMPLE, {"messages": TALK[:2]}, {})
+
+
+def test_what_no_template_reads_may_hold_special_tokens(tmp_path: Path) -> None:
+    dialogue = _reader(_template(tmp_path, SIMPLE))._dialogue(
+        {"messages": [{"role": "user", "content": "a", "id": "</s>"}, TALK[4]]}
+    )
+    assert [what for what, _ in dialogue.texts(_template(tmp_path, SIMPLE))] == [
+        "the role of the turn 0",
+        "the role of the turn 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% break %}",
+        "{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% if x %}" * 2000 + "{% endif %}" * 2000,
+    ],
+    ids=["outside a loop", "in a response", "deep values", "deep blocks"],
+)
+def test_a_template_that_is_no_program_is_refused(tmp_path: Path, source: str) -> None:
+    with pytest.raises(DataError, match=r"chat_template\.jinja is no Jinja template \(.+\); repair it"):
+        _template(tmp_path, source)
+
+
+THINKS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% if m.thinking and KEPT %}<t>"
+    "{% generation %}{{ m.thinking }}{% endgeneration %}</t>{% endif %}{% generation %}{{ m.content }};"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("kept", ["true", "loop.last"])
+def test_a_question_holds_nothing_of_the_last_response(tmp_path: Path, kept: str) -> None:
+    template = _template(tmp_path, THINKS.replace("KEPT", kept))
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "hm"}]
+    again = template.marked_question([*turns, *turns])
+    assert template.marked_question(turns) == "<user>a<assistant><t>"
+    assert again == f"<user>a<assistant>{'<t>hm</t>' if kept == 'true' else ''}b;<user>a<assistant><t>"
+    assert _reader(template, marked=True).question({"messages": turns}) == "<user>a<assistant><t>"
+    two = [*turns, {"role": "assistant", "content": "c"}]
+    assert _reader(_template(tmp_path, SIMPLE)).question({"messages": two}) == "user: a\nassistant: b\n"
+
+
+def test_a_byte_order_mark_is_text_as_in_transformers(tmp_path: Path) -> None:
+    assert _template(tmp_path, "\ufeff" + SIMPLE).render(TALK[:1]) == _theirs(
+        "\ufeff" + SIMPLE, {"messages": TALK[:1]}, {}
+    )
 
 
 def test_a_template_without_a_date_keeps_its_own(tmp_path: Path) -> None:

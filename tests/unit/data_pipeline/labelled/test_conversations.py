@@ -101,6 +101,8 @@ def test_alpaca_s_rows_have_its_prompt_without_a_template(write: Write, tmp_path
         "### Instruction:\nHi\n\n### Response:Ho"
     )
     assert samples.references(1) == ["Ho"]
+    blank = _samples(write, tmp_path, [{"instruction": "Hi", "input": " ", "output": "Ho"}], chat_template=None)
+    assert "### Input:\n \n\n" in _text(blank), "as Stanford Alpaca's train.py, which asks whether it is empty"
 
 
 def test_a_row_of_unknown_fields_is_refused_with_the_settings_for_turns(write: Write, tmp_path: Path) -> None:
