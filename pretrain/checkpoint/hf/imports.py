@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
-from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers import specials
+from data_pipeline.tokenizers.load import load_tokenizer, open_tokenizer
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import Manifest
@@ -118,7 +119,9 @@ def import_hf(
     tokenizer, template = vocabulary.read(directory, config, bounds, warn), chat.read(directory)
     for note in folder.notes:
         warn(f"{source or directory.name}: {note}")
-    tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn)
+    read = open_tokenizer(tokenizer, directory)
+    appended = specials.names(read, config.objective.specials(read))
+    tokenizer_gate.check(directory, tokenizer, config.model, bounds, warn, appended)
     kept = source_model.read(directory, folder.hf_config)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)
