@@ -27,6 +27,7 @@ from data_pipeline.build.inputs import (
     EXECUTION_SETTINGS,
     SHARD_SETTINGS,
     InputSource,
+    accepted_identities,
     build_identity,
     file_records,
     find_sources,
@@ -291,9 +292,9 @@ def _identity_there(output: Path) -> str | None:
 
 
 def _check_built(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str], existing: str) -> None:
-    """Raises DataError when the existing dataset has another build identity. One of an earlier version, whose documents
-    have no begin of text, stays as it is."""
-    if existing not in (build_identity(config, sources, sha256, begins=begins) for begins in (True, False)):
+    """Raises DataError when the existing dataset has another build identity. One that an earlier version built stays as
+    it is."""
+    if existing not in accepted_identities(config, sources, sha256):
         raise DataError(
             f"{config.output} was built from other input or with other settings, or by a version that reads the input "
             "differently; choose another output."

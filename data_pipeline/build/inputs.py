@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from data_pipeline.dataset.manifest import FileRecord
 from data_pipeline.dataset.records import FORMAT
 from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs, reader_versions
-from data_pipeline.tokenizers.released import DocumentBounds, load_released
+from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds, load_released
 
 _BUILD_VERSION = 2  # increase it when the same input and settings give another dataset
 _WORK_VERSION = 3  # increase it when the format of a stopped build's scratch folder changes
@@ -25,6 +28,16 @@ SHARD_SETTINGS = ("member_tokens", "shard_tokens")
 FileState = tuple[int, int, int]
 EXECUTION_SETTINGS = ("output", "executor", "ray_address", "workers", "piece_bytes")
 """Settings of how and where a dataset is built, which do not change its contents."""
+
+
+class Reading(Enum):
+    """How a tokenizer of `tokenizer.path` is read, and whether documents begin with its begin of text."""
+
+    RELEASED = auto()
+    """With the files beside it, and begins."""
+    WITHOUT_BEGINS = auto()
+    BARE_FILE = auto()
+    """Without both."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +91,30 @@ def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecor
     return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
 
 
+def accepted_identities(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> Iterator[str]:
+    """Build identities that a dataset of these settings may have: the present one, and those of earlier versions, whose
+    documents had no begin of text, and which read a tokenizer without the files beside it."""
+    yield build_identity(config, sources, sha256)
+    yield build_identity(config, sources, sha256, Reading.WITHOUT_BEGINS)
+    if config.tokenizer.path and bounds_of(config.tokenizer) == AS_RELEASED:
+        with suppress(DataError):  # a file that alone names no end, which was refused then
+            yield build_identity(config, sources, sha256, Reading.BARE_FILE)
+
+
 def build_identity(
-    config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str], begins: bool = True
+    config: BuildConfig,
+    sources: list[InputSource],
+    sha256: dict[Path, str],
+    reading: Reading = Reading.RELEASED,
 ) -> str:
-    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer.
-    Without `begins`: that of a dataset of an earlier version, whose documents had no begin of text."""
+    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.execution_settings()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     readers = reader_versions(sha256)  # sha256 has every file that is read
     versions = [entry for entry in (readers, _step_versions(config)) if entry]  # else the identity stays as it was
-    settings = _settings(config, begins)
+    settings = _settings(config, reading)
     return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
 
 
@@ -110,7 +135,7 @@ def _step_versions(config: BuildConfig) -> list[list[str | int]]:
     return [[title, version] for title, version in versions if version > 1]
 
 
-def _settings(config: BuildConfig, begins: bool = True) -> dict[str, Any]:
+def _settings(config: BuildConfig, reading: Reading = Reading.RELEASED) -> dict[str, Any]:
     settings = config.model_dump(
         mode="json",
         exclude={
@@ -124,9 +149,12 @@ def _settings(config: BuildConfig, begins: bool = True) -> dict[str, Any]:
         exclude_none=True,
     )
     if config.tokenizer.path:
-        tokenizer = load_released(config.tokenizer.path, bounds_of(config.tokenizer)).tokenizer
+        if reading is Reading.BARE_FILE:
+            tokenizer = load_tokenizer(config.tokenizer.path)
+        else:
+            tokenizer = load_released(config.tokenizer.path, bounds_of(config.tokenizer)).tokenizer
         settings["tokenizer"] = tokenizer.identity
-        if begins and tokenizer.begin_of_text is not None:  # else the identity stays as it was
+        if reading is Reading.RELEASED and tokenizer.begin_of_text is not None:  # else the identity stays as it was
             settings["begin_of_text"] = tokenizer.begin_of_text
     return settings
 

@@ -40,6 +40,7 @@ _FILES = (
 )
 """File names of a folder's tokenizer, by priority."""
 _MAX_FILE_BYTES = 2**28
+_HEAD_BYTES = 2**10
 _WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
 
 
@@ -71,6 +72,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def tokenizer_file(path: Path) -> Path:
     """The file that `load_tokenizer` reads of `path`: of a folder, the first that it knows."""
     return next((path / name for name in _FILES if (path / name).is_file()), path) if path.is_dir() else path
+
+
+def is_tokenizer_file(path: Path) -> bool:
+    """Whether a file is called as a folder's tokenizer is, or is of a kind that a package adds."""
+    if not path.is_file():
+        return False
+    if path.name in _FILES:
+        return True
+    with path.open("rb") as file:
+        return _PLUGIN_FILE.match(file.read(_HEAD_BYTES)) is not None
 
 
 def open_tokenizer(content: bytes, path: Path, *, needs_end: bool = True) -> Tokenizer:

@@ -151,6 +151,8 @@ def _begin(tokenizer: Tokenizer, beside: dict[str, dict[str, Any]], notes: list[
         if "bos_token" not in settings:
             named = [*_named(beside[_MODEL], "bos_token", names), *_BEGINS]
         begin = next((special[name] for name in named if name in special), None) if stands else None
+        if begin in before:
+            _check_one_begin(before, names)
         if before and begin != before[0]:
             what = "no token" if begin is None else names[begin]
             notes.append(
@@ -162,7 +164,18 @@ def _begin(tokenizer: Tokenizer, beside: dict[str, dict[str, Any]], notes: list[
         return tokenizer.begin_of_text
     if before[0] not in names:
         raise DataError(f"The token {before[0]} that tokenizer.json puts before a text is no special token: repair it.")
+    _check_one_begin(before, names)
     return before[0]
+
+
+def _check_one_begin(before: list[int], names: dict[int, str]) -> None:
+    """Raises DataError where several different tokens begin a text, of which documents here would have only one."""
+    if len(set(before)) > 1:
+        said = ", ".join(names.get(index, str(index)) for index in before)
+        raise DataError(
+            f"tokenizer.json puts {said} before a text, and a document begins with one token here: name it, or off, "
+            "with tokenizer.begin_of_text, or --begin-of-text of an import."
+        )
 
 
 def _is_class(name: str, settings: dict[str, Any], special: dict[str, int]) -> bool:

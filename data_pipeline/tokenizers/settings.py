@@ -14,19 +14,28 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.hf_json import JsonTokenizer, from_bert_vocabulary
+from data_pipeline.tokenizers.hf_json import JsonTokenizer, from_bert_vocabulary, is_bert_vocabulary
 from data_pipeline.tokenizers.sentencepiece_json import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, hiding_cuts, parse
 
 _SPACE = "\u2581"
-_BERTS = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "ConvBertTokenizer", "MobileBertTokenizer")
+_BERTS = (
+    *("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "ConvBertTokenizer", "MobileBertTokenizer"),
+    *("SqueezeBertTokenizer", "LxmertTokenizer", "LayoutLMTokenizer", "RetriBertTokenizer"),
+)
+"""transformers' classes that cut a text as BERT's does."""
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
+"""Classes that say nothing of a vocabulary, without the ending Fast."""
 _CLASSES = {
-    "bert": "BertTokenizer",
-    "electra": "ElectraTokenizer",
-    "distilbert": "DistilBertTokenizer",
     "albert": "AlbertTokenizer",
+    "yoso": "AlbertTokenizer",
     "xlnet": "XLNetTokenizer",
+    "bert-japanese": "BertJapaneseTokenizer",
+    "roc_bert": "RoCBertTokenizer",
+    "roformer": "RoFormerTokenizer",
+    "splinter": "SplinterTokenizer",
 }
-"""transformers' class by the model_type of a config.json, where tokenizer_config.json names none."""
+"""transformers' class by the model_type of a config.json, where no class is named; other vocabularies of words are
+BERT's."""
 _LOWER = {"AlbertTokenizer": True, "XLNetTokenizer": False}
 """Default of do_lower_case by class."""
 
@@ -56,19 +65,20 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "wordpieces_prefix": ("##",),
 }
 """Values that change no id of a text."""
+_KINDS = {True: "a vocabulary of words", False: "a sentencepiece model"}
+_WAY_OUT = "put the tokenizer.json beside it that AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes."
 
 
 def with_settings(content: bytes, file: Path, settings: dict[str, Any], model: dict[str, Any]) -> JsonTokenizer | None:
     """The tokenizer of a vocab.txt's or a .model's bytes as `settings`, those of a tokenizer_config.json, have it;
     `model` is the config.json. None: they change nothing. Raises DataError for a setting that is not known here, or
     that can't be applied."""
-    named = settings.get("tokenizer_class") or _CLASSES.get(str(model.get("model_type")), "")
-    kind = str(named).removesuffix("Fast")
+    kind = _class_of(content, file, settings, model)
     known = {"do_lower_case", "strip_accents", "tokenize_chinese_chars"} if kind in _BERTS else set[str]()
     if kind in _LOWER:
         known = {"do_lower_case", "keep_accents"}
     if not known:
-        prefix = None if file.suffix == ".txt" else bool(parse(content).normalizer_spec.add_dummy_prefix)
+        prefix = bool(parse(content).normalizer_spec.add_dummy_prefix)
         allowed = {"do_lower_case": (False,), "add_prefix_space": (None, prefix)}
     else:
         allowed = {"add_prefix_space": (None, True)}
@@ -91,13 +101,30 @@ def with_settings(content: bytes, file: Path, settings: dict[str, Any], model: d
     return None
 
 
+def _class_of(content: bytes, file: Path, settings: dict[str, Any], model: dict[str, Any]) -> str:
+    """transformers' class of the tokenizer, without the ending Fast, or "" where none is known. The content says which
+    classes are possible, whatever the file is called: BERT's read a vocabulary of words. Raises DataError for a class
+    that reads another kind, or words in another way than BERT's."""
+    name = settings.get("tokenizer_class") or model.get("tokenizer_class")
+    named = "" if name is None else str(name).removesuffix("Fast")
+    named = "" if named in _GENERIC else named
+    of_model, words = _CLASSES.get(str(model.get("model_type")), ""), is_bert_vocabulary(content)
+    if words:
+        kind = named or ("" if of_model in _LOWER else of_model) or "BertTokenizer"
+    else:
+        kind = named or (of_model if of_model in _LOWER else "")
+    if words != (kind in _BERTS):
+        raise DataError(f"{file} belongs to the class {kind}, which is not read here from {_KINDS[words]}: {_WAY_OUT}")
+    return kind
+
+
 def _refuse_unknown(file: Path, settings: dict[str, Any], known: set[str], only: dict[str, tuple[Any, ...]]) -> None:
     for key, value in settings.items():
         if key in known or key in _NO_EFFECT or key.endswith(("_token", "_token_id")) or value in only.get(key, ()):
             continue
         raise DataError(
-            f"{file.parent / 'tokenizer_config.json'} has {key}: {value!r}, which can't be applied to {file.name}: put "
-            "the tokenizer.json beside it that AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes."
+            f"{file.parent / 'tokenizer_config.json'} has {key}: {value!r}, which can't be applied to {file.name}: "
+            f"{_WAY_OUT}"
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.tokenizers import specials
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import open_tokenizer
@@ -17,7 +18,7 @@ from data_pipeline.tokenizers.released import SETTINGS, DocumentBounds
 from pretrain.checkpoint.hf import hostile
 from pretrain.checkpoint.hf.folder import read_json
 from pretrain.checkpoint.hf.hf_tokenizer import load_tokenizer_of
-from pretrain.checkpoint.hf.tokenizer import ORIGINAL
+from pretrain.checkpoint.hf.vocabulary import exported
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
@@ -29,9 +30,9 @@ def check(
     directory: Path, content: bytes, config: RunConfig, bounds: DocumentBounds, warn: Callable[[str], None]
 ) -> None:  # fmt: skip
     """Raises ConfigError unless transformers' tokenizer of `directory` gives the ids of the one in `content`, on texts
-    that tell tokenizers apart, and begins a text of a causal model as it does. What a user or `add_bos_token` says of
-    the begin goes first, and a difference is warned of, as are a prompt with masks or sentinels that is read otherwise,
-    and a folder that transformers has no tokenizer for."""
+    that tell tokenizers apart, has no special tokens besides, and begins a text of a causal model as it does. What a
+    user or `add_bos_token` says of the begin goes first, and a difference is warned of, as are a prompt with masks or
+    sentinels that is read otherwise, and a folder that transformers has no tokenizer for."""
     ours = open_tokenizer(content, directory)
     if isinstance(ours, CharacterTokenizer) or ours.library == "bytes":  # they have no file, and no two ways
         return
@@ -64,15 +65,18 @@ def check(
             f"the {_JSON if (directory / _JSON).is_file() else 'sentencepiece model'} has it"
         )
     _compare_prompts(directory, ours, theirs, config, warn)
-    if config.model.is_causal and not (directory / ORIGINAL).is_dir():
+    if exported(directory):  # whose tokenizer.json has what the objective adds, and its own file has not
+        return
+    _check_special_tokens(directory, ours, theirs, config)
+    if config.model.is_causal:
         _check_begin(directory, ours, theirs, bounds, warn)
 
 
 def _compare_prompts(
     directory: Path, ours: Tokenizer, theirs: Any, config: RunConfig, warn: Callable[[str], None]
 ) -> None:  # fmt: skip
-    specials = config.objective.specials(ours)
-    named, spaced = (NamedTokens(ours, specials, keeps_space=keeps) for keeps in (None, True))
+    of_objective = config.objective.specials(ours)
+    named, spaced = (NamedTokens(ours, of_objective, keeps_space=keeps) for keeps in (None, True))
     added = [token.content for token in theirs.added_tokens_decoder.values() if token.content in named.ids]
     for text in hostile.named(added) if added else ():
         mine = named.encode(text)
@@ -87,18 +91,49 @@ def _compare_prompts(
         return
 
 
+def _check_special_tokens(
+    directory: Path, ours: Tokenizer, theirs: Any, config: RunConfig
+) -> None:  # fmt: skip
+    """Raises ConfigError where transformers has a special token under an id of the model that is not that token here:
+    the folder's settings or its added_tokens.json may add some that a .model or a tokenizer.json lacks."""
+    model, appended = config.model, specials.names(ours, config.objective.specials(ours))
+    names, texts = {index: name for name, index in ours.special_pieces().items()}, ours.texts()
+
+    def lacks(index: int, name: str) -> bool:
+        if index >= len(texts):
+            return True
+        if name == theirs.unk_token:  # which is no special piece of every kind of file
+            return False
+        if index in names or not texts[index]:
+            return names.get(index) != name
+        return model.is_causal and index not in ours.encode(name)  # a piece that no text of its name leads to
+
+    lacked = [
+        f"{token.content} (id {index})"
+        for index, token in sorted(theirs.added_tokens_decoder.items())
+        if token.special and index < model.vocab_size and index not in appended and lacks(index, token.content)
+    ]
+    if lacked:
+        raise ConfigError(
+            f"{directory}: transformers' {type(theirs).__name__} has the special tokens "
+            f"{', '.join(lacked[:_SHOWN])}{', ...' if len(lacked) > _SHOWN else ''}, which the tokenizer's file lacks: "
+            "put the tokenizer.json there that AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes"
+        )
+
+
 def _check_begin(
     directory: Path, ours: Tokenizer, theirs: Any, bounds: DocumentBounds, warn: Callable[[str], None]
 ) -> None:  # fmt: skip
     plain, marked = (theirs("a b", add_special_tokens=marks)["input_ids"] for marks in (False, True))
     first = next((k for k in range(len(marked)) if marked[k : k + len(plain)] == plain), 0)
-    begin = marked[0] if first else None
-    if begin == ours.begin_of_text or (begin is not None and begin == theirs.cls_token_id):
-        return  # a token for classes is no begin
+    before = marked[:first]
+    if set(before) == {ours.begin_of_text} - {None} or set(before) == {theirs.cls_token_id}:
+        return  # a token for classes is no begin, and one that stands twice is the same
     names: dict[int | None, str] = {index: name for name, index in ours.special_pieces().items()}
     said = (
-        f"{directory}: transformers' {type(theirs).__name__} puts {names.get(begin, begin) or 'nothing'} before a "
-        f"text, and {names.get(ours.begin_of_text, 'nothing')} begins one here"
+        f"{directory}: transformers' {type(theirs).__name__} puts "
+        f"{', '.join(names.get(index, str(index)) for index in before) or 'nothing'} before a text, and "
+        f"{names.get(ours.begin_of_text, 'nothing')} begins one here"
     )
     settings = read_json(directory / SETTINGS) if (directory / SETTINGS).is_file() else {}
     if bounds.begin is None and not isinstance(settings.get("add_bos_token"), bool):

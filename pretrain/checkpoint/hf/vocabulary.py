@@ -10,7 +10,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
-from data_pipeline.tokenizers.load import open_tokenizer, read_content
+from data_pipeline.tokenizers.load import is_tokenizer_file, open_tokenizer, read_content
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds, load_released
 from pretrain.checkpoint.hf.folder import read_json
 from pretrain.checkpoint.hf.tokenizer import ORIGINAL, SENTINEL_IDS
@@ -42,7 +42,7 @@ def read(
     say. Raises ConfigError where there is none, where files disagree, and where the model of `config` has fewer ids."""
     if config.model.characters is not None:  # of which every folder has the same
         return CharacterTokenizer().content
-    own = _exported(directory)
+    own = exported(directory)
     files = [path for path in (*own, *(directory / name for name in TOKENIZER_FILES)) if path.is_file()]
     if all((directory / name).is_file() for name in _PAIR):
         files.append(directory / _PAIR[0])
@@ -96,12 +96,14 @@ def _check_further(first: Path, tokenizer: Tokenizer, files: list[Path]) -> None
                 )
 
 
-def _exported(directory: Path) -> list[Path]:
-    """The tokenizer's own file in a folder that an export of ours wrote, which has nothing else in `original`. Others
-    (Llama 3's) keep files of other formats there."""
+def exported(directory: Path) -> list[Path]:
+    """The tokenizer's own file in a folder that an export of ours wrote, which has nothing else in `original`; []: it
+    is none. Others (Llama 3's) keep files of other formats there."""
     folder = directory / ORIGINAL
     files = list(folder.iterdir()) if folder.is_dir() else []
-    return files if len(files) == 1 and not _TIKTOKEN.match(read_content(files[0])) else []
+    if len(files) != 1 or not is_tokenizer_file(files[0]):
+        return []
+    return [] if _TIKTOKEN.match(read_content(files[0])) else files
 
 
 def last_are_sentinels(directory: Path) -> bool:

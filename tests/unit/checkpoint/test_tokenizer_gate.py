@@ -94,6 +94,51 @@ def test_bert_s_settings_are_read_beside_a_vocabulary(name: str, tmp_path: Path)
         assert load_released(folder).content == (folder / "vocab.txt").read_bytes()
 
 
+WORDS_OF = {
+    "convbert": {"model_type": "convbert"}, "mobilebert": {"model_type": "mobilebert"},
+    "squeezebert": {"model_type": "squeezebert"}, "megatron-bert": {"model_type": "megatron-bert"},
+    "albert": {"model_type": "albert", "tokenizer_class": "BertTokenizer"}, "no config.json": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS_OF)
+def test_any_vocabulary_of_words_has_bert_s_settings_and_defaults(name: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, BertTokenizer
+
+    texts = ["Sch\u00f6n, \u00c5M \ud55c\uad6d\uc5b4 MS"]
+    model = WORDS_OF[name]
+    auto: Any = BertTokenizer if model is None else AutoTokenizer
+    for number, settings in enumerate(({"do_lower_case": False}, {"strip_accents": True}, {})):
+        beside = {"tokenizer_config.json": settings} | ({} if model is None else {"config.json": model})
+        folder = write(tmp_path / str(number), "\n".join([*CASED, *KOREAN[-9:]]) + "\n", beside, "vocab.txt")
+        ours = load_released(folder).tokenizer
+        assert [ours.encode(text) for text in texts] == auto.from_pretrained(folder)(texts, add_special_tokens=False)[
+            "input_ids"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "kind", "said"),
+    [
+        ("vocabulary", "\n".join(CASED), {"tokenizer_class": "X"}, "bert", "X, .* a vocabulary of words"),
+        ("vocab.txt", "\n".join(CASED), {"tokenizer_class": ["BertTokenizer"]}, "bert", "a vocabulary of words"),
+        ("vocab.txt", "\n".join(CASED), {}, "roformer", "RoFormerTokenizer, .* a vocabulary of words"),
+        ("vocab.txt", "\n".join(CASED), {"tokenizer_class": "XLNetTokenizerFast"}, "", "XLNetTokenizer, .* words"),
+        ("tokenizer.model", LLAMA, {"tokenizer_class": "BertTokenizerFast"}, "", "BertTokenizer, .* a sentencepiece"),
+    ],
+)
+def test_a_class_that_does_not_read_the_file_is_refused(
+    name: str, content: Any, settings: dict[str, Any], kind: str, said: str, tmp_path: Path
+) -> None:
+    beside = {"tokenizer_config.json": settings, "config.json": {"model_type": kind}}
+    write(tmp_path, content if isinstance(content, str) else content(), beside, name)
+    with pytest.raises(DataError, match=f"{name} belongs to the class .*{said}.*: put the tokenizer.json beside it"):
+        load_released(tmp_path / name)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
+    assert load_released(tmp_path / name).tokenizer.vocabulary_size > 0, "what it is called says nothing"
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_folder_with_a_sentencepiece_model_alone_is_read_as_transformers_reads_it(name: str, tmp_path: Path) -> None:
     model, kind, settings, file = MODELS[name]
@@ -145,6 +190,84 @@ def test_another_begin_than_transformers_is_refused_unless_it_is_asked_for(tmp_p
     with pytest.raises(ConfigError, match=r"puts <\|begin_of_text\|> before a text, and nothing begins one here: say"):
         _passes(folder, content=off)
     assert len(_passes(folder, DocumentBounds(begin="off"))) == 1
+
+
+def test_all_that_transformers_puts_before_a_text_is_compared(tmp_path: Path) -> None:
+    """GLM puts two tokens there, of which a document here would have one."""
+    marks, settings = ["[gMASK]", "<sop>"], {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    beside = {"config.json": {"model_type": "llama"}, "tokenizer_config.json": settings}
+    folder = write(tmp_path, byte_level([*marks, "<|endoftext|>"], (marks, [])), beside)
+    with pytest.raises(DataError, match=r"puts \[gMASK\], <sop> before a text, and a document begins with one token"):
+        load_released(folder)
+    first = DocumentBounds(begin="[gMASK]")
+    assert ["[gMASK], <sop> before a text, and [gMASK] begins one here" in line for line in _passes(folder, first)] == [
+        True
+    ]
+    write(folder, byte_level([*marks, "<|endoftext|>"], (["<sop>", "<sop>"], [])), beside)
+    assert _passes(folder) == [], "twice the same is the same"
+
+
+def test_the_begin_is_compared_beside_files_of_another_format(tmp_path: Path) -> None:
+    """Meta's Llama 3 has some in `original`."""
+    specials, around, kind, settings = JSONS["Llama 3"]
+    beside = {"config.json": {"model_type": kind}, "tokenizer_config.json": settings}
+    folder = write(tmp_path, byte_level(specials, around), beside)
+    write(folder / "original", "{}", {}, "params.json")
+    off = load_released(folder, DocumentBounds(begin="off")).content
+    for name, content in (("params.json", b"{}"), ("tokenizer.model", b"IQ== 0\nIg== 1\n")):
+        (folder / "original" / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=r"puts <\|begin_of_text\|> before a text, and nothing begins one here"):
+            _passes(folder, content=off)
+        assert _read(folder).end_of_text == 301
+        (folder / "original" / name).unlink()
+    (folder / "original" / "more").mkdir()
+    assert _read(folder).end_of_text == 301, "a folder is no tokenizer"
+    (folder / "original" / "more").rmdir()
+    write(folder / "original", byte_level(specials), {})
+    assert _passes(folder, content=off) == [], "an export of ours says itself how its texts begin"
+
+
+TOKEN = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+
+
+def _added(first: int) -> dict[str, Any]:
+    return {str(first + k): TOKEN | {"content": name} for k, name in enumerate(("<|im_start|>", "<|im_end|>"))}
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json"])
+def test_special_tokens_that_only_the_settings_have_are_refused(name: str, tmp_path: Path) -> None:
+    """The way out is transformers' own file."""
+    from transformers import AutoTokenizer
+
+    if name == "tokenizer.model":
+        content: str | bytes = LLAMA()
+        settings, size = OF_LLAMA | {"added_tokens_decoder": _added(380)}, 382
+    else:
+        content, size = byte_level(["<|endoftext|>"]), 303
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": None, "eos_token": "<|endoftext|>"}
+        settings["added_tokens_decoder"] = {"300": TOKEN | {"content": "<|endoftext|>"}} | _added(301)
+    beside = {"config.json": {"model_type": "llama"}, "tokenizer_config.json": settings}
+    folder = write(tmp_path, content, beside, name)
+    said = rf"special tokens <\|im_start\|> \(id {size - 2}\), <\|im_end\|> \(id {size - 1}\), which the tokenizer's"
+    with pytest.raises(ConfigError, match=said):
+        _passes(folder, config=tiny_config(model={"vocabulary": size}))
+    assert all(
+        "drops a space" in line for line in _passes(folder, config=tiny_config(model={"vocabulary": size - 2}))
+    ), "it has no rows of them"
+    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    assert all("drops a space" in line for line in _passes(folder, config=tiny_config(model={"vocabulary": size})))
+    assert load_released(folder).tokenizer.special_pieces()["<|im_end|>"] == size - 1
+
+
+def test_a_piece_that_transformers_alone_takes_for_special_is_refused(tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    tree = json.loads(byte_level(["<|endoftext|>", "<|im_end|>"]))
+    tree["model"]["vocab"]["<|im_end|>"] = tree["added_tokens"].pop()["id"]
+    folder = write(tmp_path, json.dumps(tree), {"config.json": {"model_type": "llama"}})
+    settings["added_tokens_decoder"] = {"301": TOKEN | {"content": "<|im_end|>"}}  # type: ignore[assignment]
+    write(folder, json.dumps(tree), {"tokenizer_config.json": settings})
+    with pytest.raises(ConfigError, match=r"special tokens <\|im_end\|> \(id 301\), which"):
+        _passes(folder, config=tiny_config(model={"vocabulary": 302}))
 
 
 def test_added_tokens_that_texts_spell_are_compared(tmp_path: Path) -> None:

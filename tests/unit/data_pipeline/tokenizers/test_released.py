@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import tokenizers
 
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.inputs import accepted_identities, build_identity, find_sources
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.load import load_tokenizer
@@ -248,3 +250,20 @@ def test_a_dataset_has_the_begin_and_end_on_record(tmp_path: Path, caplog: pytes
     instruct = write(tmp_path / "chat", byte_level(LLAMA), _beside(CASES["Llama 3.1 Instruct"][2]))
     assert build_dataset(TEXTS, tmp_path, "chat-set", tokenizer={"path": instruct}).tokenizer().end_of_text == 301
     assert "documents end with <|end_of_text|> (tokenizer_config.json names <|eot_id|>; config.json" in caplog.text
+
+
+BUILT = "ce3247a0c851a9aff25bf5d9735863173defe8e15e034251d8a8ef8beac91e87"
+"""Build identity of the dataset below at commit 62e58d60, which read the file alone."""
+
+
+def test_a_dataset_built_of_the_bare_file_is_left_as_it_is(tmp_path: Path) -> None:
+    settings = {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}
+    folder = write(tmp_path / "folder", byte_level(["<s>", "</s>"]), {"tokenizer_config.json": settings})
+    write(tmp_path, "{}", {}, "in.jsonl")
+    given = {"input": str(tmp_path / "in.jsonl"), "output": tmp_path / "out", "tokenizer": {"path": folder}}
+    config = BuildConfig.model_validate(given)
+    sources, sha256 = find_sources(config), {tmp_path / "in.jsonl": "0" * 64}
+    assert BUILT in accepted_identities(config, sources, sha256)
+    assert build_identity(config, sources, sha256) != BUILT
+    asked = BuildConfig.model_validate(given | {"tokenizer": {"path": folder, "begin_of_text": "<s>"}})
+    assert BUILT not in accepted_identities(asked, sources, sha256), "that version knew no such key"
