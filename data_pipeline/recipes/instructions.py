@@ -300,7 +300,8 @@ def _counted(pieces: Sequence[TurnPart], offsets: NDArray[np.int64]) -> NDArray[
     sizes = [len(piece.text) for piece in pieces]
     before = np.concatenate([[0], np.cumsum(np.repeat([piece.counts for piece in pieces], sizes), dtype=np.int64)])
     begin, end = offsets.T
-    return before[np.minimum(np.maximum(end, begin + 1), len(before) - 1)] > before[begin]
+    counted: NDArray[np.bool_] = before[np.minimum(np.maximum(end, begin + 1), len(before) - 1)] > before[begin]
+    return counted
 
 
 @dataclass(frozen=True, kw_only=True)
