@@ -20,6 +20,8 @@ from safetensors.torch import save_file
 
 from data_pipeline.tokenizers.load import train_tokenizer
 
+_HIDDEN, _VOCABULARY = 2048, 32_000
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -33,7 +35,8 @@ def main() -> None:
             parameters = _write(folder, layers, options.files)
             largest = max(path.stat().st_size for path in folder.glob("*.safetensors"))
             command = [sys.executable, "-m", "pretrain", "import", "hf", str(folder), "--out", f"{directory}/run"]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
+            alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=alone)
         peak_kb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of the hungriest so far
         print(f"| {parameters / 1e9:.3f}B | {largest / 1e6:.0f} | {1.024e-3 * peak_kb:.0f} |", flush=True)
 
@@ -41,9 +44,9 @@ def main() -> None:
 def _write(folder: Path, layers: int, files: int) -> int:
     """Writes a folder whose weights are drawn, in a few files. Returns the number of parameters."""
     settings = hf.LlamaConfig(
-        vocab_size=32_000,
-        hidden_size=2048,
-        intermediate_size=8192,
+        vocab_size=_VOCABULARY,
+        hidden_size=_HIDDEN,
+        intermediate_size=4 * _HIDDEN,
         num_hidden_layers=layers,
         num_attention_heads=32,
         num_key_value_heads=8,

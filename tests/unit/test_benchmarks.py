@@ -38,6 +38,7 @@ IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
     "data memory": ("--text TEXT --megabytes 0.1", {"data_memory._READ_TOKENS": 2**14, "data_memory._VOCABULARY": 400}),
     "dedup speed": ("--input TEXT --documents 60", {}),
     "dedup memory": ("--documents 1024 --items-per-task 256", {}),
+    "import_memory": ("--layers 1 --files 2", {"import_memory._HIDDEN": 64, "import_memory._VOCABULARY": 300}),
     "kernels": ("--size tiny --length 32 --steps 1 --models Llama", {}),
     "recipes": ("TEXT --length 64 --rows 2", {"recipes._SECONDS": 1e-3}),
     "spikes": ("RUN", {"spikes._READ": 1000}),
@@ -57,7 +58,7 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
     "train_table": ("--seconds 0.1 --shapes tiny --lengths 32 --dtypes fp32 --threads 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }
-LONG = ("data memory", "kernels", "sparse", "zero")
+LONG = ("data memory", "import_memory", "kernels", "sparse", "zero")
 ELSEWHERE = {
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
