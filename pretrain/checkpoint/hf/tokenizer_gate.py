@@ -5,6 +5,7 @@ read them so too (`split_special_tokens`); where its tokenizer finds one all the
 that text is not compared.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
 _JSON = "tokenizer.json"
+_NAMING = (SETTINGS, "added_tokens.json", "special_tokens_map.json")
+"""files that name special tokens beside a tokenizer's own"""
 _SHOWN = 12  # ids of a text in a message
 
 
@@ -108,10 +111,12 @@ def _check_special_tokens(
             return names.get(index) != name
         return model.is_causal and index not in ours.encode(name)  # a piece that no text of its name leads to
 
+    named = json.dumps([read_json(path) for name in _NAMING if (path := directory / name).is_file()])
     lacked = [
         f"{token.content} (id {index})"
         for index, token in sorted(theirs.added_tokens_decoder.items())
         if token.special and index < model.vocab_size and index not in appended and lacks(index, token.content)
+        if json.dumps(token.content)[1:-1] in named  # and not one that a class adds to any folder, as GPT-2's does
     ]
     if lacked:
         raise ConfigError(
