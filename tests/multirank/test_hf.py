@@ -188,7 +188,7 @@ def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, lis
 
 
 def _of_weights(warnings: list[str]) -> list[str]:
-    """Those that are not of how these folders' tokenizers read a mask."""
+    """Leaves out warnings about how the tokenizers of these folders read a mask."""
     return [line for line in warnings if "reads the prompt" not in line]
 
 

@@ -186,6 +186,8 @@ def end_of_turn(template: ChatTemplate) -> int | None:
         text = template.render([question, answer])
     except ValueError:  # of a template that wants a system turn
         text = template.render([_SYSTEM, question, answer])
+    if answer["content"] not in text:
+        raise ValueError("the chat template does not write an answer as it is")
     pieces = template.split(text[text.rindex(answer["content"]) :])
     ending = dropwhile(lambda piece: isinstance(piece, str), pieces)
     run = [piece for piece in takewhile(lambda piece: not isinstance(piece, str), ending) if isinstance(piece, int)]

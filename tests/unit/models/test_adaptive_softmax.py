@@ -75,8 +75,8 @@ def test_log_probabilities_and_gradients_are_those_of_the_definition(ranks: int)
 
 
 def _of_unlabelled() -> tuple[float, int, float]:
-    """Of a cross-entropy without labels in the last cluster: the largest gradient of its words, how many other words of
-    a position have none, and how far theirs are from the definition's, relative to the largest."""
+    """Trains on labels outside the last cluster. Returns the largest gradient of that cluster's words, how many other
+    words of a position have no gradient, and the largest error of a gradient, relative to the largest gradient."""
     torch.manual_seed(0)
     words, cutoffs = 20_000, [1_000, 8_000]
     logits, labels = 3 * torch.randn(4, 2, words + 2), torch.randint(8_000, (4, 2))

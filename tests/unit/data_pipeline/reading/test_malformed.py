@@ -209,7 +209,7 @@ def test_malformed_records_of_warc_are_left_out(tmp_path: Path) -> None:
 def test_lines_of_warc_may_end_with_lf_alone(
     line_end: bytes, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As warcio reads them, in blocks of any size."""
+    """Texts are those that warcio reads, whatever the size of blocks."""
     path, bodies = tmp_path / "a.wet", [b"one\r\n\r\ntwo", b"\nthree\n"]
     heads = [record("conversion", b"", b"", len(body)).replace(b"\r\n", line_end) for body in bodies]
     path.write_bytes(b"".join(head + body + 2 * line_end for head, body in zip(heads, bodies, strict=True)))

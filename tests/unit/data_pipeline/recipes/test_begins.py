@@ -164,7 +164,7 @@ def test_rows_of_the_next_token_have_it_where_a_document_begins(
 
 
 def test_a_code_of_a_source_comes_after_it(texts: Two) -> None:
-    """As in a prompt, where code is a text. The begin bears no loss; each other token does, once."""
+    """The code follows the begin, as it does in a prompt. The begin has no loss; each other token has one."""
     begun, _ = texts
     begin, code = begun.manifest.begin_of_text, begun.tokenizer().encode("code")
     recipe = OBJECTIVES["control"](codes={begun.name: "code"}).recipe(begun.tokenizer(), 4 + len(code))
