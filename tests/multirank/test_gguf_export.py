@@ -169,6 +169,7 @@ def test_what_llama_cpp_has_no_form_for_is_refused(tmp_path: Path) -> None:
         ({"rope_parameters": {**rope, "rope_type": "yarn"}}, "yarn scaling"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
         ({"hidden_act": "relu"}, "activation relu"),
+        ({"rope_parameters": {**rope, "rope_type": "llama3"}, "model_type": "qwen3"}, "of a qwen3"),
     ):
         with pytest.raises(ConfigError, match=said):
             _check({"rope_parameters": rope, "hidden_act": "silu", **changed})

@@ -223,6 +223,11 @@ def _check(settings: dict[str, Any]) -> None:
     rope = settings["rope_parameters"]
     if rope.get("rope_type", "default") not in ("default", "llama3"):
         raise ConfigError(f"rotary positions with {rope['rope_type']} scaling are not exported to GGUF")
+    if rope.get("rope_type") == "llama3" and settings["model_type"] != "llama":
+        raise ConfigError(
+            f"rotary positions with llama3 scaling are not exported to GGUF of a {settings['model_type']}: llama.cpp "
+            "reads them of a llama alone"
+        )
     if any(kind != "full_attention" for kind in settings.get("layer_types") or ()):
         raise ConfigError("layers with a sliding window are not exported to GGUF")
     if settings["hidden_act"] != "silu":

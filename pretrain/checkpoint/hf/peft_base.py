@@ -115,6 +115,8 @@ class BaseModel:
     ) -> None:
         kind = self.settings.changed_base
         for name, (a, _) in self.adapter.updates.items():
+            if name in self.adapter.base:  # of which PEFT writes what is left
+                continue
             is_conv1d = type(hf_model.get_submodule(module_of(name))).__name__ == "Conv1D"
             is_linear = isinstance(hf_model.get_submodule(module_of(name)), nn.Linear)
             if len(same[name]) > 1 or not (is_linear or (is_conv1d and kind == "pissa")):

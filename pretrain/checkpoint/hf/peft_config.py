@@ -5,6 +5,7 @@ null, false or empty: a field that this project does not know may change every a
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -118,11 +119,13 @@ def read_settings(source: Path) -> PeftSettings:
         raise ConfigError(f"{path} has task_type={task_type}, which is not known here")
     try:
         named = tree.get("target_modules")
+        if isinstance(named, str):
+            re.compile(named)
         return PeftSettings(
             path=path,
-            rank=int(tree["r"]),
-            alpha=float(tree["lora_alpha"]),
-            dropout=float(tree.get("lora_dropout") or 0.0),
+            rank=_whole(tree["r"]),
+            alpha=_finite(tree["lora_alpha"]),
+            dropout=_finite(tree.get("lora_dropout") or 0.0),
             use_rslora=bool(tree.get("use_rslora")),
             changed_base=_changed_base(path, tree.get("init_lora_weights", True)),
             task_type=task_type,
@@ -133,8 +136,27 @@ def read_settings(source: Path) -> PeftSettings:
             token_ids=_token_ids(path, tree.get("trainable_token_indices")),
             ensure_weight_tying=bool(tree.get("ensure_weight_tying")),
         )
-    except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{path} does not say r and lora_alpha, two numbers, and names of modules as lists") from None
+    except re.error as error:
+        raise ConfigError(f"{path} has target_modules={tree['target_modules'][:80]!r}: {error}") from None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ConfigError(
+            f"{path} does not say r, a positive whole number, lora_alpha, a number, and names of modules and ids of "
+            "tokens as lists"
+        ) from None
+
+
+def _whole(value: Any) -> int:
+    """Raises ValueError for what PEFT takes for no rank."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(value)
+    return value
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
 
 
 def _changed_base(path: Path, value: Any) -> str | None:
@@ -163,4 +185,6 @@ def _token_ids(path: Path, value: Any) -> tuple[int, ...]:
         if len(value) > 1:
             raise ConfigError(f"{path} has trainable_token_indices of {len(value)} modules; known is one: {_MERGE}")
         value = next(iter(value.values()), ())
-    return tuple(int(token) for token in value or ())
+    if isinstance(value, str) or not all(isinstance(token, int) and token >= 0 for token in value or ()):
+        raise ValueError(value)
+    return tuple(value or ())

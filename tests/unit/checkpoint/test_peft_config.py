@@ -108,9 +108,16 @@ def test_an_adapter_whose_base_is_lost_is_refused_with_the_way_out(value: str, w
 
 
 def test_settings_that_are_no_numbers_or_names_are_refused(tmp_path: Path) -> None:
-    for fields in ({"r": "four"}, {"lora_alpha": None}, {"modules_to_save": "lm_head"}, {"target_modules": 3}):
-        with pytest.raises(ConfigError, match="does not say r and lora_alpha, two numbers"):
+    for fields in (
+        *({"r": value} for value in ("four", 4.7, 0, True, float("inf"))),
+        *({"lora_alpha": value} for value in (None, float("nan"), 10**400)),
+        *({"trainable_token_indices": value} for value in ([-1, 4], "34", [1.5])),
+        *({"modules_to_save": "lm_head"}, {"target_modules": 3}),
+    ):
+        with pytest.raises(ConfigError, match="does not say r, a positive whole number, lora_alpha, a number"):
             _read(tmp_path, **fields)
+    with pytest.raises(ConfigError, match=r"has target_modules='\(': missing"):
+        _read(tmp_path, target_modules="(")
 
 
 @needs_peft

@@ -37,6 +37,11 @@ KINDS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "MiCA": ("untied", _O | {"init_lora_weights": "mica"}, None),
     "PiSSA": ("untied", _O | {"init_lora_weights": "pissa", "use_rslora": True}, None),
     "PiSSA of Conv1D": ("gpt2", {"target_modules": ["c_fc"], "init_lora_weights": "pissa"}, None),
+    "PiSSA of the output layer, too": (
+        "untied",
+        {"target_modules": ["o_proj", "lm_head"], "init_lora_weights": "pissa"},
+        "--merge",
+    ),
     "OLoRA": ("tied", _O | {"init_lora_weights": "olora"}, None),
     "OLoRA of Conv1D": ("gpt2", {"target_modules": ["attn.c_proj"], "init_lora_weights": "olora"}, "has init_lora_"),
     "PiSSA of iterations": (
