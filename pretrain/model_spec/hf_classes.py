@@ -13,6 +13,7 @@ from pretrain.config.patterns.blocks import BigBird
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.hf_fits import check_class, windows
+from pretrain.model_spec.hf_mup import without_mup
 
 Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
 KINDS: dict[Kind, str] = {
@@ -210,7 +211,7 @@ def check_export(config: RunConfig) -> None:
     says."""
     if config.objective.backward:
         raise ConfigError("a model that reads backward has no class in transformers: it cannot be exported")
-    model = config.model.model_copy(update={"mup": None, "mtp": None})
+    model, _ = without_mup(config.model.model_copy(update={"mtp": None}))
     model_type = model_type_of(model)
     check_class(model, model_type)
     if model.task_head is not None:
@@ -231,7 +232,8 @@ def check_choice(model: Model, objective: Objective) -> None:
 def has_encoder_alone(model: Model) -> bool:
     """Whether the model's encoder is exported without its head (`export --encoder`)."""
     try:
-        headless = model.model_copy(update={"task_head": None, "mask_decoder_layers": 0, "mup": None, "mtp": None})
+        plain, _ = without_mup(model.model_copy(update={"mtp": None}))
+        headless = plain.model_copy(update={"task_head": None, "mask_decoder_layers": 0})
         model_type = model_type_of(headless)
         check_class(headless, model_type)
     except ConfigError:

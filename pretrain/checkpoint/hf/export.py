@@ -37,7 +37,6 @@ from pretrain.checkpoint.hf.gate import (
 from pretrain.checkpoint.hf.heads import decoder_padding, headless, with_head, without_head
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.mtp import all_links, is_of_mtp
-from pretrain.checkpoint.hf.mup import Fold, without_mup
 from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.repack import DTYPES, PLAIN, WEIGHTS, StoredAs, repack, write_safetensors
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
@@ -47,6 +46,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
+from pretrain.model_spec.hf_mup import Fold, without_mup
 from pretrain.run_dir.paths import RECORD, TOKENIZER
 
 

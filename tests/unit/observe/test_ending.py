@@ -70,6 +70,14 @@ def test_the_end_of_a_run_names_an_export_where_one_is_made(head: str) -> None:
     assert all(counts.values()), counts
 
 
+@pytest.mark.parametrize(("multiplier", "is_exported"), [(2.0, False), (1.0, True)])
+def test_no_export_is_named_where_no_weight_takes_a_multiplier_up(multiplier: float, is_exported: bool) -> None:
+    """Sinusoidal positions are no weights."""
+    mup = {"base_width": 16, "input_multiplier": multiplier}
+    config = family_config("transformer", model={"vocabulary": 390, "mup": mup}, run={"dir": "r"})
+    assert any(command.startswith("pretrain export") for command in next_commands(config)) == is_exported
+
+
 def _config_with(name: str, objective: dict[str, Any] | None) -> RunConfig | None:
     small: dict[str, Any] = {"model": {"vocabulary": 390}, "run": {"dir": "r"}}
     config = tiny_config(**small) if name == "gpt" else family_config(name, **small)
