@@ -130,7 +130,7 @@ def _token(line: str, where: str) -> AddedToken:
     if line.startswith("{"):
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             fields = None  # a token of its own
     if not isinstance(fields, dict) or "content" not in fields:
         fields = {"content": line}
@@ -139,6 +139,8 @@ def _token(line: str, where: str) -> AddedToken:
         raise ConfigError(
             f"{where}: a token in JSON has content, a text, and may have {', '.join(_FLAGS)}, each true or false"
         )
+    if any("\ud800" <= letter <= "\udfff" for letter in content):
+        raise ConfigError(f"{where}: {content!r} has half of a surrogate pair, which is no character")
     if not content.strip():
         raise ConfigError(f"{where}: {content!r} is white space alone, which is no token: leave it out")
     return AddedToken(content, **{"normalized": not flags.get("special", False), **flags})

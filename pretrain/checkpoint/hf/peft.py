@@ -135,6 +135,7 @@ def unpack_adapter(
     if own:
         warn(f"{source / _TOKENIZER} adds tokens to that of {base}: the run has the adapter's tokenizer")
     _copy_texts(base, source if is_resized or own else base, directory)
+    _take_settings(source, base, directory, warn)
     if (source / chat.FILE).is_file():
         shutil.copyfile(source / chat.FILE, directory / chat.FILE)
     return UnpackedAdapter(
@@ -155,11 +156,29 @@ def _copy_texts(base: Path, tokenizer: Path, directory: Path) -> None:
             shutil.copytree(tokenizer / name, directory / name)
 
 
+def _take_settings(source: Path, base: Path, directory: Path, warn: Callable[[str], None]) -> None:
+    """Copies the settings of the adapter's tokenizer, which it was trained with, and says where its end of text or its
+    chat template is another than that of `base`."""
+    own, before = (
+        folders.read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
+        for folder in (source, base)
+    )
+    for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+    others = [key for key in ("eos_token", "chat_template") if own.get(key) and own[key] != before.get(key)]
+    if others:
+        warn(f"{source / TOKENIZER_CONFIG} has another {' and '.join(others)} than {base}: the run has the adapter's")
+
+
 def _added_tokens(folder: Path) -> set[tuple[int, str]]:
     if not (folder / _TOKENIZER).is_file():
         return set()
     tokens = folders.read_json(folder / _TOKENIZER).get("added_tokens") or ()
-    return {(token["id"], token["content"]) for token in tokens}
+    try:
+        return {(token["id"], token["content"]) for token in tokens}
+    except (TypeError, KeyError):
+        raise ConfigError(f"{folder / _TOKENIZER}: added_tokens is no list of tokens with id and content") from None
 
 
 def _base_of(source: Path, settings: PeftSettings) -> Path:

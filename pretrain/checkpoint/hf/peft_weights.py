@@ -125,9 +125,10 @@ def read_adapter(source: Path, settings: PeftSettings) -> PeftAdapter:
             updated, pair = _embedding(path, name, tensors, settings)
             updates[updated] = pair
         elif name.endswith(_TOKENS):
-            if len(value) != len(settings.token_ids):
+            if value.dim() != 2 or len(value) != len(settings.token_ids):
                 raise ConfigError(
-                    f"{path}: {name} has {len(value)} rows, and trainable_token_indices has {len(settings.token_ids)}"
+                    f"{path}: {name} is {list(value.shape)}, and trainable_token_indices has "
+                    f"{len(settings.token_ids)} rows"
                 )
             token_rows[f"{name.removesuffix(_TOKENS)}.weight"] = value
         elif not name.endswith((_B, _EMBEDDING_B)):

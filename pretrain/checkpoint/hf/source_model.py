@@ -112,7 +112,7 @@ class SourceModel:
 
     def text(self) -> str:
         """The file's contents."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(asdict(self), indent=2) + "\n"  # in ASCII: a file may name half of a surrogate pair
 
 
 def read(directory: Path, hf_config: PretrainedConfig) -> SourceModel:

@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a name of other bytes": ("\u00c4\n", "is the name of piece"),
     "a token that is decoded as bytes": ("caf\u00e9\n", "as a token is decoded as 'caf\ufffd'"),
     "an unknown field": ('{"content": "x y", "id": 7}\n', "a token in JSON has content"),
+    "half of a surrogate pair": ('{"content": "\\ud800x"}\n', "has half of a surrogate pair"),
     "a number for a flag": ('{"content": "x y", "special": 1}\n', "a token in JSON has content"),
 }  # fmt: skip
 

@@ -256,6 +256,11 @@ def test_tokens_that_an_adapter_was_trained_with_come_with_it(bases: dict[str, P
         origin = adapter if its_own else bases["untied"]
         assert (out / "folder" / "tokenizer.json").read_bytes() == (origin / "tokenizer.json").read_bytes()
         assert ("the run has the adapter's tokenizer" in "".join(said)) == its_own
+    settings = {"tokenizer_class": "TokenizersBackend", "eos_token": "<|im_end|>", "chat_template": "{{ messages }}"}
+    (adapter / "tokenizer_config.json").write_text(json.dumps(settings))
+    _, _, said = _unpacked(bases["untied"], adapter, tmp_path / "settings", merge=False)
+    assert read_json(tmp_path / "settings" / "folder" / "tokenizer_config.json") == settings
+    assert "has another eos_token and chat_template than " in "".join(said)
 
 
 def _compared(base: Path, adapter: Path, out: Path) -> None:
