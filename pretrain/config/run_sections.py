@@ -61,6 +61,14 @@ class RunSections(Section):
         return (self.objective.row_length or self.model.sequence_length) * self.objective.texts_per_row
 
     @property
+    def start(self) -> str:
+        """Where the weights of the run come from, in words."""
+        start = self.run.start_from
+        if start is None:
+            return "random weights"
+        return f"random weights in place of those of {start}" if self.finetune.weights == "random" else start
+
+    @property
     def heldout_lanes(self) -> int:
         """Lanes of held-out text; 0: its rows are scored each by itself."""
         return self.evaluate.lanes if self.model.memory_length and self.objective.predicts_next else 0

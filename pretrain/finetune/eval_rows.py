@@ -11,7 +11,8 @@ from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.engine.collective import file_group, run_on_all_ranks
 from pretrain.errors import ConfigError
 from pretrain.evaluate.opening import build_scorer
-from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
+from pretrain.finetune.judge import AnsweredSplit
+from pretrain.finetune.report.write import FinetuneFacts, write_report
 from pretrain.finetune.sources import JudgedSplit, make_judges
 from pretrain.run_dir.paths import RECORD, SOURCE_TOKENIZER, TOKENIZER
 
@@ -35,7 +36,7 @@ def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]
     judged = {split: judges(split) for split in judges.splits}
     facts = FinetuneFacts(
         name=config.run.name,
-        start=start_of(config),
+        start=config.start,
         data=", ".join(source.called for source in config.data.resolved_sources),
         objective=config.objective.name,
         step=Record.read(checkpoint / RECORD).step,
@@ -62,10 +63,17 @@ def figure_lines(judged: Mapping[LabelledSplit, JudgedSplit]) -> Sequence[str]:
     for split, one in judged.items():
         for source, answered in one.by_source.items():
             prefix = f"{source}, " if one.several else ""
-            lines.append(f"{prefix}{split} ({len(answered.predictions):,} rows): {_shown(answered.figures)}")
+            lines.append(
+                f"{prefix}{split} ({len(answered.predictions):,} rows): {_shown(answered.figures)}{_beside(answered)}"
+            )
         if len(one.by_source) > 1 and one.means:
             lines.append(f"mean of {len(one.by_source)} sources, {split}: {_shown(one.means)}")
     return lines
+
+
+def _beside(answered: AnsweredSplit) -> str:
+    known = answered.most_frequent
+    return "" if known is None else f" (always {known.label}: accuracy {known.accuracy:.4f})"
 
 
 def _shown(figures: Mapping[str, float | None]) -> str:

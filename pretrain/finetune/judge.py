@@ -1,7 +1,9 @@
 """What a fine-tuned model answers for the rows of a split: one prediction for each, beside what is right."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +17,23 @@ from pretrain.engine.base import ScoreEngine
 from pretrain.engine.collective import gather
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.finetune.answers import RowAnswer, by_row, reader
-from pretrain.finetune.metrics import MetricContext, check_metric, compute_metric, default_metrics
+from pretrain.finetune.metrics import Label, MetricContext, check_metric, compute_metric, default_metrics
 from pretrain.process import watchdog
 
 _CALL_ROWS = 16
 """rows that a rank answers at once"""
 _SORTED_ROWS = 16 * _CALL_ROWS
 """at most so many rows a rank sorts by their lengths, so that those of a call share little padding"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MostFrequent:
+    """What accuracy is to be compared with."""
+
+    label: Label
+    """the class that most rows, or words, have"""
+    accuracy: float
+    """of a classifier that always answers it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +47,8 @@ class AnsweredSplit:
     """in the order of the rows"""
     notes: Sequence[str] = ()
     """what is to be known about the answers, one sentence each"""
+    most_frequent: MostFrequent | None = None
+    """of a classifier of texts or words that is judged by accuracy"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +93,16 @@ class Judge:
             heldout=HeldOut(loss_sum=loss_sum, token_count=int(count), words=None, text_bytes=None),
             figures={name: compute_metric(name, predicted, expected, self.context) for name in self.figures},
             predictions=rows_answered,
+            most_frequent=_most_frequent(expected) if self.context.labels and "accuracy" in self.figures else None,
         )
+
+
+def _most_frequent(expected: Sequence[Any]) -> MostFrequent | None:
+    labels = Counter(label for one in expected for label in (one if isinstance(one, list | tuple) else [one]))
+    if not labels:
+        return None
+    label, count = min(labels.items(), key=lambda item: (-item[1], str(item[0])))
+    return MostFrequent(label=label, accuracy=count / labels.total())
 
 
 def _rows_to_sort(count: int, data_world: int) -> int:

@@ -9,7 +9,7 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.state import Record
 from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.finetune.eval_rows import figure_lines
-from pretrain.finetune.report.write import FinetuneFacts, start_of, write_report
+from pretrain.finetune.report.write import FinetuneFacts, write_report
 from pretrain.process import watchdog
 from pretrain.run_dir.paths import RECORD, RunDir, checkpoint_step, complete_checkpoints
 from pretrain.training.best import Evaluations, read_evaluations, saved_best_first
@@ -50,7 +50,7 @@ def report_answers(session: Session) -> None:
         run_on_all_ranks("recording the figures", log.settle, session.group)
     facts = FinetuneFacts(
         name=config.run.name,
-        start=start_of(config),
+        start=config.start,
         data=", ".join(source.called for source in config.data.resolved_sources),
         objective=config.objective.name,
         step=record.step,

@@ -1,17 +1,22 @@
 """The model card of an export: what the run says of itself, and what was measured."""
 
+from pathlib import Path
+
+from pretrain.checkpoint.hf.source_model import Origin
 from pretrain.checkpoint.state import Record
+from pretrain.config.finetune import Finetune
 from pretrain.config.run_config import RunConfig
-from pretrain.model_spec.parameters import num_parameters
+from pretrain.model_spec.parameters import num_parameters, num_trained_parameters
 from pretrain.run_length.changes import change_record, describe_change
 
 
 def text(
     record: Record, config: RunConfig, name: str, difference: float, *, library: str = "transformers",
-    reference: str = "transformers", encoder: bool = False, dtype: str = "fp32",
+    reference: str = "transformers", encoder: bool = False, dtype: str = "fp32", origin: Origin | None = None,
 ) -> str:  # fmt: skip
     """Markdown, with Hugging Face's front matter. `difference`: the largest of logits, or of an encoder's last hidden
-    states where it is exported alone, from `reference`. `dtype`: of the stored weights."""
+    states where it is exported alone, from `reference`. `dtype`: of the stored weights. `origin`: the imported model
+    that the run's weights began as."""
     exported, compared = ("its encoder exported", "hidden state") if encoder else ("exported", "logit")
     model, optimizer = config.model, config.optimizer
     sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
@@ -19,17 +24,22 @@ def text(
     changes = "".join(f"- {change}\n" for change in _changes(record, config))
     if changes:
         changes = f"\nBatch, optimizer and schedule are as they were at the start of the run, which\n\n{changes}"
+    merged = model.trained_by(Finetune())  # low-rank updates are summed into the weights
+    size = f"A {model.family} model of {num_parameters(merged, padded=False):,} parameters"
+    if library == "peft":
+        size = f"{num_trained_parameters(model):,} trained parameters beside a{size[1:]}"
+    licence = "" if origin is None or origin.license is None else f"license: {origin.license}\n"
     return f"""---
 library_name: {library}
-tags: [{model.family}, pretrain]
+{licence}tags: [{model.family}, pretrain]
 ---
-# {config.run.name}
+# {_title(config)}
 
-A {model.family} model of {num_parameters(model, padded=False):,} parameters, {exported} for transformers' `{name}`.
+{size}, {exported} for transformers' `{name}`.
 
 | | |
 |---|---|
-| trained | {record.step:,} steps, {record.tokens:,} tokens |
+{_start(config, origin)}| trained | {record.step:,} steps, {record.tokens:,} tokens |
 | objective | {config.objective.name} |
 | layers (encoder, decoder) | {model.stacks[0]}, {model.stacks[1]} |
 | width, heads, feed-forward | {model.hidden}, {model.heads}, {model.ffn_dim} |
@@ -50,6 +60,23 @@ Data:
 
 Versions: {versions}.
 """
+
+
+def _title(config: RunConfig) -> str:
+    """The run's name; of one that started from others' weights its directory, as its config may be for many data sets:
+    runs/sst2 of finetune/classification."""
+    if config.run.start_from is None:
+        return config.run.name
+    directory = Path(config.run.dir).absolute()
+    return f"{directory.parent.name}, {directory.name}" if directory.name.startswith("seed-") else directory.name
+
+
+def _start(config: RunConfig, origin: Origin | None) -> str:
+    rows = [] if config.run.start_from is None else [("started from", config.start)]
+    if origin is not None:
+        rows.append(("imported from", origin.name))
+        rows.append(("license of the imported model", origin.license or "not stated in its folder: ask its owners"))
+    return "".join(f"| {name} | {said} |\n" for name, said in rows)
 
 
 def _updates(config: RunConfig) -> str:

@@ -94,6 +94,7 @@ def export(
                 agreement.difference,
                 encoder=encoder,
                 dtype=stored.dtype,
+                origin=source_model.origin_of(checkpoint),
             )
         )
     return agreement

@@ -30,7 +30,7 @@ _WITHOUT_OWNER = re.compile(
     "xlnet-(base|large)-cased"
 )
 """names of models from before they had owners"""
-_DESCRIBING = ["*.json", "*.txt", "*.model", "*.spm", "*.jinja"]
+_DESCRIBING = ["*.json", "*.txt", "*.model", "*.spm", "*.jinja", "README.md"]
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 

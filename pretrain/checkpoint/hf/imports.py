@@ -119,7 +119,7 @@ def import_hf(
     for note in folder.notes:
         warn(f"{source or directory.name}: {note}")
     tokenizer_gate.check(directory, tokenizer, config, bounds, warn)
-    kept = source_model.read(directory, folder.hf_config)
+    kept = source_model.read(directory, folder.hf_config, source)
     by_layer = updates is None and goes_by_layer(config)
     hf_model = None if by_layer else _model(folder, config, warn)
     _warn_of_skipped(folder, config, {} if hf_model is None else hf_model.state_dict(), warn)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pretrain.checkpoint.files import Manifest
-from pretrain.checkpoint.hf import card, chat
+from pretrain.checkpoint.hf import card, chat, source_model
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.export import (
     FullTensors,
@@ -81,7 +81,13 @@ def export_adapter(
         name = f"PeftModel of {type(hf_model).__name__}"
         (temporary / "README.md").write_text(
             card.text(
-                Record.read(checkpoint / RECORD), config, name, agreement.difference, library="peft", reference=reading
+                Record.read(checkpoint / RECORD),
+                config,
+                name,
+                agreement.difference,
+                library="peft",
+                reference=reading,
+                origin=source_model.origin_of(checkpoint),
             )
         )
         for file in ("tokenizer.json", TOKENIZER_CONFIG, SPECIAL_TOKENS, chat.FILE):

@@ -7,6 +7,7 @@ the ids of a conversation. An export has to give the same.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ GENERATION, TOKENIZER_CONFIG, SPECIAL_TOKENS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+README = "README.md"
 _TOKENIZER = "tokenizer.json"
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _NAMES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "cls", "sep", "mask"))
@@ -62,6 +64,16 @@ class Noted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What an imported model is called, and its license."""
+
+    name: str
+    """name on the hub and commit, or the folder's name"""
+    license: str | None
+    """`license` of the folder's README.md; None: it states none"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceModel:
     """One JSON file, whose keys are these fields."""
 
@@ -88,6 +100,9 @@ class SourceModel:
     """id that the imported tokenizer begins a text with"""
     answers_by_template: bool = False
     """whether answers were trained here that a chat template ends"""
+    name: str | None = None
+    """see `Origin`; None: imported by an earlier version"""
+    license: str | None = None
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -115,8 +130,9 @@ class SourceModel:
         return json.dumps(asdict(self), indent=2) + "\n"  # in ASCII: a file may name half of a surrogate pair
 
 
-def read(directory: Path, hf_config: PretrainedConfig) -> SourceModel:
-    """Raises ConfigError for a file that cannot be read."""
+def read(directory: Path, hf_config: PretrainedConfig, name: str | None = None) -> SourceModel:
+    """What the folder says, which is called `name` (default: its own). Raises ConfigError for a file that cannot be
+    read."""
     settings, tokenizer = _json(directory / TOKENIZER_CONFIG) or {}, _json(directory / _TOKENIZER) or {}
     return SourceModel(
         ids={name: getattr(hf_config, name, None) for name in _IDS},
@@ -130,7 +146,26 @@ def read(directory: Path, hf_config: PretrainedConfig) -> SourceModel:
         noted=_note(directory),
         special_pieces={},
         begin_of_text=None,
+        name=name or directory.resolve().name,
+        license=_license(directory / README),
     )
+
+
+def origin_of(checkpoint: Path) -> Origin | None:
+    """The imported model that the weights of a checkpoint's run began as, also where the run has another tokenizer now.
+    None: there is none, or an earlier version imported it. Raises ConfigError for a file that cannot be read."""
+    path = run_of(checkpoint).source_model
+    tree = read_json(path) if path.is_file() else {}
+    name = tree.get("name")
+    return None if name is None else Origin(name=name, license=tree.get("license"))
+
+
+def _license(readme: Path) -> str | None:
+    """The `license` of a model card's front matter, of a word's characters as the hub has them."""
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    head = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
+    found = head and re.search(r"^license:[ \t]*[\"']?([\w.+-]+)[\"']?[ \t]*$", head[1], re.MULTILINE)
+    return found[1] if found else None
 
 
 def of_run(checkpoint: Path, tokenizer: Tokenizer) -> SourceModel | None:

@@ -4,7 +4,7 @@ one file without anything from outside."""
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class FinetuneFacts:
 
     name: str
     start: str
-    """see `start_of`"""
+    """see `RunSections.start`"""
     data: str
     objective: str
     step: int
@@ -38,14 +38,6 @@ class FinetuneFacts:
     seed: int
     best: str | None = None
     """figure by which the checkpoint is the best of its run; None: it was not chosen by one"""
-
-
-def start_of(config: RunConfig) -> str:
-    """Where the weights of a run came from, as its report says it."""
-    start = config.run.start_from
-    if start is None:
-        return "random weights"
-    return f"random weights in place of those of {start}" if config.finetune.weights == "random" else start
 
 
 @dataclass(frozen=True)
@@ -135,7 +127,13 @@ def predictions_file(split: LabelledSplit, source: str | None) -> str:
 
 def _record(answered: AnsweredSplit) -> dict[str, Any]:
     """What report.json says of a split of a source."""
-    return {"rows": len(answered.predictions), "loss": answered.heldout.loss, "figures": dict(answered.figures)}
+    known = answered.most_frequent
+    return {
+        "rows": len(answered.predictions),
+        "loss": answered.heldout.loss,
+        "figures": dict(answered.figures),
+        **({} if known is None else {"most_frequent": asdict(known)}),
+    }
 
 
 def _section(source: str, config: RunConfig, dataset: LabelledDataset, validation: AnsweredSplit) -> dict[str, Any]:

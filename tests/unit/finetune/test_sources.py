@@ -1,6 +1,7 @@
 """A fine-tuned model on several sources: figures of each, and their means."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.finetune.answers import RowAnswer
 from pretrain.finetune.eval_rows import figure_lines
-from pretrain.finetune.judge import AnsweredSplit
+from pretrain.finetune.judge import AnsweredSplit, MostFrequent, _most_frequent
 from pretrain.finetune.sources import JudgedSplit, figures_by_source
 
 
@@ -93,3 +94,13 @@ def test_a_figure_is_of_all_sources_or_of_one(figures: Sequence[str], expected: 
 def test_a_figure_of_no_source_is_refused(sources: Sequence[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         figures_by_source(["coal/matthews"], sources)
+
+
+def test_accuracy_stands_beside_that_of_the_most_frequent_class() -> None:
+    found = _most_frequent(["b", "a", "a", "b", "c"])
+    assert found == MostFrequent(label="a", accuracy=0.4)
+    assert _most_frequent([["O", "O"], ["O", "B"]]) == MostFrequent(label="O", accuracy=0.75)
+    assert _most_frequent([]) is None
+    answered = replace(_answered({"accuracy": 0.5}, 6.0, 2), most_frequent=found)
+    judged = JudgedSplit(by_source={"cola": answered}, several=False)
+    assert figure_lines({"test": judged}) == ["test (2 rows): accuracy 0.5000 (always a: accuracy 0.4000)"]
