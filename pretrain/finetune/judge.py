@@ -33,7 +33,7 @@ class MostFrequent:
     label: Label
     """the class that most rows, or words, have"""
     accuracy: float
-    """of a classifier that always answers it"""
+    """accuracy of a classifier that always answers it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class AnsweredSplit:
     notes: Sequence[str] = ()
     """what is to be known about the answers, one sentence each"""
     most_frequent: MostFrequent | None = None
-    """of a classifier of texts or words that is judged by accuracy"""
+    """None: no classifier of texts or words, or not judged by accuracy"""
 
 
 @dataclass(frozen=True, kw_only=True)
