@@ -23,7 +23,7 @@ from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.file_rows import FileRows, find_rows
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.released import load_resumed
 
 _LOOKED_AT = 1000
 """rows that are searched for text which nothing reads"""
@@ -44,19 +44,30 @@ class LabelledDataset:
         tokenizer: Path | str,
         name: str | None = None,
         source_tokenizer: Path | str | None = None,
+        *,
+        recorded: Path | None = None,
+        recorded_source: Path | None = None,
     ) -> None:
-        """`address` is a directory, `tokenizer` the tokenizer's file, `name` the dataset's name in a run (default: that
-        of its directory), `source_tokenizer` the file of that of inputs, where it is another one. Raises DataError
-        naming a file that is missing or empty, or that can't be read."""
+        """`address` is a directory, `tokenizer` the tokenizer's file as it was released, `name` the dataset's name in a
+        run (default: that of its directory), `source_tokenizer` the file of that of inputs, where it is another one;
+        `recorded` and `recorded_source` are the files of both in the run's newest checkpoint, where it has one. Raises
+        DataError naming a file that is missing or empty, or that can't be read."""
         self.address = str(address)
         self.name = name or Path(self.address).name
         directory = local_path(address)
         if directory is None:
             raise DataError(f"{address} is remote, and labelled data is read from a local directory: copy it to one.")
         self.directory, self.tokenizer_path = directory, Path(tokenizer)
-        self._tokenizer = load_tokenizer(self.tokenizer_path)
-        self.source_tokenizer = None if source_tokenizer is None else load_tokenizer(Path(source_tokenizer))
+        released = load_resumed(self.tokenizer_path, recorded)
+        self._tokenizer = released.tokenizer
+        self.notes = [f"{self.tokenizer_path}: {note}" for note in released.notes]
+        """What is to be known of how the tokenizers were read, one sentence each."""
+        self.source_tokenizer: Tokenizer | None = None
         """The tokenizer of inputs; None: that of everything else."""
+        if source_tokenizer is not None:
+            released = load_resumed(Path(source_tokenizer), recorded_source)
+            self.source_tokenizer = released.tokenizer
+            self.notes += [f"{source_tokenizer}: {note}" for note in released.notes]
         self._lines: dict[LabelledSplit, FileRows] = {name: find_rows(self.path(name)) for name in SPLITS}
         if self.path("test").exists():
             self._lines["test"] = find_rows(self.path("test"))

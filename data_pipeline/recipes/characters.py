@@ -29,7 +29,7 @@ from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
 from data_pipeline.recipes.segments import Segments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
-from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.released import load_released
 from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # fractions of the chosen subwords; the rest stay unchanged
@@ -131,7 +131,7 @@ class CharacterSubwords(CharacterObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> CharacterSubwordsRecipe:
         """See `Objective`."""
-        specials, subwords = self._checked(tokenizer), load_tokenizer(self.subwords)
+        specials, subwords = self._checked(tokenizer), load_released(self.subwords).tokenizer
         subwords.encode_with_offsets("")  # raises DataError if it can't
         target = target_length or self.target_length(sequence_length)
         return CharacterSubwordsRecipe(

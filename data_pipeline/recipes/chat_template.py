@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -171,6 +172,11 @@ class ChatTemplate:
             return self._template.render(self._values(messages, variables, opens_response))
         except Exception as error:  # a template is a program of others
             raise self._refused(error) from error
+
+    def render_as_given(self, messages: Sequence[dict[str, Any]]) -> str:
+        """The text of turns as a row has them, without `tools` and `documents`: what was rendered once. Raises
+        ValueError as `render` does."""
+        return self.render(messages, {name: jinja2.Undefined(name=name) for name in ("tools", "documents")})
 
     def _values(
         self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any], opens_response: bool

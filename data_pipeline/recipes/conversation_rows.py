@@ -34,7 +34,8 @@ class ConversationRows:
                 self._check(dataset, split, number, row)
                 pieces = self.pieces(row)
                 if seen is not None:
-                    seen.look(self._dialogue(row))
+                    dialogue = self._dialogue(row)
+                    seen.look(dialogue, dialogue.turns if self.messages is None else row[self.messages])
             except ValueError as error:
                 raise dataset.error(split, number, f"{error}.") from error
             yield pieces

@@ -31,8 +31,8 @@ from data_pipeline.recipes.objective import ModelShape, NextTokenObjective
 from data_pipeline.recipes.unrendered import Unrendered
 from data_pipeline.tokenizers.base import Tokenizer
 
-_AS_A_WHOLE = "text as a whole"
-"""annotation, and no name of a variable"""
+_AS_A_WHOLE, _TURNS = "text as a whole", "turns as transformers passes them"
+"""annotations where samples are others than runs once read, and no names of variables"""
 
 
 class Instructions(LabelledObjective, NextTokenObjective):
@@ -226,8 +226,12 @@ class InstructionsRecipe(LabelledRecipe):
             num_skipped=num_skipped,
             num_cut=int(np.array(cut)[fitting].sum()),
             notes=() if seen is None else seen.sentences(),
-            annotations=sorted(annotations | (set() if seen is None else seen.variables)),
+            annotations=sorted(annotations | self._readings(seen)),
         )
+
+    def _readings(self, seen: Unrendered | None) -> set[str]:
+        """Annotations of how rows are read where that changes what a template renders."""
+        return set() if seen is None else seen.variables | ({_TURNS} if seen.reads_otherwise else set())
 
     def conversations(self, rows: Sequence[Row]) -> list[Conversation]:
         """The tokens of each row."""

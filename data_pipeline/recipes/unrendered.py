@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from data_pipeline.recipes.chat_template import ChatTemplate
 from data_pipeline.recipes.conversations import Dialogue, text_of
@@ -25,17 +26,21 @@ class Unrendered:
     """Whether the loss counts on what the template marks as generated."""
     variables: set[str] = field(default_factory=set)
     """Variables of the template that rows give."""
+    reads_otherwise: bool = False
+    """Whether a conversation so far renders otherwise than its turns as the row has them; not asked once a row
+    gave variables."""
     _tries: Counter[str] = field(default_factory=Counter)
     _rendered: set[str] = field(default_factory=set)
     _compared: int = 0
     _num_other_marks: int = 0
     _num_trailing: int = 0
 
-    def look(self, dialogue: Dialogue) -> None:
-        """Takes a conversation into account. Raises ValueError for a turn with nothing but calls of tools, where the
-        template does not render those."""
+    def look(self, dialogue: Dialogue, given: Any) -> None:
+        """Takes a conversation into account, whose turns are `given` in its row. Raises ValueError for a turn with
+        nothing but calls of tools, where the template does not render those."""
         self._check_calls(dialogue)
         self.variables |= dialogue.variables.keys()
+        self.reads_otherwise = self.reads_otherwise or (not self.variables and self._differs(dialogue, given))
         self._num_trailing += not self.marked and dialogue.turns[-1]["role"] != "assistant"
         text = None
         for part, without in _without_parts(dialogue):
@@ -72,6 +77,13 @@ class Unrendered:
                     raise ValueError(
                         f"the turn {number} has only tool_calls, of which the chat template renders nothing"
                     )
+
+    def _differs(self, dialogue: Dialogue, given: Any) -> bool:
+        try:
+            text = self.template.render_as_given(given)
+        except ValueError:  # so that no run began with it
+            return False
+        return text != self._render(dialogue)
 
     def _render(self, dialogue: Dialogue) -> str | None:
         try:

@@ -18,7 +18,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizers import gpt2
 from data_pipeline.tokenizers.base import NO_END, Tokenizer
 from data_pipeline.tokenizers.hf_json import DOCUMENT_ENDS, JsonTokenizer
-from data_pipeline.tokenizers.load import open_tokenizer, read_content, tokenizer_file
+from data_pipeline.tokenizers.load import load_tokenizer, open_tokenizer, read_content, tokenizer_file
 from data_pipeline.tokenizers.recorded import RecordedTokenizer, record, special_id
 from data_pipeline.tokenizers.settings import with_settings
 
@@ -74,6 +74,21 @@ def load_released(path: Path, bounds: DocumentBounds = AS_RELEASED) -> ReleasedT
         tokenizer, content = _with_rows(tokenizer, content, beside[_MODEL] or {}, file, notes)
     found = _with_bounds(tokenizer, content, bounds, file, {name: tree or {} for name, tree in beside.items()})
     return replace(found, notes=(*notes, *found.notes))
+
+
+def load_resumed(path: Path, recorded: Path | None) -> ReleasedTokenizer:
+    """Reads as `load_released` does, but the file alone where a run `recorded` that, as runs did before the files
+    beside it counted. Raises DataError as `load_released` does."""
+    released = load_released(path)
+    try:
+        identity = None if recorded is None else load_tokenizer(recorded).identity
+    except DataError:  # damaged: the run resumes from another checkpoint, whose data it compares
+        identity = None
+    if identity in (None, released.tokenizer.identity):
+        return released
+    content = read_content(tokenizer_file(path))
+    bare = open_tokenizer(content, path, needs_end=False)
+    return ReleasedTokenizer(bare, content) if bare.identity == identity else released
 
 
 def _with_rows(

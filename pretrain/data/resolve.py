@@ -18,7 +18,7 @@ from data_pipeline.recipes.by_source import BySource, check_special_ids
 from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.text_to_text import TextToTextRecipe
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.released import load_resumed
 from pretrain.config.data import Data, Source
 from pretrain.config.load import validate
 from pretrain.config.model import Model
@@ -36,6 +36,7 @@ from pretrain.data.chat_source import chat_source_of
 from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
 from pretrain.model_spec.start_layers import teacher_names
+from pretrain.run_dir.paths import SOURCE_TOKENIZER, TOKENIZER, RunDir, complete_checkpoints
 from pretrain.run_length.segments import run_length
 
 
@@ -242,7 +243,23 @@ def open_dataset(config: RunConfig, source: Source) -> DataSource:
     read, ConfigError for labelled rows without `data.tokenizer`."""
     if not (source.objective or config.objective).labelled:
         return open_tokenized(config, source)
-    return LabelledDataset(source.path, _tokenizer_path(config), source.called, _source_tokenizer_path(config))
+    return LabelledDataset(
+        source.path,
+        _tokenizer_path(config),
+        source.called,
+        _source_tokenizer_path(config),
+        recorded=_own(config, TOKENIZER),
+        recorded_source=_own(config, SOURCE_TOKENIZER),
+    )
+
+
+def _own(config: RunConfig, name: str) -> Path | None:
+    """A file of the run's newest checkpoint; None: there is none."""
+    try:
+        checkpoints = complete_checkpoints(RunDir(config.run.dir).checkpoints)
+    except (OSError, ValueError):  # which is said where the run opens its directory
+        return None
+    return checkpoints[-1] / name if checkpoints and (checkpoints[-1] / name).is_file() else None
 
 
 def _tokenizer_path(config: RunConfig) -> Path:
@@ -300,7 +317,7 @@ def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | No
         if source_tokenizer is None:
             return recipe
         assert isinstance(recipe, TextToTextRecipe), "the config allows no other objective"
-        return recipe.with_source(load_tokenizer(source_tokenizer))
+        return recipe.with_source(load_resumed(source_tokenizer, _own(config, SOURCE_TOKENIZER)).tokenizer)
     objectives = {source.called: source.objective or config.objective for source in config.data.sources}
     check_special_ids({"run": config.objective, **objectives}, tokenizer)
     return BySource(

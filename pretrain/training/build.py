@@ -194,6 +194,7 @@ def _rows_not_read(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tup
     with watchdog.allow_slow_io():
         for dataset in stream.datasets:
             assert isinstance(dataset, LabelledDataset), "the recipe reads labelled rows"
+            notes += dataset.notes
             for split in SPLITS:
                 count = recipe.samples(dataset, split).num_cut
                 if count:

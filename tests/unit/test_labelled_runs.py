@@ -284,6 +284,22 @@ def test_a_source_is_labelled_rows_where_the_objective_is(folder: Path) -> None:
     assert (dataset.name, dataset.vocabulary_size, dataset.remote, dataset.report()) == ("reviews", 300, False, {})
 
 
+def test_a_run_resumes_with_the_tokenizer_that_it_began_with(folder: Path, tmp_path: Path) -> None:
+    """Runs once read the file alone, whatever lay beside it."""
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": true, "bos_token": "[CLS]"}')
+    data = {"path": str(folder / "reviews"), "tokenizer": str(tmp_path / "tokenizer.json")}
+    config = config_of(folder, data=data, run={"dir": str(tmp_path / "run")})
+    bare = load_tokenizer(tmp_path / "tokenizer.json")
+    (new,) = open_datasets(config)
+    assert new.tokenizer().begin_of_text is not None
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    bare.save(checkpoint / "tokenizer.model")
+    (resumed,) = open_datasets(config)
+    assert resumed.tokenizer_identity == bare.identity != new.tokenizer_identity
+
+
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("sequences", [None, 4])
 def test_the_held_out_loss_is_of_labelled_rows(folder: Path, world: int, sequences: int | None) -> None:

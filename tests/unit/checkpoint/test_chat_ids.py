@@ -3,7 +3,7 @@ of special tokens that the folder has."""
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,9 @@ def test_other_ids_than_transformers_are_refused_before_training(tmp_path: Path)
         _source(folder).check(load_released(folder).tokenizer)
 
 
-def _samples(tmp_path: Path, tokenizer: Path, template: str, turns: list[dict[str, str]]) -> InstructionsSamples:
+def _samples(tmp_path: Path, tokenizer: Path, template: str, turns: Sequence[Mapping[str, Any]]) -> InstructionsSamples:
     for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"messages": [*turns]}) + "\n")
     (tmp_path / "t.jinja").write_text(template)
     objective = Instructions(messages="messages", chat_template=str(tmp_path / "t.jinja"), packing="rows")
     dataset = LabelledDataset(tmp_path, tokenizer)
@@ -164,6 +164,26 @@ def test_samples_that_are_others_than_those_of_parts_are_another_order(tmp_path:
     template = "{% for m in messages %}{{ m.content }}</s>{% endfor %}"
     assert _samples(tmp_path, qwen, chat_folders.CHATML, TURNS).annotations == []
     assert _samples(tmp_path, llama, template, TURNS).annotations == ["text as a whole"]
+
+
+@pytest.mark.parametrize(
+    ("more", "written"),
+    [
+        ({"reasoning": "So."}, "{{ m.reasoning_content }}"),
+        ({"name": None}, "{{ m.name is defined }}"),
+        ({}, "{{ tools is defined }}"),
+        ({}, "{{ documents }}"),
+    ],
+)
+def test_turns_that_render_otherwise_than_as_they_stand_are_another_order(
+    tmp_path: Path, more: dict[str, str | None], written: str
+) -> None:
+    tokenizer = _of_kind("qwen2.5", tmp_path / "tokenizer") / "tokenizer.json"
+    turns = [TURNS[0], TURNS[1] | more]
+    shown = "{% for m in messages %}{{ m.role }} {{ m.content }} WRITTEN<|im_end|>{% endfor %}"
+    assert _samples(tmp_path, tokenizer, shown, turns).annotations == []
+    changed = _samples(tmp_path, tokenizer, shown.replace("WRITTEN", written), turns).annotations
+    assert changed == ["turns as transformers passes them"]
 
 
 def test_a_text_that_becomes_a_special_token_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.tokenizers.load import load_tokenizer
+from tests.helpers import released
 from tests.unit.data_pipeline.labelled.conftest import KINDS, Write
 
 
@@ -44,6 +45,24 @@ def test_a_checkpoint_keeps_the_tokenizer(write: Write, tmp_path: Path, kind: st
     dataset = write([{"text": "a"}], kind=kind)
     (tmp_path / "kept").write_bytes(dataset.tokenizer_bytes())
     assert load_tokenizer(tmp_path / "kept").identity == dataset.tokenizer_identity
+
+
+def test_a_tokenizer_is_read_as_it_was_released(write: Write, tmp_path: Path) -> None:
+    beside = {"tokenizer_config.json": {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}}
+    folder = released.write(tmp_path / "released", released.byte_level(["<s>", "</s>", "<|endoftext|>"]), beside)
+    bare = load_tokenizer(folder)
+    (tmp_path / "recorded").write_bytes((folder / "tokenizer.json").read_bytes())
+    rows = write([{"text": "a"}])
+    dataset = LabelledDataset(rows.address, folder, source_tokenizer=folder)
+    assert dataset.source_tokenizer is not None
+    for tokenizer in (dataset.tokenizer(), dataset.source_tokenizer):
+        assert (tokenizer.begin_of_text, tokenizer.end_of_text) == (300, 301)
+    # As in a run that was begun before the files beside it counted.
+    resumed = LabelledDataset(rows.address, folder, recorded=tmp_path / "recorded")
+    assert resumed.tokenizer_identity == bare.identity != dataset.tokenizer_identity
+    (tmp_path / "recorded").write_bytes(dataset.tokenizer_bytes())
+    again = LabelledDataset(rows.address, folder, recorded=tmp_path / "recorded")
+    assert again.tokenizer_identity == dataset.tokenizer_identity
 
 
 def test_a_file_that_changes_is_noticed(write: Write) -> None:

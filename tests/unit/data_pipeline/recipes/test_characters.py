@@ -19,6 +19,7 @@ from data_pipeline.recipes.characters import (
 )
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
+from tests.helpers import released
 from tests.helpers.datasets import build_dataset
 
 LENGTH, MASK = 256, 0xE003
@@ -116,6 +117,13 @@ def test_a_text_without_white_space_is_cut_at_the_limit(characters: Dataset) -> 
 
 def _of_subwords(characters: Dataset, subwords: Path) -> CharacterSubwordsRecipe:
     return CharacterSubwords(subwords=subwords).recipe(characters.tokenizer(), LENGTH)
+
+
+def test_subwords_are_read_as_they_were_released(characters: Dataset, tmp_path: Path) -> None:
+    pieces = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "é", "e"]) + "\n"
+    settings = {"tokenizer_config.json": {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}}
+    folder = released.write(tmp_path / "cased", pieces, settings, "vocab.txt")
+    assert _of_subwords(characters, folder / "vocab.txt").subwords.encode("é") == [5]
 
 
 def test_subwords_are_those_of_the_tokenizer(characters: Dataset, subwords: Path) -> None:
