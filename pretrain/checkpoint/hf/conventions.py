@@ -91,7 +91,7 @@ class Conventions:
     def tokenizer_config(self, own: dict[str, Any], tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
         """tokenizer_config.json: `own`, or the source's."""
         described = dict(own)
-        if self.source is not None and self.source.tokenizer:
+        if self.source is not None and (self.source.tokenizer or self.source.noted is not None):
             names = {} if self.source.noted is None else self.source.noted.names
             described = names | self.source.tokenizer | {"tokenizer_class": own["tokenizer_class"]}
             if self.source.context not in (None, model.sequence_length):
@@ -156,6 +156,9 @@ def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer,
             ) from None
     is_new = end is not None and (source is None or end not in source.ends)
     ends = tuple(dict.fromkeys((end, tokenizer.end_of_text))) if end is not None and is_new else None
+    if isinstance(objective, Instructions) and objective.chat_template is None and source is not None and source.ends:
+        end = tokenizer.end_of_text  # which follows each response
+        ends = None if end in source.ends else (end, *source.ends)
     return Conventions(
         source=source,
         sampling=sampling,

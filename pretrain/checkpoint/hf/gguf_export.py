@@ -30,7 +30,7 @@ from pretrain.checkpoint.hf.conventions import end_of_turn, rendering_of
 from pretrain.checkpoint.hf.export import export
 from pretrain.checkpoint.hf.gate import Agreement
 from pretrain.checkpoint.hf.gguf import gguf_name, read_tensors
-from pretrain.checkpoint.hf.gguf_tokenizer import bounds, rope_factors, rule
+from pretrain.checkpoint.hf.gguf_tokenizer import bounds, ends_without_key, rope_factors, rule
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.checkpoint.hf.repack import WEIGHTS
 from pretrain.config.run_config import RunConfig
@@ -83,11 +83,11 @@ def export_gguf(
             settings = vocabulary.settings | bounds(folder, _end_of_turn(checkpoint, config.objective))
             vocabulary = replace(vocabulary, settings=settings)
             pack(folder, written, dtype, vocabulary, name=config.run.name)
-            moved = check_file(folder, written, dtype)
+            moved, lost = check_file(folder, written, dtype), ends_without_key(folder, settings)
             written.rename(file)
     except OSError as error:
         raise RunError(f"not exported: {file} cannot be written ({error})") from None
-    return GgufAgreement(agreement, dtype, moved)
+    return GgufAgreement(agreement, dtype, moved, tuple(lost))
 
 
 def _end_of_turn(checkpoint: Path, objective: Objective) -> int | None:
@@ -110,9 +110,15 @@ class GgufAgreement:
     dtype: str
     moved: float
     """Largest difference of a weight in the file."""
+    ends_without_key: tuple[str, ...] = ()
+    """Names of ends of a text that the file says nothing of."""
 
     def __str__(self) -> str:
-        return f"{self.logits}; weights in the file, {self.dtype}, differ from it by up to {self.moved:.2e}"
+        said = f"{self.logits}; weights in the file, {self.dtype}, differ from it by up to {self.moved:.2e}"
+        if not self.ends_without_key:
+            return said
+        names = ", ".join(self.ends_without_key)
+        return f"{said}; llama.cpp has no key for the ends of text {names}, and stops at one only if it knows its name"
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,7 @@ def bounds(folder: Path, turn: int | None) -> dict[str, Any]:
     """Method of the writer, without add_ -> value, for the ids that begin and end texts in an exported `folder`.
     `turn`: the id that ends a turn. Raises ConfigError where llama.cpp would put others around a text."""
     theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    config = json.loads((folder / "config.json").read_text())
-    generation = json.loads((folder / GENERATION).read_text()) if (folder / GENERATION).is_file() else {}
-    ends = _listed(generation.get("eos_token_id", config.get("eos_token_id")))
+    config, ends = json.loads((folder / "config.json").read_text()), _ends_of(folder)
     end = theirs.eos_token_id if theirs.eos_token_id is not None else next(iter(ends), None)
     if end is None:
         raise ConfigError(f"the tokenizer of {folder.name} has no end of text, and llama.cpp needs one")
@@ -73,8 +71,16 @@ def bounds(folder: Path, turn: int | None) -> dict[str, Any]:
         found["eot_token_id"] = turn if turn is not None else next((i for i in turns if i != end), end)
     more = [index for index in ends if index not in (end, found.get("eot_token_id"))]
     if more:
-        found["eom_token_id"] = more[-1]
+        found["eom_token_id"] = more[-1]  # the further ones llama.cpp has no key for: `ends_without_key`
     return found | ({} if theirs.pad_token_id is None else {"pad_token_id": theirs.pad_token_id})
+
+
+def ends_without_key(folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Names of the ends of a text in an exported `folder` that no key of a GGUF file has in its `settings`, those that
+    `bounds` gives."""
+    theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    known = {settings.get(f"{name}_token_id") for name in ("eos", "eot", "eom")}
+    return [str(theirs.convert_ids_to_tokens(index)) for index in _ends_of(folder) if index not in known]
 
 
 def rope_factors(rope: dict[str, Any], width: int) -> np.ndarray:
@@ -84,6 +90,12 @@ def rope_factors(rope: dict[str, Any], width: int) -> np.ndarray:
     waves = context / (2 * np.pi * base ** (np.arange(0, width, 2) / width))  # that fit into the context
     share = np.clip((waves - low) / (high - low), 0, 1)
     return (1 / ((1 - share) / factor + share)).astype(np.float32)
+
+
+def _ends_of(folder: Path) -> list[int]:
+    config = json.loads((folder / "config.json").read_text())
+    generation = json.loads((folder / GENERATION).read_text()) if (folder / GENERATION).is_file() else {}
+    return _listed(generation.get("eos_token_id", config.get("eos_token_id")))
 
 
 def _listed(ids: Any) -> list[int]:

@@ -149,7 +149,7 @@ def import_hf(
         else:
             load_weights(state)
             agreement = _compare(folder, config, engine, hf_model, updates)
-        kept = kept.of(load_tokenizer(checkpoint / TOKENIZER))
+        kept = kept.of(load_tokenizer(checkpoint / TOKENIZER), bounds.begin is not None)
         beside = {run.config: dump(config), run.chat_template: template, run.source_model: kept.text()}
         for path, text in beside.items():  # before the checkpoint, which is what makes it an import
             if text is None:  # and none of an import that ended here

@@ -22,6 +22,7 @@ _OTHER_TASKS = ("CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
 _UNDERSTOOD = (
     *("peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "init_lora_weights", "bias"),
     *("target_modules", "target_parameters", "modules_to_save", "trainable_token_indices", "ensure_weight_tying"),
+    *("exclude_modules", "layers_to_transform", "layers_pattern"),
 )
 WITHOUT_EFFECT: Mapping[str, str] = {
     "auto_mapping": "names the class of the base model",
@@ -31,9 +32,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "inference_mode": "says whether PEFT trains it",
     "runtime_config": "is not read by PEFT either",
     "fan_in_fan_out": "is corrected by PEFT for each layer's class",
-    "exclude_modules": "chose layers, and the tensors are of those",
-    "layers_to_transform": "chose layers, and the tensors are of those",
-    "layers_pattern": "chose layers, and the tensors are of those",
     "eva_config": "computed A before training, which the tensors are after",
     "corda_config": "is of init_lora_weights=corda, and not read without it",
     "lora_ga_config": "is of init_lora_weights=lora_ga, and not read without it",
@@ -78,6 +76,11 @@ class PeftSettings:
     base: str
     """name of the base model"""
     target_modules: tuple[str, ...] | str | None
+    exclude_modules: tuple[str, ...] | str
+    layers_to_transform: tuple[int, ...]
+    """numbers of the layers whose modules are updated; empty: all"""
+    layers_pattern: tuple[str, ...]
+    """names of lists of layers that these count in; empty: any"""
     target_parameters: tuple[str, ...]
     modules_to_save: tuple[str, ...]
     token_ids: tuple[int, ...]
@@ -90,17 +93,31 @@ class PeftSettings:
 
     def targets(self, module: str) -> bool:
         """Whether PEFT updates the linear layer or embedding `module`, as far as the file's names say it."""
+        if self.exclude_modules and _is_named(module, self.exclude_modules):
+            return False
         if self.target_modules is None or self.target_modules == "all-linear" or self.ensure_weight_tying:
             return True  # PEFT also knows others
-        if isinstance(self.target_modules, str):
-            return re.fullmatch(self.target_modules, module) is not None
-        return any(module == name or module.endswith(f".{name}") for name in self.target_modules)
+        if not _is_named(module, self.target_modules):
+            return False
+        if isinstance(self.target_modules, str) or module in self.target_modules or not self.layers_to_transform:
+            return True
+        patterns = [rf"(?:^|.*?\.){pattern}\.(\d+)\." for pattern in self.layers_pattern]
+        found = (re.match(pattern, module) for pattern in patterns or [r".*?\.[^.]*\.(\d+)\."])
+        layer = next((match for match in found if match), None)
+        return layer is not None and int(layer[1]) in self.layers_to_transform
 
     def saves(self, parameter: str) -> bool:
         """Whether PEFT keeps a copy of `parameter` beside the base model's."""
         parts = parameter.split(".")
         modules = [".".join(parts[:count]) for count in range(1, len(parts))]
         return any(module.endswith(name) for module in modules for name in self.modules_to_save)
+
+
+def _is_named(module: str, names: tuple[str, ...] | str) -> bool:
+    """Whether `module` is one of `names`, or ends with one; of a text, whether it is of that pattern."""
+    if isinstance(names, str):
+        return re.fullmatch(names, module) is not None
+    return any(module == name or module.endswith(f".{name}") for name in names)
 
 
 def read_settings(source: Path) -> PeftSettings:
@@ -118,9 +135,12 @@ def read_settings(source: Path) -> PeftSettings:
     if task_type is not None and task_type not in (*TASK_TYPES, *_OTHER_TASKS):
         raise ConfigError(f"{path} has task_type={task_type}, which is not known here")
     try:
-        named = tree.get("target_modules")
-        if isinstance(named, str):
-            re.compile(named)
+        named, excluded = tree.get("target_modules"), tree.get("exclude_modules")
+        patterns = _one_or_texts(tree.get("layers_pattern"))
+        for pattern in (named, excluded, *patterns):
+            if isinstance(pattern, str):
+                re.compile(pattern)
+        layers = tree.get("layers_to_transform")
         return PeftSettings(
             path=path,
             rank=_whole(tree["r"]),
@@ -131,13 +151,16 @@ def read_settings(source: Path) -> PeftSettings:
             task_type=task_type,
             base=str(tree.get("base_model_name_or_path")),
             target_modules=named if named is None or isinstance(named, str) else _texts(named),
+            exclude_modules=excluded if isinstance(excluded, str) else _texts(excluded),
+            layers_to_transform=_indices([layers] if isinstance(layers, int) else layers),
+            layers_pattern=patterns,
             target_parameters=_texts(tree.get("target_parameters")),
             modules_to_save=_texts(tree.get("modules_to_save")),
             token_ids=_token_ids(path, tree.get("trainable_token_indices")),
             ensure_weight_tying=bool(tree.get("ensure_weight_tying")),
         )
     except re.error as error:
-        raise ConfigError(f"{path} has target_modules={tree['target_modules'][:80]!r}: {error}") from None
+        raise ConfigError(f"{path} has the pattern {str(error.pattern)[:80]!r} of modules or layers: {error}") from None
     except (KeyError, TypeError, ValueError, OverflowError):
         raise ConfigError(
             f"{path} does not say r, a positive whole number, lora_alpha, a number, and names of modules and ids of "
@@ -180,11 +203,20 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in value or ())
 
 
+def _one_or_texts(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) and value else _texts(value or None)
+
+
+def _indices(value: Any) -> tuple[int, ...]:
+    """Raises TypeError or ValueError for what is no list of whole numbers that count from 0."""
+    if not all(isinstance(index, int) and not isinstance(index, bool) and index >= 0 for index in value or ()):
+        raise ValueError(value)
+    return tuple(value or ())
+
+
 def _token_ids(path: Path, value: Any) -> tuple[int, ...]:
     if isinstance(value, dict):
         if len(value) > 1:
             raise ConfigError(f"{path} has trainable_token_indices of {len(value)} modules; known is one: {_MERGE}")
         value = next(iter(value.values()), ())
-    if isinstance(value, str) or not all(isinstance(token, int) and token >= 0 for token in value or ()):
-        raise ValueError(value)
-    return tuple(value or ())
+    return _indices(value)

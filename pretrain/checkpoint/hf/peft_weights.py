@@ -177,9 +177,16 @@ def _embedding(
 
 
 def _check_target(path: Path, module: str, settings: PeftSettings) -> None:
+    parameters = [name for name in settings.target_parameters if f"{module}.weight".endswith(name)]
+    if parameters and not settings.target_modules:
+        raise ConfigError(
+            f"{path} updates {module} as target_parameters of {settings.path} says, which are read here of experts "
+            f"alone: train it with target_modules, or merge the adapter with PEFT's merge_and_unload"
+        )
     if not settings.targets(module):
         raise ConfigError(
-            f"{path} updates {module}, which target_modules of {settings.path} does not name, so PEFT does not read it"
+            f"{path} updates {module}, which target_modules, exclude_modules and layers_to_transform of "
+            f"{settings.path} leave out, so PEFT does not read it"
         )
 
 

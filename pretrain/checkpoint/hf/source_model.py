@@ -117,9 +117,19 @@ class SourceModel:
         """Whether its tokenizer takes what spells a special token for ordinary text."""
         return bool(self.tokenizer.get("split_special_tokens", False))
 
-    def of(self, tokenizer: Tokenizer) -> "SourceModel":
-        """This of an import with `tokenizer`."""
-        return replace(self, special_pieces=tokenizer.special_pieces(), begin_of_text=tokenizer.begin_of_text)
+    def of(self, tokenizer: Tokenizer, is_begin_given: bool = False) -> "SourceModel":
+        """This of an import with `tokenizer`, whose begin of text goes before what the folder does where a user gave
+        it."""
+        found = replace(self, special_pieces=tokenizer.special_pieces(), begin_of_text=tokenizer.begin_of_text)
+        if not is_begin_given or self.noted is None:
+            return found
+        begin, pieces = tokenizer.begin_of_text, tokenizer.special_pieces()
+        name = {} if begin is None else {"bos_token": next(piece for piece, index in pieces.items() if index == begin)}
+        return replace(
+            found,
+            tokenizer=self.tokenizer | {"add_bos_token": begin is not None} | name,
+            noted=replace(self.noted, before=tokenizer.opened([]), names=self.noted.names | name),
+        )
 
     def is_of(self, tokenizer: Tokenizer) -> bool:
         """Whether `tokenizer` is the imported one, which may have grown."""

@@ -15,8 +15,9 @@ from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.recipes.text_labels import Classification
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.tokenizers.recorded import RecordedTokenizer
 from pretrain.checkpoint.hf.conventions import Conventions, conventions_of, end_of_turn
-from pretrain.checkpoint.hf.source_model import SourceModel
+from pretrain.checkpoint.hf.source_model import Noted, SourceModel
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir
@@ -215,6 +216,37 @@ def test_a_run_that_starts_from_it_keeps_what_exports_say(checkpoint: Path, tmp_
     writer.begin(resumed, 1)
     writer.close()
     assert json.loads(run.source_model.read_text())["answers_by_template"] is True
+
+
+def test_a_response_without_a_template_ends_with_the_end_of_text(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    assert _of(checkpoint, tokenizer, _source(TURN), Instructions()).ends == (END, TURN)
+    assert _of(checkpoint, tokenizer, _source([TURN, END]), Instructions()).ends is None
+    assert _of(checkpoint, tokenizer, _source(TURN)).ends is None, "of a model that is trained on plain text"
+
+
+def test_a_source_that_names_nothing_gains_no_names(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    noted = Noted(size=300, names={"eos_token": NAMES[TURN]}, before=[], after=[], turns=None)
+    source = _source(TURN, tokenizer={}, noted=noted, context=CAUSAL.model.sequence_length)
+    found = _of(checkpoint, tokenizer, source)
+    own = {"tokenizer_class": "C", "eos_token": NAMES[END], "bos_token": NAMES[END], "split_special_tokens": True}
+    written = found.tokenizer_config(own, tokenizer, CAUSAL.model)
+    assert written == {"tokenizer_class": "C", "eos_token": NAMES[TURN]}
+
+
+@pytest.mark.parametrize(("begin", "before"), [(START, []), (None, [START])])
+def test_a_begin_that_a_user_gave_goes_out(
+    checkpoint: Path, tokenizer: Tokenizer, begin: int | None, before: list[int]
+) -> None:
+    """The folder's own is another one."""
+    given = RecordedTokenizer(tokenizer, b"{}", None if begin is None else NAMES[begin], NAMES[END])
+    noted = Noted(size=300, names={}, before=before, after=[], turns=None)
+    source = _source(END, noted=noted)
+    assert _of(checkpoint, given, source.of(given)).around(given) == (before, [])
+    found = _of(checkpoint, given, source.of(given, is_begin_given=True))
+    assert found.around(given) == ([] if begin is None else [begin], [])
+    written = found.tokenizer_config({"tokenizer_class": "C"}, given, CAUSAL.model)
+    assert written["add_bos_token"] is (begin is not None)
+    assert written.get("bos_token") == (None if begin is None else NAMES[begin])
 
 
 def test_a_damaged_record_of_the_source_is_named(checkpoint: Path, tokenizer: Tokenizer) -> None:

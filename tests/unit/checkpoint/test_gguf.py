@@ -10,8 +10,13 @@ from safetensors.numpy import load_file
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.hf import chat
+from pretrain.checkpoint.hf.gate import Agreement
 from pretrain.checkpoint.hf.gguf import unpack
+from pretrain.checkpoint.hf.gguf_export import GgufAgreement
+from pretrain.checkpoint.hf.gguf_tokenizer import bounds, ends_without_key
+from pretrain.checkpoint.hf.source_model import GENERATION
 from pretrain.errors import ConfigError
+from tests.helpers.chat_folders import byte_level
 
 HIDDEN, HEADS, KEYS, WIDTH, FFN = 16, 4, 2, 8, 24
 TEMPLATE = "{% for m in messages %}<|endoftext|>{{ m['content'] }}{% endfor %}"
@@ -128,3 +133,17 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigError, match=said):
             unpack(tmp_path / name, tmp_path / "hf")
+
+
+def test_ends_that_llama_cpp_has_no_key_for_are_said(tmp_path: Path) -> None:
+    names = ["<|endoftext|>", "<|eot|>", "<|eom|>", "<|call|>"]
+    byte_level(names, True).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>"}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "bos_token_id": 0, "eos_token_id": 0}')
+    (tmp_path / GENERATION).write_text(json.dumps({"eos_token_id": [0, 1, 2, 3]}))
+    (tmp_path / chat.FILE).write_text(TEMPLATE)
+    settings = bounds(tmp_path, 1)
+    assert [settings[f"{name}_token_id"] for name in ("eos", "eot", "eom")] == [0, 1, 3]
+    assert ends_without_key(tmp_path, settings) == ["<|eom|>"]
+    said = str(GgufAgreement(Agreement(difference=0.0, limit=1.0), "fp32", 0.0, ("<|eom|>",)))
+    assert "llama.cpp has no key for the ends of text <|eom|>" in said

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from pretrain.errors import ConfigError
 
@@ -49,11 +51,8 @@ UNCHANGED: dict[str, Any] = {
     "base_model_name_or_path": "another",
     "corda_config": {"corda_method": "kpm"},
     "eva_config": {"rho": 2.0},
-    "exclude_modules": ["k_proj"],
     "fan_in_fan_out": True,
     "inference_mode": False,
-    "layers_pattern": "layers",
-    "layers_to_transform": [0],
     "loftq_config": {"loftq_bits": 4},
     "lora_ga_config": {"scale": "stable"},
     "megatron_core": "other.core",
@@ -66,6 +65,7 @@ UNCHANGED: dict[str, Any] = {
 UNDERSTOOD = (
     *("ensure_weight_tying", "init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "r"),
     *("target_modules", "target_parameters", "trainable_token_indices", "use_rslora"),
+    *("exclude_modules", "layers_pattern", "layers_to_transform"),
 )
 
 
@@ -116,8 +116,43 @@ def test_settings_that_are_no_numbers_or_names_are_refused(tmp_path: Path) -> No
     ):
         with pytest.raises(ConfigError, match="does not say r, a positive whole number, lora_alpha, a number"):
             _read(tmp_path, **fields)
-    with pytest.raises(ConfigError, match=r"has target_modules='\(': missing"):
+    with pytest.raises(ConfigError, match=r"has the pattern '\(' of modules or layers: missing"):
         _read(tmp_path, target_modules="(")
+
+
+CHOICES: list[dict[str, Any]] = [
+    *({"exclude_modules": value} for value in (["k_proj"], ["layers.1.self_attn.q_proj"], r".*layers\.1.*", [], "")),
+    *({"layers_to_transform": value} for value in (0, 1, [1, 10], [])),
+    *({"layers_to_transform": 1, "layers_pattern": value} for value in ("layers", "blocks", ["blocks", "layers"], [])),
+    {"layers_to_transform": [1], "target_modules": ["model.layers.0.self_attn.q_proj", "up_proj"]},
+]
+
+
+@needs_peft
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_adapter_is_of_the_modules_that_peft_chooses(choice: dict[str, Any], tmp_path: Path) -> None:
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    fields = {"target_modules": ["q_proj", "k_proj"], **choice}
+    settings, theirs = _read(tmp_path, **fields), LoraConfig(**fields)
+    modules = [f"{root}.{layer}.{name}" for root in ("model.layers", "blocks", "h") for layer in (0, 1, 10, 11)
+               for name in ("self_attn.q_proj", "self_attn.k_proj", "mlp.experts.1.up_proj")]  # fmt: skip
+    for module in [*modules, "lm_head", "q_proj"]:
+        found = check_target_module_exists(theirs, module)
+        is_theirs = bool(found) and type(found).__name__ != "_ExcludedModule"
+        assert settings.targets(module) == is_theirs, module
+
+
+def test_parameters_of_dense_layers_are_refused_for_what_they_are(tmp_path: Path) -> None:
+    from pretrain.checkpoint.hf.peft_weights import WEIGHTS, read_adapter
+
+    settings = _read(tmp_path, target_modules=[], target_parameters=["o_proj.weight"])
+    module = "base_model.model.model.layers.0.self_attn.o_proj"
+    pair = {f"{module}.lora_A.weight": torch.ones(4, 8), f"{module}.lora_B.weight": torch.ones(8, 4)}
+    save_file(pair, tmp_path / WEIGHTS)
+    with pytest.raises(ConfigError, match=r"as target_parameters of .* says, which are read here of experts alone"):
+        read_adapter(tmp_path, settings)
 
 
 @needs_peft
