@@ -25,7 +25,7 @@ from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, check_dataset, generator, one_span_per_sample, pad_rows, too_short_error
 from data_pipeline.recipes.masking import single_words
-from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.recipes.objective import BoundedObjective, ModelShape, NoiseDensity
 from data_pipeline.recipes.segments import Segments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
@@ -41,7 +41,7 @@ Predictions = tuple[Ids, Ids, Ids]
 """(the row as the model reads it, the positions that predict, what they predict)"""
 
 
-class CharacterObjective(Objective):
+class CharacterObjective(BoundedObjective):
     """An objective of rows of characters, at some of which something is predicted."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
@@ -67,6 +67,11 @@ class CharacterObjective(Objective):
     def loss(self) -> str:
         """See `Objective`."""
         return "next_sentence" if self.next_sentence else "tokens"
+
+    @property
+    def needs_boundaries(self) -> bool:
+        """See `BoundedObjective`."""
+        return self.next_sentence
 
     @property
     def needs(self) -> SpecialTokenNeeds:
@@ -178,7 +183,7 @@ class CharacterRecipe:
         check_dataset(dataset, self.tokenizer)
         text, read = self.objective.text_tokens(self.sequence_length), without_begins(dataset)
         if self.objective.next_sentence:
-            known = Vocabulary.of(dataset.tokenizer(), self.objective.needs)
+            known = Vocabulary.of(dataset.tokenizer(), self.objective.needs, self.objective.boundaries)
             return Segments(
                 read,
                 split,

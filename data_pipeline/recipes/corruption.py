@@ -43,7 +43,7 @@ class CorruptionObjective(TargetObjective):
                 f"A target of {length} positions is too short: {self.name} with inputs of {sequence_length} needs "
                 f"{needed}; leave the length out, or set at least that."
             )
-        known = Vocabulary.of(tokenizer, self.needs)
+        known = Vocabulary.of(tokenizer, self.needs, getattr(self, "boundaries", None))
         full = not decoder_only and self.fills_inputs(sequence_length)
         shape = RowShape(
             sequence_length=sequence_length,

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from data_pipeline.recipes.base import Ids, Sample
 from data_pipeline.recipes.corruption import CorruptionObjective, CorruptionRecipe
-from data_pipeline.recipes.objective import NoiseDensity
+from data_pipeline.recipes.objective import BoundedObjective, NoiseDensity
 from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
 NoiseName = Literal["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"]
@@ -25,7 +25,7 @@ _READ_BY: dict[str, frozenset[NoiseName]] = {
 """settings that not every noise reads"""
 
 
-class Denoising(CorruptionObjective):
+class Denoising(BoundedObjective, CorruptionObjective):
     """The text as it was, from what noise has made of it (BART)."""
 
     name: Literal["denoising"] = "denoising"
@@ -47,6 +47,11 @@ class Denoising(CorruptionObjective):
                     f"{', '.join(sorted(readers))})"
                 )
         return self
+
+    @property
+    def needs_boundaries(self) -> bool:
+        """See `BoundedObjective`."""
+        return "sentence_permutation" in self.noise
 
     @property
     def needs(self) -> SpecialTokenNeeds:
@@ -105,7 +110,7 @@ def text_infilling(text: Ids, random: np.random.Generator, how: Denoising, known
 
 def sentence_permutation(text: Ids, random: np.random.Generator, how: Denoising, known: Vocabulary) -> Ids:
     """The sentences in random order; a document's end closes one too."""
-    ends = known.ends_sentence[text] | (text == known.end_of_text)
+    ends = known.sentence_ends(text) | (text == known.end_of_text)
     sentences = np.split(text, np.flatnonzero(ends[:-1]) + 1)
     return np.concatenate([sentences[index] for index in random.permutation(len(sentences))])
 

@@ -22,14 +22,14 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Sample, check_dataset, generator
-from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.recipes.objective import BoundedObjective, ModelShape
 from data_pipeline.recipes.pieces import DocumentPieces
 from data_pipeline.recipes.targets import RowShape, TargetRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
 
-class GapSentences(Objective):
+class GapSentences(BoundedObjective):
     """The sentences that are left out of a document (PEGASUS)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder"})
@@ -58,6 +58,11 @@ class GapSentences(Objective):
     )
 
     @property
+    def needs_boundaries(self) -> bool:
+        """See `BoundedObjective`."""
+        return True
+
+    @property
     def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
         return SpecialTokenNeeds(roles=("pad", "mask"))
@@ -74,7 +79,7 @@ class GapSentences(Objective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> GapSentencesRecipe:
         """See `Objective`."""
-        known = Vocabulary.of(tokenizer, self.needs)
+        known = Vocabulary.of(tokenizer, self.needs, self.boundaries)
         shape = RowShape(
             sequence_length=sequence_length,
             target_length=target_length or self.target_length(sequence_length),
@@ -114,7 +119,7 @@ class GapSentencesRecipe(TargetRecipe):
 
     def sentences(self, text: Ids) -> list[Ids]:
         """The sentences of a text; of one alone, its halves."""
-        ends = np.flatnonzero(self.known.ends_sentence[text[:-1]]) + 1
+        ends = np.flatnonzero(self.known.sentence_ends(text)[:-1]) + 1
         return np.split(text, ends if ends.size else [len(text) // 2])
 
     def chosen(self, sentences: list[Ids], random: np.random.Generator) -> NDArray[np.bool_]:

@@ -33,13 +33,13 @@ from data_pipeline.recipes.base import (
     too_short_error,
 )
 from data_pipeline.recipes.masking import EncoderRecipe, Masking, MaskingObjective, smoothed_weights
-from data_pipeline.recipes.objective import NoiseDensity
+from data_pipeline.recipes.objective import BoundedObjective, NoiseDensity
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
 
 
-class Masked(MaskingObjective):
+class Masked(BoundedObjective, MaskingObjective):
     """Masked tokens (BERT, RoBERTa, ALBERT)."""
 
     name: Literal["masked"] = "masked"
@@ -144,6 +144,11 @@ class Masked(MaskingObjective):
         return self.next_sentence or self.sentence_order
 
     @property
+    def needs_boundaries(self) -> bool:
+        """See `BoundedObjective`."""
+        return self.whole_words or self.units is not None or self.has_segments
+
+    @property
     def loss(self) -> str:
         """See `Objective`."""
         return "next_sentence" if self.next_sentence else "sentence_order" if self.sentence_order else "tokens"
@@ -168,7 +173,7 @@ class Masked(MaskingObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> MaskedRecipe:
         """See `Objective`."""
-        known = Vocabulary.of(tokenizer, self.needs)
+        known = Vocabulary.of(tokenizer, self.needs, self.boundaries)
         return MaskedRecipe(self, sequence_length, known, self.text_tokens(sequence_length, decoder_only))
 
 

@@ -115,11 +115,12 @@ class Masking:
             return first, None
         if not (self.whole_words or units is not None) or not len(positions):
             return random.choice(positions, budget, replace=False), None
-        begins = self.known.starts_word[labels] if self.whole_words else np.ones(len(labels), np.bool_)
-        begins[1:] |= self.known.ends_word[labels[:-1]]
+        begins = self.known.word_begins(labels) if self.whole_words else np.ones(len(labels), np.bool_)
         if units is not None:
             _begin_units(begins, units)
         begins[positions[0]] = True
+        if self.known.boundaries is not None:
+            _cut_long(begins, positions, budget)
         (firsts,) = begins[positions].nonzero()  # of words, among `positions`
         sizes = np.empty_like(firsts)
         np.subtract(firsts[1:], firsts[:-1], out=sizes[:-1])
@@ -155,6 +156,15 @@ class Masking:
             if left <= 0:
                 break
         return np.array(chosen), np.unique(spans, return_inverse=True)[1]
+
+
+def _cut_long(begins: NDArray[np.bool_], positions: Ids, budget: int) -> None:
+    """Marks in `begins` [n] further beginnings within words of more than `budget` of the `positions`, such as long
+    addresses, so that none takes more than all words together may."""
+    (firsts,) = begins[positions].nonzero()
+    sizes = np.diff(firsts, append=len(positions))
+    for first, size in zip(firsts[sizes > budget].tolist(), sizes[sizes > budget].tolist(), strict=True):
+        begins[positions[first : first + size : budget]] = True
 
 
 def _begin_units(begins: NDArray[np.bool_], units: Ids) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_pipeline.config import StrictSettings
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe, Samples
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, specials
+from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, WritingRule, specials
 
 ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 """What a position attends to. decoder: earlier positions; prefix_decoder: also all of a prefix; encoder: all."""
@@ -134,6 +134,11 @@ class Objective(StrictSettings):
         its family (None: that of the shape), whether it distinguishes segments, and whether its rows may be packed."""
         return self
 
+    def for_new_run(self) -> Self:
+        """A copy with the settings that a new run has where they are not set, and that runs lack which an earlier
+        version began."""
+        return self
+
     def advance(self, sequence_length: int) -> int:
         """Positions of a row that lie before the row that continues it."""
         return sequence_length
@@ -169,6 +174,41 @@ class Objective(StrictSettings):
         if text_tokens < 2:
             raise DataError(f"{sequence_length} positions are too few for a sample of {self.name}; use longer ones.")
         return text_tokens
+
+
+class BoundedObjective(Objective):
+    """Settings of objectives whose samples depend on where words begin and sentences end."""
+
+    boundaries: WritingRule | None = Field(
+        default=None,
+        description="where words begin and sentences end. unicode: by Unicode's properties of characters, in the "
+        "writing of any language; each letter of a script without spaces between words (Han, kana, Thai) is a word; "
+        "ascii: words behind white space, sentences at . ! ?; default: unicode for a new run that needs them, ascii "
+        "for one that an earlier version began",
+    )
+
+    @property
+    @abstractmethod
+    def needs_boundaries(self) -> bool:
+        """Whether samples depend on them."""
+
+    @model_validator(mode="after")
+    def _boundaries_are_needed(self) -> Self:
+        if self.boundaries is not None and not self.needs_boundaries:
+            raise ValueError(
+                f"objective.boundaries={self.boundaries} does nothing: no setting of objective.name={self.name} asks "
+                "where words begin or sentences end; leave it out"
+            )
+        return self
+
+    def for_new_run(self) -> Self:
+        """See `Objective`."""
+        is_open = self.boundaries is None and self.needs_boundaries
+        return self.model_copy(update={"boundaries": "unicode"}) if is_open else self
+
+    def settings(self) -> dict[str, Any]:
+        """See `Objective`: without boundaries by the first rule, which had no key."""
+        return {key: value for key, value in super().settings().items() if (key, value) != ("boundaries", "ascii")}
 
 
 class NextTokenObjective(Objective):

@@ -23,7 +23,7 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.dataset.without_begins import without_begins
 from data_pipeline.recipes.base import Ids, check_dataset, generator, too_short_error
 from data_pipeline.recipes.masking import EncoderRecipe
-from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.recipes.objective import BoundedObjective, ModelShape
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
@@ -32,7 +32,7 @@ _AROUND = 3  # sep, sep, cls
 _SEARCH_TOKENS = 64  # in which a second segment from elsewhere looks for the start of a sentence
 
 
-class Permuted(Objective):
+class Permuted(BoundedObjective):
     """Tokens in a random order (XLNet)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
@@ -57,6 +57,11 @@ class Permuted(Objective):
         return frozenset({"segments", "positions", "order"})
 
     @property
+    def needs_boundaries(self) -> bool:
+        """See `BoundedObjective`."""
+        return True
+
+    @property
     def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
         return SpecialTokenNeeds(roles=("pad", "cls", "sep"))
@@ -77,7 +82,7 @@ class Permuted(Objective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> PermutedRecipe:
         """See `Objective`."""
-        known = Vocabulary.of(tokenizer, self.needs)
+        known = Vocabulary.of(tokenizer, self.needs, self.boundaries)
         return PermutedRecipe(self, sequence_length, known, self.text_tokens(sequence_length) // 2)
 
 
@@ -180,17 +185,21 @@ class PermutedSamples:
         """How many tokens from `start` on are the first segment, and where the second one begins. Sentences that are
         read backwards begin with what ends them."""
         size = self.recipe.half - _AROUND
-        tokens = self._read(start, size, backward)
-        ends = np.flatnonzero(self.recipe.known.ends_sentence[tokens[1:] if backward else tokens[:-1]]) + 1
+        is_end = self._sentence_ends(self._read(start, size, backward), backward)
+        ends = np.flatnonzero(is_end[1:] if backward else is_end[:-1]) + 1
         first = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
         if ends.size and random.random() < 0.5:
             return first, start + first
         count = size - first
         begin = int(random.integers(self.dataset.num_tokens(self.split) - count + 1))
         searched = min(_SEARCH_TOKENS, self.dataset.num_tokens(self.split) - count - begin)
-        near = self._read(begin, searched, backward)
-        ends = np.flatnonzero(self.recipe.known.ends_sentence[near])
+        ends = np.flatnonzero(self._sentence_ends(self._read(begin, searched, backward), backward))
         return first, begin + (int(ends[0]) + (not backward) if ends.size else 0)
+
+    def _sentence_ends(self, tokens: Ids, backward: bool) -> NDArray[np.bool_]:
+        """[n] whether a sentence ends with each token of a row, as it is read."""
+        way = slice(None, None, -1 if backward else 1)
+        return self.recipe.known.sentence_ends(tokens[way])[way]
 
     def _ordered(
         self, text: Ids, is_text: NDArray[np.bool_], backward: bool, random: np.random.Generator
@@ -216,7 +225,9 @@ class PermutedSamples:
         """Which tokens of a half are predicted, `wanted` in all: spans that begin at words, each at a random place of a
         context that is `predict_one_in` times as long; then single tokens, if there are too few."""
         known, objective, size = self.recipe.known, self.recipe.objective, len(text)
-        begins = known.starts_word[text] | known.is_special[text]
+        # By the first rule what follows the end of a sentence begins no word here.
+        begins = known.starts_word[text] if known.boundaries is None else known.word_begins(text)
+        begins |= known.is_special[text]
         lengths = np.arange(1, objective.max_span + 1)
         chosen, left, begin = np.zeros(size, np.bool_), min(wanted, int(is_text.sum())), 0
         while left and begin < size:

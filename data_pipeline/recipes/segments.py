@@ -103,7 +103,7 @@ class Segments:
         if random.random() < self._short_fraction:
             size = int(random.integers(2, size + 1))
         piece = self._dataset.window(self._split, start, size)
-        ends = np.flatnonzero(self._known.ends_sentence[piece[:-1]]) + 1
+        ends = np.flatnonzero(self._known.sentence_ends(piece)[:-1]) + 1
         cut = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
         return document, (start, piece), cut
 
@@ -118,7 +118,7 @@ class Segments:
         count = min(size + _SEARCH_TOKENS, length - skipped)
         start = int(starts[other]) + skipped
         tokens = self._dataset.window(self._split, start, count)
-        ends = np.flatnonzero(self._known.ends_sentence[tokens[: min(_SEARCH_TOKENS, count - 1)]])
+        ends = np.flatnonzero(self._known.sentence_ends(tokens)[: min(_SEARCH_TOKENS, count - 1)])
         cut = int(ends[0]) + 1 if skipped and ends.size else 0
         return start + cut, tokens[cut:][:size]
 

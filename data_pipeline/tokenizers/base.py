@@ -68,6 +68,10 @@ class Tokenizer(ABC):
         """A tokenizer.json with the same ids for any text, which adds none to them, and whose special tokens no text
         encodes to while `encode_special_tokens` is set. Raises DataError for what that format has no word for."""
 
+    def piece_bytes(self) -> Sequence[bytes]:
+        """[vocabulary] the text of each piece in UTF-8, of which a piece may be a part of a character; see `texts`."""
+        return [text.encode("utf-8", "surrogatepass") for text in self.texts()]
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without an end of text."""
         ids: list[int] = self.encode_batch([text], threads=1)[0].tolist()

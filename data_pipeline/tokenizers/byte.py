@@ -67,19 +67,23 @@ class ByteTokenizer(Tokenizer):
     def to_json(self) -> str:
         """The tokenizer.json with the same ids: byte-level BPE without merges, which decodes bytes that make no
         character as `decode` does (`ByteFallback` would show U+FFFD for each byte of the whole text)."""
-        vocabulary = {name: index for index, name in enumerate((*_SPECIALS, *_byte_characters()))}
+        vocabulary = {name: index for index, name in enumerate((*_SPECIALS, *byte_characters()))}
         built = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
         built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         built.decoder = decoders.ByteLevel()
         built.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in _SPECIALS])
         return str(built.to_str())
 
+    def piece_bytes(self) -> list[bytes]:
+        """See `Tokenizer`."""
+        return [b""] * _FIRST + [bytes([byte]) for byte in range(256)]
+
     def texts(self) -> list[str]:
         """[259] the character of each byte; U+FFFD for one that is none by itself, "" of special pieces."""
         return [""] * _FIRST + [chr(byte) if byte < 0x80 else "\ufffd" for byte in range(256)]
 
 
-def _byte_characters() -> list[str]:
+def byte_characters() -> list[str]:
     """[256] the character of each byte in byte-level BPE, as GPT-2 has it: the byte's own in Latin-1 where
     that is printed, the next of those from U+0100 for the others."""
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,12 +90,24 @@ class CharacterTokenizer(Tokenizer):
         found[points] = True
         return found
 
+    def piece_bytes(self) -> Sequence[bytes]:
+        """See `Tokenizer`; without a list of all characters."""
+        return _CharacterBytes()
+
     def texts(self) -> list[str]:
         """[1114112] the character of each code point; U+FFFD for one that is none, "" of special pieces."""
         found = [chr(i) if not 0xD800 <= i < 0xE000 else "\ufffd" for i in range(self.vocabulary_size)]
         for index in _SPECIALS.values():
             found[index] = ""
         return found
+
+
+class _CharacterBytes(Sequence[bytes]):
+    def __len__(self) -> int:
+        return sys.maxunicode + 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return b"" if index in _SPECIALS.values() else chr(index).encode("utf-8", "replace")
 
 
 def _code_points(text: str) -> NDArray[np.int32]:

@@ -7,6 +7,8 @@ found in text: "[SEP]" in a document is three or more ordinary pieces.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
@@ -19,6 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import END_OF_TEXT, NO_END, Tokenizer
+from data_pipeline.tokenizers.byte import byte_characters
 
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -31,6 +34,7 @@ DOCUMENT_ENDS = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
 )
 """What a document ends with in a tokenizer.json: the first that there is."""
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _MAX_IDS = 2**22  # four times the largest vocabulary in use
 _INSIDE = "##"  # prefix of a wordpiece that continues a word
@@ -128,6 +132,20 @@ class JsonTokenizer(Tokenizer):
     def texts(self) -> list[str]:
         """[vocabulary] the text of each piece, with a space before what begins a word; "" of special ones."""
         return [self._text(self._pieces.get(index, "")) for index in range(self.vocabulary_size)]
+
+    def piece_bytes(self) -> list[bytes]:
+        """See `Tokenizer`."""
+        decoder = json.dumps(json.loads(self._tokenizer.to_str())["decoder"])
+        of_bytes = {character: byte for byte, character in enumerate(byte_characters())}
+        found = [text.encode() for text in self.texts()]
+        for index, piece in self._pieces.items():
+            if piece in self._special:
+                continue
+            if '"ByteLevel"' in decoder and all(character in of_bytes for character in piece):
+                found[index] = bytes(of_bytes[character] for character in piece)
+            elif '"ByteFallback"' in decoder and (byte := _BYTE.fullmatch(piece)):
+                found[index] = bytes([int(byte[1], 16)])
+        return found
 
     def to_json(self) -> str:
         """The tokenizer.json, without what it would add to a text's ids."""

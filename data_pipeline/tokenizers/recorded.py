@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,10 @@ class RecordedTokenizer(Tokenizer):
     def texts(self) -> list[str]:
         """See `Tokenizer`."""
         return self.recorded.texts()
+
+    def piece_bytes(self) -> Sequence[bytes]:
+        """See `Tokenizer`."""
+        return self.recorded.piece_bytes()
 
     def to_json(self) -> str:
         """See `Tokenizer`."""

@@ -136,6 +136,13 @@ class SentencePiece(Tokenizer):
         """[vocabulary] the text of each piece; U+FFFD for a byte that is no character, "" of special ones."""
         return [self._text(index) for index in range(self.vocabulary_size)]
 
+    def piece_bytes(self) -> list[bytes]:
+        """See `Tokenizer`."""
+        bytes_of = [text.encode() for text in self.texts()]
+        for index in filter(self._processor.is_byte, range(self.vocabulary_size)):
+            bytes_of[index] = bytes([int(self._processor.id_to_piece(index)[3:5], 16)])
+        return bytes_of
+
     def to_json(self) -> str:
         """The tokenizer.json with the same ids. Raises DataError for what that format has no word for."""
         return str(convert(self._model, self._origin).to_str())

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.token_boundaries import TokenBoundaries
 
+WritingRule = Literal["unicode", "ascii"]
+"""How words and sentences are found: by Unicode's properties (`writing/boundaries.py`), or words behind white space and
+sentences at . ! ?, as once."""
 Role = Literal["pad", "cls", "sep", "mask"]
 
 _NAMES: dict[Role, tuple[str, str]] = {
@@ -117,16 +121,35 @@ class Vocabulary:
     ends_sentence: NDArray[np.bool_]
     ordinary: NDArray[np.int64]
     """The ids that are not special, ascending."""
+    boundaries: TokenBoundaries | None = None
+    """Where words begin and sentences end by Unicode's properties; None: by `starts_word` and `ends_sentence`."""
 
     @cached_property
-    def ends_word(self) -> NDArray[np.bool_]:
+    def _ends_word(self) -> NDArray[np.bool_]:
         """[vocabulary] whether whatever follows the id begins a word: it ends a sentence, or is special."""
         return self.is_special | self.ends_sentence
 
+    def word_begins(self, row: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] whether a word begins with each id of a row [n]."""
+        if self.boundaries is not None:
+            return self.boundaries.begins_word(row)
+        begins: NDArray[np.bool_] = self.starts_word[row]
+        begins[1:] |= self._ends_word[row[:-1]]
+        return begins
+
+    def sentence_ends(self, row: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] whether a sentence ends with each id of a row [n]."""
+        found: NDArray[np.bool_] = self.ends_sentence[row]
+        return found if self.boundaries is None else self.boundaries.ends_sentence(row)
+
     @classmethod
-    def of(cls, tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Vocabulary:
-        """The vocabulary of `tokenizer` for an objective with these needs."""
+    def of(cls, tokenizer: Tokenizer, needs: SpecialTokenNeeds, boundaries: WritingRule | None = None) -> Vocabulary:
+        """The vocabulary of `tokenizer` for an objective with these needs, and with boundaries of words and sentences
+        by this rule (None: "ascii")."""
         ids = specials(tokenizer, needs)
+        pieces = None if boundaries != "unicode" else tokenizer.piece_bytes()
+        if pieces is not None and len(pieces) < ids.vocabulary:
+            pieces = [*pieces, *[b""] * (ids.vocabulary - len(pieces))]
         appended = (0, ids.vocabulary - tokenizer.vocabulary_size)
         is_special = np.pad(tokenizer.is_special(), appended, constant_values=True)
         return cls(
@@ -137,4 +160,5 @@ class Vocabulary:
             starts_word=np.pad(tokenizer.starts_word(), appended, constant_values=True),
             ends_sentence=np.pad(tokenizer.ends_sentence(), appended, constant_values=False),
             ordinary=np.flatnonzero(~is_special),
+            boundaries=None if pieces is None else TokenBoundaries(pieces),
         )

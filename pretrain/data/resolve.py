@@ -32,6 +32,7 @@ from pretrain.config.start import (
     recorded_tokenizer,
 )
 from pretrain.config.train import Train
+from pretrain.data.begun import as_begun
 from pretrain.data.chat_source import chat_source_of
 from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
@@ -50,7 +51,7 @@ def resolve(config: RunConfig) -> RunConfig:
     check_start(config)
     if config.train.epochs is None:
         config = _with_warmup(config)
-    config = with_teacher(_of_mix(config))
+    config = as_begun(with_teacher(_of_mix(config)))
     sources = config.data.resolved_sources
     _check_twice(sources)
     if not sources:

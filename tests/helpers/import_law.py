@@ -17,7 +17,7 @@ PRODUCT = ("data_pipeline", "pretrain", "launch", "examples", "tools")
 LAYERS: dict[str, tuple[str, ...]] = {
     "data_pipeline": (
         "errors",
-        "config common",
+        "config common writing",
         "executors reading tokenizers",
         "text dataset",
         "labelled order",

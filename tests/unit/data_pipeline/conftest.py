@@ -12,6 +12,19 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
 from tests.helpers.datasets import build_dataset, make_documents
 
+KINDS = {"wordpiece": 400, "byte_bpe": 400, "unigram": 300, "bpe": 300, "bytes": 259}
+
+
+@pytest.fixture(scope="session")
+def tokenizer_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tokenizer's file of each kind."""
+    folder, files = tmp_path_factory.mktemp("tokenizers"), {}
+    for kind, size in KINDS.items():
+        tokenizer = train_tokenizer(make_documents(0, 100), kind, size)  # type: ignore[arg-type]
+        files[kind] = folder / f"{kind}-{tokenizer.file_name}"
+        tokenizer.save(files[kind])
+    return files
+
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:

@@ -13,7 +13,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.labelled.dataset import LabelledDataset
 from data_pipeline.tokenizers.load import load_tokenizer
 from tests.helpers import released
-from tests.unit.data_pipeline.labelled.conftest import KINDS, Write
+from tests.unit.data_pipeline.conftest import KINDS
+from tests.unit.data_pipeline.labelled.conftest import Write
 
 
 def test_rows_come_back_with_their_lines(write: Write) -> None:

@@ -16,7 +16,8 @@ from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.recipes.spans import Spans, SpansRecipe, SpansSamples
 from data_pipeline.tokenizers.base import Tokenizer
 from tests.helpers.datasets import make_documents
-from tests.unit.data_pipeline.labelled.conftest import KINDS, Write
+from tests.unit.data_pipeline.conftest import KINDS
+from tests.unit.data_pipeline.labelled.conftest import Write
 
 FORMATS = [("bert", False), ("roberta", False), ("gpt", True), ("t5", True), ("t5", False), ("bart", False)]
 

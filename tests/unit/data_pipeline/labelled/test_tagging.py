@@ -14,7 +14,8 @@ from data_pipeline.recipes.objective import TaskHead
 from data_pipeline.recipes.tagging import Tagging, TaggingRecipe, TaggingSamples
 from data_pipeline.tokenizers.base import Tokenizer
 from tests.helpers.datasets import make_documents
-from tests.unit.data_pipeline.labelled.conftest import KINDS, Write
+from tests.unit.data_pipeline.conftest import KINDS
+from tests.unit.data_pipeline.labelled.conftest import Write
 
 LABELS = ["O", "B-X", "I-X"]
 
