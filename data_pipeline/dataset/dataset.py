@@ -244,7 +244,8 @@ class Dataset:
         ]
         for file in files[share::shares]:
             if self.remote and isinstance(file, Shard):
-                where, sha256 = self._storage.name(file.file), self._storage.sha256(file.file, file.bytes)
+                where = self._storage.name(file.file)
+                sha256 = self._storage.sha256(file.file, file.bytes, file.sha256)
             else:
                 path = self.directory / file.file
                 _check_file(path)

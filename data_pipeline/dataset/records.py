@@ -108,5 +108,14 @@ def parse_record(
         raise DataError(f"{path} is damaged at {where} ({problem_text(first)}); build it again.") from error
 
 
+def has_right_checksum(content: bytes) -> bool:
+    """Whether the bytes of a record hold the checksum of its values; False also where there is none to compare with."""
+    try:
+        values = json.loads(content)
+        return isinstance(values, dict) and values.pop(_CHECKSUM, None) == digest_of(values)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _too_large(path: str) -> DataError:
     return DataError(f"{path} has more than the {LIMIT_BYTES:,} bytes of the largest manifest; build it again.")

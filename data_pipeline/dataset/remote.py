@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.manifest import MANIFEST, DatasetManifest, FileRecord, Split
-from data_pipeline.dataset.records import LIMIT_BYTES
+from data_pipeline.dataset.records import LIMIT_BYTES, has_right_checksum
 from data_pipeline.dataset.shard import Member, Shard
 from data_pipeline.dataset.shard_table import ShardTable
-from data_pipeline.dataset.storage import Storage
+from data_pipeline.dataset.storage import OtherBytesError, Storage
 from data_pipeline.dataset.token_stream import TokenStream, not_of_vocabulary
 from data_pipeline.errors import DataError
 
@@ -33,12 +33,15 @@ def fetch_directory(storage: Storage, cache: Cache) -> tuple[DatasetManifest, Pa
     The manifest is fetched each time, so that a rebuilt dataset is recognized as another one; the other files once.
     Raises DataError when a file can't be fetched or does not match the manifest.
     """
-    content = storage.read_all(MANIFEST, LIMIT_BYTES)
+    content = storage.read_all(MANIFEST, LIMIT_BYTES, has_right_checksum)
 
     def checked(file: str, sha256: str) -> bytes:
-        data = storage.read_all(file, _SMALL_FILE_BYTES)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise _other_bytes(storage.name(file))
+        def intact(data: bytes) -> bool:
+            return hashlib.sha256(data).hexdigest() == sha256
+
+        data = storage.read_all(file, _SMALL_FILE_BYTES, intact)
+        if not intact(data):
+            raise OtherBytesError(storage.name(file))
         return data
 
     def fetched(table: FileRecord) -> Path:
@@ -134,18 +137,13 @@ class RemoteTokens(TokenStream):
         assert sha256 is not None  # fetch_directory checks it
 
         def fetch() -> bytes:
-            data = self._storage.read(shard.file, begin, size)
-            if hashlib.sha256(data).hexdigest() != sha256:
-                self._storage.check_size(shard.file, shard.bytes)
-                raise _other_bytes(f"bytes {begin:,} to {begin + size:,} of {self._storage.name(shard.file)}")
+            try:
+                data = self._storage.read(shard.file, begin, size, sha256)
+            except OtherBytesError:
+                self._storage.check_size(shard.file, shard.bytes)  # says more
+                raise
             if tokens and np.frombuffer(data, self._dtype).max() >= self._vocabulary:
                 raise not_of_vocabulary(self._storage.name(shard.file), self._vocabulary)
             return data
 
         return memoryview(self._cache.get(sha256, size, fetch))
-
-
-def _other_bytes(what: str) -> DataError:
-    return DataError(
-        f"{what} don't match the manifest's checksum: the file was damaged or replaced; upload the dataset again."
-    )

@@ -1,6 +1,7 @@
 """Remote storage of datasets: any address that fsspec can read.
 
-Transient errors (a time-out, a broken connection, an overloaded server) are retried a few times; permanent ones (no
+Transient errors (a time-out, a broken connection, an overloaded server) are retried a few times. So are wrong answers
+(cut, damaged, an entire file instead of a range): a file is called damaged when two answers agree. Permanent errors (no
 such file, no permission) are raised at once. Waits double and have no random part.
 """
 
@@ -43,8 +44,23 @@ class Retries:
         return float(min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s))
 
 
-class ShortRead(Exception):
-    """Raised when the server returns fewer bytes than requested, without an error."""
+class WrongAnswerError(Exception):
+    """Raised for an answer that is wrong, or can't be checked: only another request shows whether the file is."""
+
+    def __init__(self, answer: Any, meaning: DataError | None) -> None:
+        """`meaning` is what an answer that comes twice says of the file; None: the caller judges such an answer."""
+        super().__init__("wrong bytes came, and never the same ones twice")
+        self.answer, self.meaning = answer, meaning
+        self.key = hashlib.sha256(answer).digest() if isinstance(answer, bytes) else answer
+
+
+class OtherBytesError(DataError):
+    """A file whose bytes are not those of the manifest."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} don't match the manifest's checksum: the file was damaged or replaced; upload the dataset again."
+        )
 
 
 def local_path(address: str | Path) -> Path | None:
@@ -98,93 +114,134 @@ class Storage:
         """The address of a file."""
         return f"{self.address}/{file}"
 
-    def size(self, file: str) -> int | None:
-        """Bytes of a file; None when the server does not report it. Raises DataError."""
-
-        def request() -> int | None:
-            self._files.invalidate_cache()
-            size: int | None = self._files.info(self._path(file))["size"]
-            return size
-
-        return self._with_retries(request, file)
-
-    def read(self, file: str, offset: int, count: int) -> bytes:
-        """`count` bytes from `offset` on. Raises DataError, also when the file is shorter."""
+    def read(self, file: str, offset: int, count: int, sha256: str | None = None) -> bytes:
+        """`count` bytes from `offset` on. Raises DataError, also when the file is shorter, and OtherBytesError when
+        their digest is not `sha256`."""
+        part = f"bytes {offset:,} to {offset + count:,} of "
 
         def request() -> bytes:
-            data: bytes = self._files.cat_file(self._path(file), start=offset, end=offset + count)
+            data = self._requested(file, offset, offset + count)
             if len(data) < count:
-                raise ShortRead(f"{len(data):,} bytes came")
+                raise WrongAnswerError(
+                    data,
+                    DataError(
+                        f"{self.name(file)} ends before the requested {part.removesuffix(' of ')}: it was truncated or "
+                        "replaced; upload the dataset again."
+                    ),
+                )
+            if len(data) > count:
+                raise WrongAnswerError(
+                    data,
+                    DataError(
+                        f"The server of {self.name(file)} ignores byte ranges and sends entire files; use one that "
+                        "supports them, or copy the dataset to a local directory."
+                    ),
+                )
+            if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+                raise WrongAnswerError(data, OtherBytesError(part + self.name(file)))
             return data
 
-        if not count:
-            return b""
-        data = self._with_retries(request, file, f"bytes {offset:,} to {offset + count:,} of ")
-        if len(data) > count:
-            raise DataError(
-                f"The server of {self.name(file)} ignores byte ranges and sends entire files; use one that supports "
-                "them, or copy the dataset to a local directory."
-            )
-        return data
+        return self._with_retries(request, file, part) if count else b""
 
-    def read_all(self, file: str, limit_bytes: int) -> bytes:
-        """The contents of a small file. Raises DataError when it has more than `limit_bytes`."""
-        size = self.size(file)
-        if size is not None and size > limit_bytes:
-            raise DataError(
-                f"{self.name(file)} has {size:,} bytes, more than the {limit_bytes:,} that are read; check the address."
+    def read_all(self, file: str, limit_bytes: int, intact: Callable[[bytes], bool]) -> bytes:
+        """The contents of a small file: intact ones, or those that two requests agree on. Raises DataError when it has
+        more than `limit_bytes`."""
+
+        def too_large(size: str) -> DataError:
+            return DataError(
+                f"{self.name(file)} has {size}more than the {limit_bytes:,} bytes that are read; check the address."
             )
+
+        self._check_size(file, lambda size: None if size <= limit_bytes else too_large(f"{size:,} bytes, "))
 
         def request() -> bytes:
             # One more than allowed, in case the server did not report the size.
-            data: bytes = self._files.cat_file(self._path(file), start=0, end=limit_bytes + 1)
+            data = self._requested(file, 0, limit_bytes + 1)
+            if len(data) > limit_bytes:
+                raise WrongAnswerError(data, too_large(""))
+            if not intact(data):
+                raise WrongAnswerError(data, None)
             return data
 
-        data = self._with_retries(request, file)
-        if len(data) > limit_bytes:
-            raise DataError(
-                f"{self.name(file)} has more than the {limit_bytes:,} bytes that are read; check the address."
-            )
-        return data
+        return self._with_retries(request, file)
 
-    def sha256(self, file: str, expected_bytes: int) -> str:
-        """Digest of a file, read in blocks. Raises DataError when it has another size."""
+    def sha256(self, file: str, expected_bytes: int, expected: str) -> str:
+        """Digest of a file, read in blocks: `expected`, or another one that two readings agree on. Raises DataError
+        when the file has another size."""
         self.check_size(file, expected_bytes)
-        digest = hashlib.sha256()
-        for offset in range(0, expected_bytes, _STREAM_BYTES):
-            digest.update(self.read(file, offset, min(_STREAM_BYTES, expected_bytes - offset)))
-        return digest.hexdigest()
+
+        def request() -> str:
+            digest = hashlib.sha256()
+            for offset in range(0, expected_bytes, _STREAM_BYTES):
+                digest.update(self.read(file, offset, min(_STREAM_BYTES, expected_bytes - offset)))
+            if digest.hexdigest() != expected:
+                raise WrongAnswerError(digest.hexdigest(), None)
+            return expected
+
+        return self._with_retries(request, file)
 
     def check_size(self, file: str, expected_bytes: int) -> None:
         """Raises DataError when the server reports another size."""
-        size = self.size(file)
-        if size is not None and size != expected_bytes:
-            raise DataError(
-                f"{self.name(file)} has {size:,} bytes, but was written with {expected_bytes:,}; upload the dataset "
-                "again."
-            )
+        self._check_size(
+            file,
+            lambda size: (
+                None
+                if size == expected_bytes
+                else DataError(
+                    f"{self.name(file)} has {size:,} bytes, but was written with {expected_bytes:,}; upload the "
+                    "dataset again."
+                )
+            ),
+        )
+
+    def _check_size(self, file: str, problem: Callable[[int], DataError | None]) -> None:
+        """Raises the problem with the size of a file, where the server reports one."""
+
+        def request() -> None:
+            self._files.invalidate_cache()
+            size: int | None = self._files.info(self._path(file))["size"]
+            if size is not None and (found := problem(size)) is not None:
+                raise WrongAnswerError(size, found)
+
+        self._with_retries(request, file)
+
+    def _requested(self, file: str, begin: int, end: int) -> bytes:
+        """The answer of one request for a span of a file; empty beyond its end."""
+        try:
+            data: bytes = self._files.cat_file(self._path(file), start=begin, end=end)
+        except Exception as error:  # each kind of storage has its own
+            if getattr(error, "status", None) == _BEYOND_END:
+                return b""
+            raise
+        return data
 
     def _path(self, file: str) -> str:
         return f"{self._root.rstrip('/')}/{file}"
 
     def _with_retries(self, request: Callable[[], Result], file: str, part: str = "") -> Result:
-        failures = 0
+        failures, wrong = 0, set[Any]()
         while True:
             try:
                 return request()
+            except DataError:
+                raise
+            except WrongAnswerError as error:
+                if error.key in wrong:
+                    if error.meaning is not None:
+                        raise error.meaning from None
+                    answer: Result = error.answer
+                    return answer
+                wrong.add(error.key)
+                problem: Exception = error
             except FileNotFoundError as error:
                 if getattr(error.__cause__, "status", 404) == 404 and not is_transient(error):
                     raise DataError(f"{self.name(file)} is missing; check the address.") from error
-                problem: Exception = error
+                problem = error
             except Exception as error:  # each kind of storage has its own
                 problem = error
             failures += 1
-            if isinstance(problem, ShortRead) or getattr(problem, "status", None) == _BEYOND_END:
-                raise DataError(
-                    f"{self.name(file)} ends before the requested {part.removesuffix(' of ')}: it was truncated or "
-                    "replaced; upload the dataset again."
-                ) from problem
-            if not is_transient(problem) or failures == self._retries.attempts:
+            retried = isinstance(problem, WrongAnswerError) or is_transient(problem)
+            if not retried or failures == self._retries.attempts:
                 times = "once" if failures == 1 else f"{failures} times"
                 cause = problem.__cause__ if isinstance(problem, FileNotFoundError) else problem
                 raise DataError(

@@ -14,10 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
-Fault = Literal["reset", "cut", "silent", "whole", "flip"] | int
-"""What happens instead: the connection breaks, at once or after half of the body; no answer comes for
-a while; the range is ignored; a byte is
-wrong; or an HTTP status."""
+Fault = Literal["reset", "cut", "silent", "whole", "flip", "short", "closed", "chunked"] | int
+"""What happens instead: the connection breaks, at once or after half of the body; no answer comes for a while; the
+range is ignored; a byte is wrong; half of the body comes, with its own length, without any, or in chunks that never
+end; or an HTTP status."""
 
 
 class HttpStore:
@@ -92,14 +92,21 @@ def serve(directory: Path) -> Iterator[HttpStore]:
                 body, status = body[first : last + 1], 206
             if fault == "flip":
                 body = bytes([body[0] ^ 1]) + body[1:]
+            half = body[: len(body) // 2]
+            if fault == "short":
+                body = half
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+            if fault == "chunked":
+                self.send_header("Transfer-Encoding", "chunked")
+                half = b"%x\r\n%b\r\n" % (len(half), half)
+            elif fault != "closed":
+                self.send_header("Content-Length", str(len(body)))
             self.send_header("Accept-Ranges", "bytes")
             self.end_headers()
             if send:
-                self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
-                if fault == "cut":
-                    self.close_connection = True
+                broken = fault in ("cut", "closed", "chunked")
+                self.wfile.write(half if broken else body)
+                self.close_connection |= broken
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

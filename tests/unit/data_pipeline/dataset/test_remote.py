@@ -111,7 +111,7 @@ def test_two_processes_share_a_cache(dataset: Dataset, store: HttpStore, cache: 
     assert len(store.ranges(".tar")) == members(dataset)
 
 
-def test_wrong_bytes_are_named_and_not_kept(store: HttpStore, cache: Cache) -> None:
+def test_wrong_bytes_are_named_and_not_kept(store: HttpStore, cache: Cache, waits: list[float]) -> None:
     remote = Dataset(store.url, cache)
     store.fault = lambda file, number: "flip"
     for _ in range(2):
@@ -123,7 +123,9 @@ def test_wrong_bytes_are_named_and_not_kept(store: HttpStore, cache: Cache) -> N
     remote.window("train", 0, 10)
 
 
-def test_a_replaced_or_cut_object_is_named(dataset: Dataset, store: HttpStore, cache: Cache) -> None:
+def test_a_replaced_or_cut_object_is_named(
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float]
+) -> None:
     remote = Dataset(store.url, cache)
     path = store.directory / "train-00000.tar"
     data = path.read_bytes()
@@ -139,7 +141,7 @@ def test_a_replaced_or_cut_object_is_named(dataset: Dataset, store: HttpStore, c
         remote.window("train", 0, 10)
 
 
-def test_a_server_without_ranges_is_refused(store: HttpStore, cache: Cache) -> None:
+def test_a_server_without_ranges_is_refused(store: HttpStore, cache: Cache, waits: list[float]) -> None:
     remote = Dataset(store.url, cache)
     store.fault = lambda file, number: "whole"
     with pytest.raises(DataError, match=r"train-00000.tar ignores byte ranges and sends entire files"):
@@ -159,7 +161,7 @@ def test_a_dataset_built_anew_at_the_same_address_is_another_one(
 
 
 def test_a_manifest_without_checksums_of_members_is_read_only_where_it_lies(
-    dataset: Dataset, store: HttpStore, cache: Cache
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float]
 ) -> None:
     values = json.loads((store.directory / MANIFEST).read_text())
     for split in values["splits"].values():
@@ -173,7 +175,7 @@ def test_a_manifest_without_checksums_of_members_is_read_only_where_it_lies(
 
 
 def test_a_huge_manifest_or_tokenizer_is_not_fetched(
-    store: HttpStore, cache: Cache, monkeypatch: pytest.MonkeyPatch
+    store: HttpStore, cache: Cache, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("data_pipeline.dataset.remote.LIMIT_BYTES", 1000)
     with pytest.raises(DataError, match=r"manifest.json has [\d,]+ bytes, more than the 1,000"):
@@ -210,7 +212,11 @@ def test_a_file_address_is_a_path(dataset: Dataset) -> None:
 
 
 def test_inspect_verifies_what_lies_elsewhere(
-    store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: HttpStore,
+    waits: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     inspect(store.url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from data_pipeline.dataset import storage
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import MANIFEST
 from data_pipeline.errors import DataError
-from tests.helpers.http_store import HttpStore
+from tests.helpers.http_store import Fault, HttpStore
 
 LENGTH = 64
 ROOT = Path(__file__).parents[4]
@@ -33,6 +35,73 @@ def test_transient_errors_are_retried(
     assert np.array_equal(remote.window("train", 0, first.members[0].tokens), expected)
     assert store.counts[first.file] == 3
     assert waits == expected_waits
+
+
+WRONG: tuple[Fault, ...] = ("short", "closed", "chunked", "whole", "flip")
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_one_wrong_answer_is_asked_for_again(
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float], fault: Fault
+) -> None:
+    store.fault = lambda file, number: fault if number == 0 else None
+    remote = Dataset(store.url, cache)
+    shard, manifest = dataset.manifest.splits["train"].shards[0], dataset.manifest
+    count = shard.members[0].tokens
+    assert np.array_equal(remote.window("train", 0, count), dataset.window("train", 0, count))
+    assert remote.tokenizer().identity == dataset.tokenizer().identity
+    small = [MANIFEST, *(file.file for file in manifest.small_files)]
+    once = set(small) if fault == "whole" else set[str]()  # for them it is what was asked for
+    assert {file: store.counts[file] for file in [shard.file, *small]} == {
+        file: 2 - (file in once) for file in [shard.file, *small]
+    }
+    assert waits == [0.5] * (1 + len(small) - len(once))
+
+
+def test_wrong_answers_that_differ_are_asked_for_again(
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float]
+) -> None:
+    remote = Dataset(store.url, cache)
+    faults: list[Fault | None] = ["short", "chunked", "whole", "flip", None]
+    store.fault = lambda file, number: faults[number]
+    assert np.array_equal(remote.window("train", 0, 10), dataset.window("train", 0, 10))
+    assert waits == [0.5, 1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("file", [MANIFEST, "tokenizer.model", "train-00000.tar"])
+def test_a_file_is_called_damaged_when_two_answers_agree(
+    store: HttpStore, cache: Cache, waits: list[float], file: str
+) -> None:
+    store.fault = lambda asked, number: ["flip", "short", "flip"][number] if asked == file else None
+    with pytest.raises(DataError, match=rf"{store.url}/{file} (is no dataset's manifest|don't match the manifest's)"):
+        Dataset(store.url, cache).window("train", 0, 10)
+    assert store.counts[file] == 3
+
+
+def test_what_no_two_answers_agree_on_is_given_up(
+    store: HttpStore, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage_ = storage.Storage(store.url)
+    answers = iter(range(6))
+    monkeypatch.setattr(storage_, "_requested", lambda *_: bytes([next(answers)]))
+    with pytest.raises(DataError, match=r"x can't be read .*never the same ones twice; tried 6 times"):
+        storage_.read("x", 0, 1, "0" * 64)
+
+
+def test_a_wrong_size_and_a_wrong_digest_are_asked_for_again(
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float]
+) -> None:
+    remote = Dataset(store.url, cache)
+    store.fault = lambda file, number: "flip" if number == 0 else None
+    remote.verify()
+    shards = [shard for split in dataset.manifest.splits.values() for shard in split.shards]
+    assert waits == [0.5] * len(shards)
+    sizes = iter([7, 9, 9])
+    there = storage.Storage(store.url)
+    there._files = SimpleNamespace(invalidate_cache=lambda: None, info=lambda path: {"size": next(sizes)})
+    there.check_size("x", 9)
+    with pytest.raises(StopIteration):
+        next(sizes) and next(sizes)
 
 
 def test_a_server_that_falls_silent_is_given_up_and_tried_again(
