@@ -102,9 +102,22 @@ def _counts(dataset: Dataset) -> str:
     lines.append(
         f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: the loss of a model that learns only this"
     )
+    lines += _copies(dataset)
     lines += _begin(dataset)
     lines.append(f"identity    {manifest.identity[:16]}")
     return "\n".join(lines)
+
+
+def _copies(dataset: Dataset) -> list[str]:
+    """The share of documents whose text an earlier one of their split has; nothing where they were not counted."""
+    splits = [dataset.manifest.splits[name] for name in SPLITS]
+    if any(split.copies is None for split in splits):
+        return []
+    copies, documents = (sum(getattr(split, name) for split in splits) for name in ("copies", "documents"))
+    drop = "; the step dedup_exact drops them" if copies else ""
+    return [
+        f"copies      {copies:,} of {documents:,} documents ({copies / documents:.2%}) have the text of another{drop}"
+    ]
 
 
 def _begin(dataset: Dataset) -> list[str]:

@@ -62,7 +62,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _UNIGRAM, _REPORT = "unigram.npy", "report.json"
-_BY_SIZES = ("assembling", "gathering", "writing", "finishing", "output")
+_BY_SIZES = ("assembling", "gathering", "copies", "gathering-copies", "writing", "finishing", "output")
 """Folders of intermediate results that depend on the sizes of shards and members."""
 
 

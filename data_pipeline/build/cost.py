@@ -92,7 +92,8 @@ class BuildCost:
     cells: int
     """Intermediate files between chunks and shards (`grid.py`); 0 where each shard's task reads all chunks."""
     tasks: int
-    """Tasks for digests, passes over chunks, encoding, cells and shards; without those of deduplication."""
+    """Tasks for digests, passes over chunks, encoding, cells and shards (two for each: copies, writing); without those
+    of deduplication, and those that merge copies of texts where many shards hold some."""
 
     @property
     def core_hours(self) -> float:
@@ -164,7 +165,7 @@ def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int
         shards=shards,
         members=tokens // config.member_tokens + shards,
         cells=cells,
-        tasks=math.ceil(input_bytes / _DIGEST_BYTES) + chunks * (passes + 1) + cells + shards,
+        tasks=math.ceil(input_bytes / _DIGEST_BYTES) + chunks * (passes + 1) + cells + 2 * shards,
     )
 
 

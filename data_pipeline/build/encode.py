@@ -46,6 +46,18 @@ class EncodedDocuments(NamedTuple):
         begin, end = starts[first], starts[last]
         return cls(np.array(keys[first:last]), np.array(facts[:, first:last]), np.array(tokens[begin:end]))
 
+    @staticmethod
+    def keys_between(path: Path, least_key: int, end_key: int) -> NDArray[np.uint64]:
+        """The keys alone of the documents that `between` returns."""
+        keys = next(read_arrays(path))
+        return np.array(keys[slice(*(_num_below(keys, key) for key in (least_key, end_key)))])
+
+    def chosen(self, which: NDArray[np.bool_]) -> EncodedDocuments:
+        """The documents for which `which` [documents] is true."""
+        if which.all():
+            return self
+        return EncodedDocuments(self.keys[which], self.facts[:, which], self.tokens[np.repeat(which, self.facts[0])])
+
     def save(self, path: Path) -> None:
         """Writes the file that `between` reads."""
         save_arrays(

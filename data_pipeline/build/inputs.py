@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds, load_released
 
 _BUILD_VERSION = 2  # increase it when the same input and settings give another dataset
-_WORK_VERSION = 3  # increase it when the format of a stopped build's scratch folder changes
+_WORK_VERSION = 4  # increase it when the format of a stopped build's scratch folder changes
 SHARD_SETTINGS = ("member_tokens", "shard_tokens")
 """Settings that only the last stages depend on."""
 FileState = tuple[int, int, int]
@@ -93,12 +94,15 @@ def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecor
 
 def accepted_identities(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> Iterator[str]:
     """Build identities that a dataset of these settings may have: the present one, and those of earlier versions, whose
-    documents had no begin of text, and which read a tokenizer without the files beside it."""
+    copies of a text lay side by side, whose documents had no begin of text, and which read a tokenizer without the
+    files beside it."""
     yield build_identity(config, sources, sha256)
-    yield build_identity(config, sources, sha256, Reading.WITHOUT_BEGINS)
+    earlier = partial(build_identity, config, sources, sha256, copies_apart=False)
+    yield earlier()
+    yield earlier(Reading.WITHOUT_BEGINS)
     if config.tokenizer.path and bounds_of(config.tokenizer) == AS_RELEASED:
         with suppress(DataError):  # a file that alone names no end, which was refused then
-            yield build_identity(config, sources, sha256, Reading.BARE_FILE)
+            yield earlier(Reading.BARE_FILE)
 
 
 def build_identity(
@@ -106,14 +110,18 @@ def build_identity(
     sources: list[InputSource],
     sha256: dict[Path, str],
     reading: Reading = Reading.RELEASED,
+    *,
+    copies_apart: bool = True,
 ) -> str:
-    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer."""
+    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer, and
+    whether the copies of a text lie apart (`copies.py`)."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.execution_settings()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     readers = reader_versions(sha256)  # sha256 has every file that is read
-    versions = [entry for entry in (readers, _step_versions(config)) if entry]  # else the identity stays as it was
+    order = "copies apart" if copies_apart else ""
+    versions = [entry for entry in (readers, _step_versions(config), order) if entry]  # else it stays as it was
     settings = _settings(config, reading)
     return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
 

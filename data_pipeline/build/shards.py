@@ -1,13 +1,14 @@
 """Encoded chunks -> shards. Sorting the documents of a split by key shuffles them over the entire input.
 
 A shard is a range of keys. It reads that range from every chunk, so each shard is written independently. With many
-chunks, ranges are merged first (`grid.py`).
+chunks, ranges are merged first (`grid.py`). Before, each range gives its copies of texts away, to the shards in which
+they are to lie (`copies.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.build.chunks import RunTasks
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.copies import copy_numbers, places_of_copies
 from data_pipeline.build.encode import FACTS, EncodedDocuments, concatenate, encoded_file, merge_by_key
 from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import ChunkSummary
@@ -46,6 +48,8 @@ class SplitPlan:
     """Grid of chunks (rows) and shards (columns)."""
     folder: Path
     """The build's scratch folder."""
+    num_givers: int = 0
+    """Shards that give copies of texts away."""
 
     @property
     def shards(self) -> int:
@@ -68,6 +72,29 @@ class SplitPlan:
     def cell(self, rows: int, columns: int) -> Path:
         """The file of a group of chunks' documents for a group of shards."""
         return self._file(f"{rows:05d}-{columns:05d}")
+
+    @property
+    def copies_grid(self) -> Grid:
+        """Grid of the shards that give copies away (rows) and of all shards, which take them (columns)."""
+        return Grid(self.num_givers, self.shards)
+
+    def givers(self, rows: range) -> list[Path]:
+        """The files of the copies that the shards in `rows` of the grid give away."""
+        (numbers,) = read_arrays(self._file("givers"))
+        return [self.copies(shard) for shard in numbers[rows.start : rows.stop].tolist()]
+
+    def with_givers(self, shards: list[int]) -> SplitPlan:
+        """The plan when it is known which shards give copies away."""
+        save_arrays(self._file("givers"), np.array(shards, np.int64))
+        return replace(self, num_givers=len(shards))
+
+    def copies(self, shard: int) -> Path:
+        """The file of the copies that a shard gives away, by their places."""
+        return self._file(f"copies-{shard:05d}")
+
+    def copies_cell(self, rows: int, columns: int) -> Path:
+        """The file of the copies that a group of shards gives to another."""
+        return self._file(f"copies-{rows:05d}-{columns:05d}")
 
     def path(self, shard: int) -> Path:
         """The file of a shard."""
@@ -124,27 +151,37 @@ def write_shards(
     """Writes the shards of every plan to `folder / "output" / source`; returns the counts of each (see `_shard`)."""
     names = folder / "assembling" / "names-of-files"
     StringTable.write(names, [file.name for source in sources for file in source.inputs])
-    cells = [
-        BuildTask(
-            f"{plan.source}-{plan.split}-{rows:05d}-{columns:05d}".lstrip("-"),
-            partial(_cell, plan, rows, columns),
-            plan.tokens // (plan.grid.row_groups * plan.grid.column_groups),
-        )
-        for plan in plans
-        for rows, columns in plan.grid.cells()
-    ]
-    if cells:
+
+    def of_cells(work: Callable[[SplitPlan, int, int], None], grid_of: Callable[[SplitPlan], Grid]) -> list[BuildTask]:
+        return [
+            BuildTask(
+                f"{plan.source}-{plan.split}-{rows:05d}-{columns:05d}".lstrip("-"),
+                partial(work, plan, rows, columns),
+                plan.tokens // (grid_of(plan).row_groups * grid_of(plan).column_groups),
+            )
+            for plan in plans
+            for rows, columns in grid_of(plan).cells()
+        ]
+
+    def of_shards(work: Callable[[SplitPlan, int], Any]) -> list[BuildTask]:
+        return [
+            BuildTask(
+                f"{plan.source}-{plan.path(shard).stem}".lstrip("-"),
+                partial(work, plan, shard),
+                plan.tokens // plan.shards,
+            )
+            for plan in plans
+            for shard in range(plan.shards)
+        ]
+
+    if cells := of_cells(_cell, lambda plan: plan.grid):
         run("gathering", cells)
-    tasks = [
-        BuildTask(
-            f"{plan.source}-{plan.path(shard).stem}".lstrip("-"),
-            partial(_shard, plan, shard, vocabulary, config.member_tokens, names),
-            plan.tokens // plan.shards,
-        )
-        for plan in plans
-        for shard in range(plan.shards)
-    ]
-    results = iter(run("writing", tasks))
+    found = iter(run("copies", of_shards(_copies)))
+    plans = [plan.with_givers([shard for shard in range(plan.shards) if next(found)]) for plan in plans]
+    if cells := of_cells(_copies_cell, lambda plan: plan.copies_grid):
+        run("gathering-copies", cells)
+    write = partial(_shard, vocabulary=vocabulary, member_tokens=config.member_tokens, names=names)
+    results = iter(run("writing", of_shards(write)))
     return [[next(results) for _ in range(plan.shards)] for plan in plans]
 
 
@@ -158,6 +195,7 @@ def split_record(plan: SplitPlan, results: list[dict[str, Any]]) -> Split:
         tokens=tokens,
         text_bytes=sum(result["text_bytes"] for result in results),
         words=sum(result["words"] for result in results),
+        copies=sum(result["copies"] for result in results),
         shards=table,
     )
 
@@ -172,27 +210,61 @@ def unigram_counts(plan: SplitPlan, vocabulary: int) -> NDArray[np.int64]:
 
 def _cell(plan: SplitPlan, rows: int, columns: int) -> None:
     """Task: merges a group of chunks' documents for a group of shards."""
-    shards = plan.grid.columns_of(columns)
+    _merge(plan, plan.chunks(plan.grid.rows_of(rows)), plan.grid.columns_of(columns), plan.cell(rows, columns))
+
+
+def _copies_cell(plan: SplitPlan, rows: int, columns: int) -> None:
+    """Task: merges what a group of shards gives to another."""
+    grid = plan.copies_grid
+    _merge(plan, plan.givers(grid.rows_of(rows)), grid.columns_of(columns), plan.copies_cell(rows, columns))
+
+
+def _merge(plan: SplitPlan, files: list[Path], shards: range, path: Path) -> None:
     span = plan.first_key(shards.start), plan.first_key(shards.stop)
-    chunks = plan.chunks(plan.grid.rows_of(rows))
-    concatenate([EncodedDocuments.between(chunk, *span) for chunk in chunks]).save(plan.cell(rows, columns))
+    concatenate([EncodedDocuments.between(file, *span) for file in files]).save(path)
 
 
-def _parts(plan: SplitPlan, shard: int) -> Iterator[EncodedDocuments]:
-    span = plan.first_key(shard), plan.first_key(shard + 1)
+def _files(plan: SplitPlan, shard: int) -> list[Path]:
+    """The files that hold the documents of a shard's keys."""
     if plan.grid.direct:
-        files = plan.chunks(range(plan.grid.rows))
-    else:
-        columns = plan.grid.group_of(shard)
-        files = [plan.cell(rows, columns) for rows in range(plan.grid.row_groups)]
-    for file in files:
-        yield EncodedDocuments.between(file, *span)
+        return plan.chunks(range(plan.grid.rows))
+    columns = plan.grid.group_of(shard)
+    return [plan.cell(rows, columns) for rows in range(plan.grid.row_groups)]
+
+
+def _copies_files(plan: SplitPlan, shard: int) -> list[Path]:
+    """The files that hold the copies that are to lie in a shard."""
+    grid = plan.copies_grid
+    if grid.direct:
+        return plan.givers(range(grid.rows))
+    return [plan.copies_cell(rows, grid.group_of(shard)) for rows in range(grid.row_groups)]
+
+
+def _copies(plan: SplitPlan, shard: int) -> int:
+    """Task: finds the copies among the documents of a shard's keys, and writes them by their places; returns their
+    number."""
+    files, span = _files(plan, shard), (plan.first_key(shard), plan.first_key(shard + 1))
+    numbers = copy_numbers([EncodedDocuments.keys_between(file, *span) for file in files])
+    found = []
+    for file, its in zip(files, numbers, strict=True):
+        if (copies := its > 0).any():
+            part = EncodedDocuments.between(file, *span).chosen(copies)
+            places = places_of_copies(part.keys, its[copies], plan.least_key, plan.end_key)
+            found.append(part._replace(keys=places))
+    if found:
+        concatenate(found).save(plan.copies(shard))
+    return sum(len(part.keys) for part in found)
 
 
 def _shard(plan: SplitPlan, shard: int, vocabulary: int, member_tokens: int, names: Path) -> dict[str, Any]:
     """Task: writes one shard and the counts of its tokens. Holds its tokens and the facts of its documents in
     memory."""
-    _, facts, tokens = merge_by_key(list(_parts(plan, shard)))
+    span = plan.first_key(shard), plan.first_key(shard + 1)
+    parts = [EncodedDocuments.between(file, *span) for file in _files(plan, shard)]
+    numbers = copy_numbers([part.keys for part in parts])
+    parts = [part.chosen(its == 0) for part, its in zip(parts, numbers, strict=True)]
+    parts += [EncodedDocuments.between(file, *span) for file in _copies_files(plan, shard)]
+    _, facts, tokens = merge_by_key(parts)
     path, files = plan.path(shard), StringTable(names)
     with atomic_path(path) as scratch:
         writer = ShardWriter(scratch, path.name, vocabulary, member_tokens)
@@ -208,4 +280,5 @@ def _shard(plan: SplitPlan, shard: int, vocabulary: int, member_tokens: int, nam
     return {
         "text_bytes": int(facts[FACTS.index("bytes")].sum()),
         "words": int(facts[FACTS.index("words")].sum()),
+        "copies": sum(int(np.count_nonzero(its)) for its in numbers),
     }

@@ -44,6 +44,11 @@ class Split(StrictRecord):
     tokens: Count = Field(description="tokens, begins and ends of text included")
     text_bytes: Count = Field(description="bytes of the documents in UTF-8")
     words: Count = Field(description="words of the documents, split at white space")
+    copies: Count | None = Field(
+        default=None,
+        description="documents whose text an earlier one has, which lie anywhere; absent: they lie side by side, and "
+        "were not counted",
+    )
     shards: ShardTable | tuple[Shard, ...]
 
     @model_validator(mode="after")
@@ -146,6 +151,9 @@ class DatasetManifest(StrictRecord):
         values = self.model_dump(exclude=apart)
         if self.begin_of_text is None:  # a dataset without one has the manifest that it always had
             del values["begin_of_text"]
+        for split in values["splits"].values():
+            if split["copies"] is None:
+                del split["copies"]
         save_record(values, directory / MANIFEST)
 
     @classmethod

@@ -38,7 +38,7 @@ class Document:
     @property
     def key(self) -> int:
         """64 bits of the sha256 of its text. All random choices about a document (its split, its position in the
-        stream) follow from it, so they depend neither on the file nor on the worker."""
+        stream) follow from it, and of a copy from its number, too, so they don't depend on the worker."""
         return int.from_bytes(hashlib.sha256(self.utf8).digest()[: HASH_BITS // 8], "big")
 
 

@@ -63,7 +63,7 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
     assert cost.members == 1000 + 100
     grid = Grid(2000, 100)
     assert cost.cells == grid.row_groups * grid.column_groups == len(list(grid.cells()))
-    assert cost.tasks == 1 + 2000 * 2 + cost.cells + 100
+    assert cost.tasks == 1 + 2000 * 2 + cost.cells + 2 * 100
     assert stages["pass-1-of-1"].core_seconds == 10_001
     assert stages["pass-1-of-1"].seconds == 10_001 / 50 + 10_001 / 2000
     assert stages["tokenizer"].core_seconds == stages["tokenizer"].seconds == 8  # to 10^6 of its training's bytes

@@ -247,7 +247,7 @@ def test_what_a_build_with_other_settings_left_is_not_used(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as stops:
-        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        stops.setattr(module, "encode", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build(settings(input=str(corpus), output=tmp_path / "out", steps=STEPS), Silent)
     assert scratch_folder(tmp_path / "out").is_dir()
@@ -277,7 +277,7 @@ def test_other_sizes_of_shards_keep_the_work_before_them(
         stops.setattr(module, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build(changed, Noted)
-    assert {label for label, news in stages.items() if any(news)} == {"writing", "finishing"}
+    assert {label for label, news in stages.items() if any(news)} == {"copies", "writing", "finishing"}
     last = settings(input=str(corpus), output=tmp_path / "out", steps=STEPS)
     build(last, Silent)
     build(settings(input=str(corpus), output=tmp_path / "clean", steps=STEPS), Silent)
@@ -314,7 +314,7 @@ def test_files_are_digested_once_and_a_finished_build_asks_only_for_their_states
     real = file_sha256
     monkeypatch.setattr(digests, "file_sha256", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
     with monkeypatch.context() as stops:
-        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        stops.setattr(module, "encode", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build(config, Silent)
     assert sorted(read) == sorted(corpus.iterdir())
