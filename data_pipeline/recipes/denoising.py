@@ -30,7 +30,7 @@ class Denoising(BoundedObjective, CorruptionObjective):
 
     name: Literal["denoising"] = "denoising"
     noise_density: NoiseDensity = 0.15
-    mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span: Poisson's")
+    mean_span: float = Field(default=3.0, ge=1, le=2**20, description="mean tokens of a corrupted span: Poisson's")
     noise: list[NoiseName] = Field(
         default=["text_infilling", "sentence_permutation"],
         min_length=1,

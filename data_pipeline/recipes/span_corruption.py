@@ -5,6 +5,7 @@ Lengths are those of its `random_spans_helper`: 568 tokens of text and a target 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,8 @@ from data_pipeline.recipes.corruption import CorruptionObjective, CorruptionReci
 from data_pipeline.recipes.objective import NoiseDensity
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import SpecialTokenNeeds
+
+_MOST_ROWS = 100  # whose text a sample may take
 
 
 class SpanCorruption(CorruptionObjective):
@@ -38,13 +41,22 @@ class SpanCorruption(CorruptionObjective):
         return SpecialTokenNeeds(sentinels=self.sentinels, sentinel_ids=self.sentinel_ids)
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
-        """See `Objective`: the most text whose input (and target) fit."""
-        text = 1
-        while True:
-            inputs, targets = self.lengths(text + 1)
-            if (inputs + targets if decoder_only else inputs) > sequence_length:
-                return self._enough(text, sequence_length)
-            text += 1
+        """See `Objective`: the most text whose input (and target) fit. Raises DataError also for so much noise that a
+        sample would take the text of more than a hundred rows."""
+
+        def positions(text: int) -> int:  # never fewer for more text
+            inputs, targets = self.lengths(text)
+            return inputs + targets if decoder_only else inputs
+
+        most = _MOST_ROWS * sequence_length
+        if positions(most + 1) <= sequence_length:
+            raise DataError(
+                f"objective.noise_density={self.noise_density} leaves so little of the text that a sample of "
+                f"{sequence_length} positions would take more than {most:,} tokens; set a smaller one, such "
+                "as 0.5."
+            )
+        text = bisect_right(range(most + 2), sequence_length, lo=2, key=positions) - 1
+        return self._enough(text, sequence_length)
 
     def target_length(self, sequence_length: int) -> int:
         """See `Objective`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from data_pipeline.batch import Cursor, Rows
 from data_pipeline.dataset.dataset import Dataset
@@ -228,6 +229,24 @@ def test_t5_s_lengths() -> None:
     for length in range(8, 700):
         assert t5.lengths(t5.text_tokens(length))[0] == length
         assert sum(t5.lengths(t5.text_tokens(length, True))) <= length
+
+
+@pytest.mark.parametrize("density", [0.995, 0.999999, 1 - 1e-12])
+def test_noise_that_takes_the_text_of_a_hundred_rows_is_refused_at_once(density: float) -> None:
+    with pytest.raises(DataError, match=r"noise_density=0\.99\S* leaves so little .* more than 51,200 tokens"):
+        SpanCorruption(noise_density=density, mean_span=1e6).text_tokens(512)
+    with pytest.raises(ValidationError):
+        OBJECTIVES["denoising"](mean_span=1e19)  # numpy draws no such numbers
+
+
+@pytest.mark.parametrize(("density", "span"), [(0.15, 3), (0.5, 1), (0.98, 3), (0.985, 1e6)])
+@pytest.mark.parametrize("decoder_only", [False, True])
+def test_a_sample_takes_the_most_text_that_fits(density: float, span: float, decoder_only: bool) -> None:
+    t5 = SpanCorruption(noise_density=density, mean_span=span)
+    for length in (8, 30, 61):
+        text = t5.text_tokens(length, decoder_only)
+        fits = [sum(t5.lengths(tokens)[: 1 + decoder_only]) <= length for tokens in range(2, 100 * length)]
+        assert fits == [tokens <= text for tokens in range(2, 100 * length)]
 
 
 def test_lengths_of_the_other_objectives() -> None:
