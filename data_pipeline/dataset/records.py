@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from data_pipeline.common.hashing import digest_of
 from data_pipeline.common.problems import problem_text
+from data_pipeline.common.relative import relative_note
 from data_pipeline.errors import DataError
 
 FORMAT: Literal[1] = 1
@@ -65,7 +66,8 @@ def record_bytes(path: Path) -> bytes:
                 raise _too_large(str(path))
             return file.read(size)
     except FileNotFoundError as error:
-        lack = f"has no {path.name}" if path.parent.exists() else "does not exist"
+        there = path.parent.exists()
+        lack = f"has no {path.name}" if there else f"does not exist{relative_note(path.parent)}"
         raise DataError(f"{path.parent} {lack}; {_NAME_ONE}") from error
     except NotADirectoryError as error:
         raise DataError(f"{path.parent} is a file, and a dataset is a directory; {_NAME_ONE}") from error

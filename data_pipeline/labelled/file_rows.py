@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.common.relative import relative_note
 from data_pipeline.errors import DataError
 
 _SCAN_BYTES = 2**24
@@ -41,8 +42,9 @@ def find_rows(path: Path) -> FileRows:
     try:
         if not path.is_file():
             raise DataError(
-                f"{path} is missing: labelled data is a directory with train.jsonl and validation.jsonl, one JSON "
-                "object per line, or with train.json and validation.json, an array of objects each."
+                f"{path} is missing{relative_note(path)}: labelled data is a directory with train.jsonl and "
+                "validation.jsonl, one JSON object per line, or with train.json and validation.json, an array of "
+                "objects each."
             )
         size = path.stat().st_size
         content = cast(NDArray[np.uint8], np.memmap(path, np.uint8, "r")) if size else np.empty(0, np.uint8)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.common.plugins import Registry
+from data_pipeline.common.relative import relative_note
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers import byte, characters, gpt2, hf_json, recorded, sentencepiece
 from data_pipeline.tokenizers.base import Tokenizer
@@ -137,4 +138,5 @@ def read_content(path: Path) -> bytes:
             raise DataError(f"Tokenizer {path} is larger than {_MAX_FILE_BYTES} bytes; give {_WANTED}.")
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"Tokenizer {path} can't be read ({error.strerror}); give {_WANTED}.") from error
+        where = relative_note(path)
+        raise DataError(f"Tokenizer {path}{where} can't be read ({error.strerror}); give {_WANTED}.") from error

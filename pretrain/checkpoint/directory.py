@@ -10,6 +10,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from data_pipeline.common.relative import relative_note
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import BEST, MANIFEST, RECORD, RunDir, complete_checkpoints, incomplete_checkpoints
 
@@ -32,7 +33,7 @@ def locate(path: Path) -> list[Path]:
             f"one of them, such as {inside[-1]}"
         )
     if not checkpoints and not path.exists():
-        raise ConfigError(f"{path} does not exist: name a checkpoint or a run")
+        raise ConfigError(f"{path} does not exist: name a checkpoint or a run{relative_note(path)}")
     if not checkpoints:
         raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
     return checkpoints[::-1]

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from pretrain.config.section import Section, as_mapping, section_of
 from pretrain.config.sentence import sentence, shown
 from pretrain.config.shipped import locate
-from pretrain.config.yaml_text import parse, read_text
+from pretrain.config.yaml_text import check_readable, parse, read_text
 from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import RunDir
 
@@ -124,6 +124,7 @@ def _override(tree: dict[str, Any], override: str) -> dict[str, Any]:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"'{shown(override)}' is not an override: write key=value, for example train.steps=100")
+    check_readable(override, dotted)
     keys, value = dotted.split("."), parse(text, f"override '{shown(override)}'")
     return _set(tree, keys, value)
 

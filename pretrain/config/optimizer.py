@@ -56,7 +56,7 @@ class _TwoMoments(OptimizerSettings):
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
     eps: float = Field(1e-8, ge=1e-30, le=1, description="epsilon added to the root of the second moment")
     weight_decay: float = Field(
-        0.1, ge=0, description="weight decay, decoupled except for adam; never applied to biases and norms"
+        0.1, ge=0, description="weight decay, decoupled except for adam; never applied to biases of layers and norms"
     )
 
 
@@ -87,7 +87,9 @@ class AdafactorOptimizer(OptimizerSettings):
 
     name: Literal["adafactor"] = "adafactor"
     beta1: float = Field(0.0, ge=0, lt=1, description="decay of the first moment; 0: no first moment")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
+    weight_decay: float = Field(
+        0.0, ge=0, description="decoupled weight decay; never applied to biases of layers and norms"
+    )
     scale_parameter: bool = Field(
         True, description="scale the learning rate by the root mean square of each parameter (at least 1e-3)"
     )
@@ -104,7 +106,9 @@ class AdagradOptimizer(OptimizerSettings):
     name: Literal["adagrad"] = "adagrad"
     initial_accumulator_value: float = Field(0.1, ge=0, le=1e6, description="initial value of the sum of squares")
     eps: float = Field(1e-10, ge=1e-30, le=1, description="epsilon added to the root of the sum of squares")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
+    weight_decay: float = Field(
+        0.0, ge=0, description="decoupled weight decay; never applied to biases of layers and norms"
+    )
 
     @property
     def num_moments(self) -> int:
@@ -119,7 +123,9 @@ class LionOptimizer(OptimizerSettings):
     name: Literal["lion"] = "lion"
     beta1: float = Field(0.9, ge=0, lt=1, description="share of the momentum in the direction of a step")
     beta2: float = Field(0.99, ge=0, lt=1, description="decay of the momentum")
-    weight_decay: float = Field(1.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
+    weight_decay: float = Field(
+        1.0, ge=0, description="decoupled weight decay; never applied to biases of layers and norms"
+    )
 
     @property
     def num_moments(self) -> int:
@@ -135,7 +141,9 @@ class MuonOptimizer(OptimizerSettings):
     momentum: float = Field(0.95, ge=0, lt=1, description="decay of the momentum")
     nesterov: bool = Field(True, description="Nesterov momentum: the update is that of the next step's momentum")
     weight_decay: float = Field(
-        0.1, ge=0, description="decoupled weight decay, at the unadjusted rate; never applied to biases and norms"
+        0.1,
+        ge=0,
+        description="decoupled weight decay, at the unadjusted rate; never applied to biases of layers and norms",
     )
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = Field(
         "match_rms_adamw",

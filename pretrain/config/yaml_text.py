@@ -2,7 +2,9 @@
 before it can take the machine's memory or an hour."""
 
 import os
+import re
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
+from pretrain.config.sentence import shown
 from pretrain.errors import ConfigError
 
 LARGEST_BYTES = 1 << 20
@@ -17,6 +20,8 @@ DEEPEST = 50
 """levels of mappings and lists in each other"""
 MOST_VALUES = 100_000
 """with each alias written out"""
+_UNREAD = re.compile("[\udc80-\udcff]")
+"""what Python reads bytes as that are no text in the locale's encoding"""
 
 
 def read_text(path: Path) -> str:
@@ -34,6 +39,20 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path}: cannot be read as a config file ({said})") from None
+
+
+def check_readable(argument: str, name: str) -> None:
+    """Raises ConfigError for an argument of the command line whose bytes Python could not read as text."""
+    if not _UNREAD.search(argument):
+        return
+    encoding = sys.getfilesystemencoding()
+    if encoding.replace("-", "").lower() == "utf8":
+        raise ConfigError(f"override {shown(name)} is not text in UTF-8: write it in UTF-8")
+    variable = next((one for one in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(one)), "LC_ALL")
+    raise ConfigError(
+        f"override {shown(name)} has characters that the locale ({variable}="
+        f"{os.environ.get(variable, '')}, {encoding}) cannot read: set {variable}=C.UTF-8"
+    )
 
 
 def _without_waiting(path: str, flags: int) -> int:

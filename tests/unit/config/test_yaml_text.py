@@ -1,11 +1,14 @@
 """Text that is no config is refused in a moment, whatever it would become."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from pretrain.config.load import validate
+from pretrain.config.run_config import RunConfig
 from pretrain.config.yaml_text import LARGEST_BYTES, parse, read_text
 from pretrain.errors import ConfigError
 
@@ -52,3 +55,22 @@ def test_a_file_that_is_too_large_or_endless_is_refused(tmp_path: Path) -> None:
             read_text(path)
     with pytest.raises(ConfigError, match="Is a directory"):
         read_text(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        ("ascii", r"override run.dir has characters that the locale \(LANG=C, ascii\) cannot read: set LANG=C.UTF-8"),
+        ("utf-8", "override run.dir is not text in UTF-8"),
+    ],
+)
+def test_an_override_that_the_locale_cannot_read_names_it(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
+    for name in ("LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANG", "C")
+    read = "run.dir=ünï".encode().decode("ascii", "surrogateescape")  # as Python does
+    with pytest.raises(ConfigError, match=words):
+        validate(RunConfig, {}, "config", [read])

@@ -1,6 +1,7 @@
 """What is declared of parameters, how they are counted, and where they lie."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,11 @@ from pretrain.model_spec.parameters import (
 from tests.helpers.families import FAMILIES, family_config, needs_one_chunk
 from tests.helpers.small_configs import small_model as model
 from tests.helpers.tiny import tiny_config
+
+_PAGE = Path(__file__).parents[3] / "docs" / "optimizers.md"
+_DECAYING_TABLE = (
+    "T5's table of\n  relative biases (`relative_attention_bias` in transformers) is one of them and decays"
+)
 
 
 class TestParameters:
@@ -56,9 +62,10 @@ def _by_name(config: RunConfig, prefix: str = "") -> dict[str, ParameterSpec]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vectors_and_biases_are_exempt_from_decay_and_no_others(family: str) -> None:
-    """Transformer-XL's biases of queries have a row for each head."""
+    """Transformer-XL's biases of queries have a row for each head; T5's are a table, of which the page says so."""
     for d in parameter_specs(family_config(family).model):
         assert d.decays == (len(d.shape) > 1 and not d.name.endswith("bias")), d.name
+        assert "relative." not in d.name or _DECAYING_TABLE in _PAGE.read_text(), d.name
 
 
 def test_only_rows_of_the_vocabulary_are_padding() -> None:
