@@ -50,7 +50,7 @@ class EncodedDocuments(NamedTuple):
     def keys_between(path: Path, least_key: int, end_key: int) -> NDArray[np.uint64]:
         """The keys alone of the documents that `between` returns."""
         keys = next(read_arrays(path))
-        return np.array(keys[slice(*(_num_below(keys, key) for key in (least_key, end_key)))])
+        return np.array(keys[_num_below(keys, least_key) : _num_below(keys, end_key)])
 
     def chosen(self, which: NDArray[np.bool_]) -> EncodedDocuments:
         """The documents for which `which` [documents] is true."""

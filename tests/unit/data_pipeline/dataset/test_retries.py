@@ -72,7 +72,8 @@ def test_wrong_answers_that_differ_are_asked_for_again(
 def test_a_file_is_called_damaged_when_two_answers_agree(
     store: HttpStore, cache: Cache, waits: list[float], file: str
 ) -> None:
-    store.fault = lambda asked, number: ["flip", "short", "flip"][number] if asked == file else None
+    faults: list[Fault] = ["flip", "short", "flip"]
+    store.fault = lambda asked, number: faults[number] if asked == file else None
     with pytest.raises(DataError, match=rf"{store.url}/{file} (is no dataset's manifest|don't match the manifest's)"):
         Dataset(store.url, cache).window("train", 0, 10)
     assert store.counts[file] == 3

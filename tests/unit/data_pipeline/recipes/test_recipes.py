@@ -21,6 +21,7 @@ from data_pipeline.recipes.base import Recipe, generator
 from data_pipeline.recipes.best_fit import BestFitRecipe
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.corruption import CorruptedWindows
+from data_pipeline.recipes.denoising import Denoising
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.recipes.span_corruption import SpanCorruption
@@ -236,7 +237,7 @@ def test_noise_that_takes_the_text_of_a_hundred_rows_is_refused_at_once(density:
     with pytest.raises(DataError, match=r"noise_density=0\.99\S* leaves so little .* more than 51,200 tokens"):
         SpanCorruption(noise_density=density, mean_span=1e6).text_tokens(512)
     with pytest.raises(ValidationError):
-        OBJECTIVES["denoising"](mean_span=1e19)  # numpy draws no such numbers
+        Denoising(mean_span=1e19)  # numpy draws no such numbers
 
 
 @pytest.mark.parametrize(("density", "span"), [(0.15, 3), (0.5, 1), (0.98, 3), (0.985, 1e6)])
