@@ -1,6 +1,7 @@
 """`optimizer`: the update rule. Packages add others: settings in `pretrain.optimizers`, the rule in
 `pretrain.update_rules`."""
 
+from collections.abc import Sequence
 from math import prod, sqrt
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -33,6 +34,12 @@ class OptimizerSettings(Section):
         """Values that the rule keeps for each weight of a parameter. `has_blocks`: it is declared to hold matrices of a
         layer (`ParameterSpec.blocks`)."""
         return self.num_moments
+
+    def sign_shares(self, updates: int) -> Sequence[float] | None:
+        """Of a rule whose steps have one size, in the direction of the sign of a sum of gradients: the share of each of
+        the first `updates` gradients in that sum, the oldest first. None: its steps are of another kind. `pretrain
+        verify` asks: the sign of a sum that is zero within rounding is chance."""
+        return None
 
     @model_validator(mode="after")
     def _trains_something(self) -> "OptimizerSettings":
@@ -131,6 +138,11 @@ class LionOptimizer(OptimizerSettings):
     def num_moments(self) -> int:
         """The momentum."""
         return 1
+
+    def sign_shares(self, updates: int) -> Sequence[float]:
+        """See `OptimizerSettings`: the momentum holds the gradients before the last."""
+        before = [self.beta1 * (1 - self.beta2) * self.beta2 ** (updates - 1 - n) for n in range(1, updates)]
+        return [*before, 1 - self.beta1]
 
 
 class MuonOptimizer(OptimizerSettings):

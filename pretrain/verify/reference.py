@@ -1,12 +1,11 @@
 """The one-rank fp32 run, and the comparison of a layout with it: step by step, every quantity on every rank."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
 from data_pipeline.recipes.replaced_tokens import ReplacedTokens
-from pretrain.config.optimizer import LionOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.router_biases import router_bias_shapes
@@ -206,8 +205,8 @@ class Reference:
 
     def _clear_elements(self, step: int, name: str, bounds: dict[str, float], dtype: torch.dtype) -> np.ndarray:
         """Mask of the elements whose gradients so far are all clear of zero. From a gradient within rounding of zero
-        Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay. Of `lion`
-        the sums of momentum and gradient count, whose signs its steps have."""
+        Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay. Of a
+        rule such as `lion`, the sums count whose signs its steps have."""
         if name in self._amplification:
             return np.ones(self.gradients[step][name].shape, bool)
         if (step, name) not in self._clear:
@@ -215,18 +214,17 @@ class Reference:
             gradient, old = self.gradients[step][name], self.weights[step - 1][name]
             given = gradient + self._optimizer.weight_decay * old if self._decays_in_gradient(old) else gradient
             scale = self._size(step, name, bounds, dtype)
-            if isinstance(self._optimizer, LionOptimizer):
-                given, scale = self._lion_direction(self._optimizer, step, name)
+            if (shares := self._optimizer.sign_shares(step)) is not None:
+                given, scale = self._summed(shares, name)
             self._clear[step, name] = (np.abs(given) > min(1.0, 100 * bounds["gradient"]) * scale) & earlier
         return self._clear[step, name]
 
-    def _lion_direction(self, settings: LionOptimizer, step: int, name: str) -> tuple[np.ndarray, float]:
-        """The sum of momentum and gradient in `step`, and that of what bounds the rounding of each."""
-        gradients = [self.gradients[number][name] for number in range(1, step + 1)]
-        shares = [settings.beta1 * (1 - settings.beta2) * settings.beta2 ** (step - 1 - n) for n in range(1, step)]
-        shares.append(1 - settings.beta1)
+    def _summed(self, shares: Sequence[float], name: str) -> tuple[np.ndarray, float]:
+        """The sum of these shares of the gradients so far, and that of what bounds the rounding of each."""
+        gradients = [self.gradients[step][name] for step in range(1, len(shares) + 1)]
         total = sum(share * gradient for share, gradient in zip(shares, gradients, strict=True))
-        return np.asarray(total), sum(share * _rms(gradient) for share, gradient in zip(shares, gradients, strict=True))
+        bound = sum(abs(share) * _rms(gradient) for share, gradient in zip(shares, gradients, strict=True))
+        return np.asarray(total), bound
 
     def _decays_in_gradient(self, weights: np.ndarray) -> bool:
         return self._optimizer.name == "adam" and weights.ndim > 1

@@ -1,11 +1,13 @@
 """How a run is compared with the reference, of observations made by hand."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from pretrain.config.optimizer import OptimizerSettings
 from pretrain.config.run_config import RunConfig
 from pretrain.verify.bounds import FP32, HALF
 from pretrain.verify.decay import decay_sums
@@ -60,6 +62,36 @@ def test_a_sign_that_is_chance_is_no_departure_where_adam_adds_the_decay_to_a_gr
     other[:2] += 2 * RATE * np.sign(gradient[:2])
     found = _departures(_run(before, after, gradient), _run(before, other, gradient), name=name)
     assert ("update" in found) == departs
+
+
+class Signum(OptimizerSettings):
+    """As of a plug-in: the sign of a momentum."""
+
+    name: Literal["signum"] = "signum"
+    momentum: float = 0.75
+    weight_decay: float = 0.0
+
+
+class SignumThatSaysSo(Signum):
+    def sign_shares(self, updates: int) -> Sequence[float]:
+        return [(1 - self.momentum) * self.momentum ** (updates - 1 - number) for number in range(updates)]
+
+
+@pytest.mark.parametrize(("settings", "departs"), [(Signum, True), (SignumThatSaysSo, False)])
+def test_a_rule_says_itself_that_its_steps_are_signs_of_a_sum(settings: type[Signum], departs: bool) -> None:
+    """Neither gradient is near zero, but momentum and gradient add up to it in a quarter of the elements."""
+    gradient = np.random.default_rng(1).choice([-1.0, 1.0], size=(8, 8))
+    begin, first = np.ones((8, 8)), np.ones((8, 8)) - RATE * gradient
+    cancels = np.where(np.arange(8)[:, None] < 2, -0.75 * gradient, gradient)
+    runs = []
+    for sign in (1, -1):
+        after = first - RATE * np.where(np.arange(8)[:, None] < 2, sign, gradient)
+        before, step = _run(begin, first, gradient)
+        more = replace(step, step=2, weights=_shards(after), replicas=_shards(after), gradients=_shards(cancels))
+        runs.append([before, step, more])
+    config = _config().model_copy(update={"optimizer": settings(name="signum", learning_rate=RATE)})
+    verdict = Reference(config, runs[0]).compare(runs[1], ONE_RANK, "fp32", FP32)
+    assert [departure.quantity for departure in verdict.departures] == ["update"] * departs
 
 
 def test_scores_that_are_off_are_a_departure() -> None:
