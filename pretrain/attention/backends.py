@@ -147,7 +147,10 @@ def _under_mask(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: At
         shared.keep_until_backward(out)
         return out
     mask, bias = case.mask(), case.score_bias()
-    return sdpa(q, k, v, attn_mask=mask if bias is None else score_mask(mask, bias, q.dtype), scale=case.scale)
+    added = mask if bias is None else score_mask(mask, bias, q.dtype)
+    if added is not None and case.learns_bias and not added.requires_grad:
+        added.requires_grad_()  # in the first pass of a layer that is recomputed: torch chooses the kernel by it
+    return sdpa(q, k, v, attn_mask=added, scale=case.scale)
 
 
 def _by_rule(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:

@@ -59,6 +59,8 @@ class AttentionCase:
     dropout: Drop = None
     bias: Biases | None = None
     """added to scores by distance: T5's tables, or ALiBi's slopes"""
+    learns_bias: bool = False
+    """the bias gets a gradient, if not in this pass then in the one that computes the layer again"""
     key_mask_BK: Tensor | None = None
     """bool: in an encoder the keys that are not padding; in a decoder a prefix that all queries attend to; None: all,
     or no prefix"""

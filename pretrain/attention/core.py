@@ -147,6 +147,7 @@ class CoreAttention(MegatronModule):
             turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
             larger, neighbours = gain(self.rotary, self.heads.dense), self.rotary.interleaved
             query, key = (self.rotate(x, inputs.positions_BS, turns, neighbours, larger) for x in (query, key))
+        learns_bias = attention_bias is not None and attention_bias.requires_grad
         if self.context.size() > 1:
             query, key, value = self._complete(query, key, value)
             if attention_bias is not None:
@@ -161,21 +162,23 @@ class CoreAttention(MegatronModule):
         if k.shape[1] < q.shape[1]:  # grouped queries: neighbouring heads of queries share a head of keys
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         if self.largest_H is not None and torch.is_grad_enabled():  # of a recomputed layer, the second time only
-            found_H = largest_scores(self._case(q, k, inputs, None), q, k, inputs.real_BK)
+            found_H = largest_scores(self._case(q, k, inputs, None, False), q, k, inputs.real_BK)
             torch.maximum(self.largest_H, found_H, out=self.largest_H)
         width = v.shape[-1]
         if width < q.shape[-1]:  # kernels take values of the width of queries
             v = F.pad(v, (0, q.shape[-1] - width))
-        out = self.wrap(self._attend, q, k, v, inputs, attention_bias)[..., :width].permute(2, 0, 1, 3)
+        out = self.wrap(self._attend, q, k, v, inputs, attention_bias, learns_bias)[..., :width].permute(2, 0, 1, 3)
         return (own_positions(out, self.context) if self.context.size() > 1 else out).flatten(2)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None, learns_bias: bool
     ) -> Tensor:  # fmt: skip
         """[B, H, Q, D], over full sequences."""
-        return self.attend(self._case(q, k, inputs, table), q, k, v)
+        return self.attend(self._case(q, k, inputs, table, learns_bias), q, k, v)
 
-    def _case(self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None) -> AttentionCase:
+    def _case(
+        self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None, learns_bias: bool
+    ) -> AttentionCase:  # fmt: skip
         ragged = inputs.cache is not None and inputs.cache.ragged
         vectors: DistanceVectors | None = self.shaw
         if self.distance_scores is not None:
@@ -194,6 +197,7 @@ class CoreAttention(MegatronModule):
             softcap=self.softcap,
             dropout=self.dropout if self.dropout.active else None,
             bias=self._bias(table, not self.heads.causal or inputs.key_mask_BK is not None),
+            learns_bias=learns_bias,
             key_mask_BK=inputs.key_mask_BK,
             packed=inputs.packed,
             packed_with_padding=inputs.packed_with_padding,

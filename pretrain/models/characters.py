@@ -68,7 +68,7 @@ class BlockAttention(CoreAttention):
         self.block = model.characters.block
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None, learns_bias: bool
     ) -> Tensor:  # fmt: skip
         length, beyond = q.shape[2], -q.shape[2] % self.block
         q, k, v = (F.pad(x, (0, 0, 0, beyond)).unflatten(2, (-1, self.block)) for x in (q, k, v))

@@ -131,7 +131,9 @@ class Layer(TransformerLayer):
             return None
         if self.model.positions.name == "disentangled":
             return DistanceInputs(*given)
-        return table_of(given[0], self.part, self.model, self.tp_group.size())
+        table = table_of(given[0], self.part, self.model, self.tp_group.size())
+        # A part of it says so by itself except in the first pass of a layer that is recomputed.
+        return table if table.requires_grad else table.requires_grad_(given[0].requires_grad)
 
     @property
     def is_trained(self) -> bool:

@@ -74,6 +74,8 @@ class MtpLayer(nn.Module):
     def forward(self, hidden_SBH: Tensor, embeddings_SBH: Tensor, inputs: LayerInputs) -> Tensor:
         """[S, B, H]"""
         compute = partial(self._compute, inputs=inputs)
+        # Gradients of all uses here are summed first, then with the head's: in the order of a layer that is recomputed.
+        hidden_SBH = hidden_SBH.view_as(hidden_SBH)
         if self.recomputes and self.training:
             out: Tensor = tensor_parallel.checkpoint(compute, False, hidden_SBH, embeddings_SBH)
             return out

@@ -35,6 +35,7 @@ MORE: dict[str, dict[str, Any]] = {
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 SHARING = ("tp2pp2+sp", "tp2cp2", "dp4+recompute")  # the ways in which ranks share a dropout's mask
 OTHERS = ("pp4", "cp2pp2", "tp2dp2+sp+selective", "pp2dp2+zero3")
+RECOMPUTED: list[dict[str, Any]] = [{"recompute": "selective"}, {"recompute": "full"}]
 
 
 def _curves(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
@@ -70,7 +71,13 @@ def _largest(curves: dict[str, Any], expected: np.ndarray) -> dict[str, float]:
 
 @pytest.mark.parametrize("family", each(FAMILIES))
 def test_a_family_starts_bit_equal_and_trains_alike_on_every_layout(family: str) -> None:
-    (start, expected), *_ = run_ranks(1, _starts_and_curves, family, [{}], {})[0]
+    """And to the bit where activations are recomputed, unless layers have weights in common."""
+    recomputed = [parallel for parallel in RECOMPUTED if takes(family, parallel)]
+    (start, expected), *again = run_ranks(1, _starts_and_curves, family, [{}, *recomputed], {})[0]
+    if family_config(family).model.layers_share_by is None:
+        assert [curve for _, curve in again] == [expected] * len(recomputed), recomputed
+    else:  # uses of one weight are then summed in another order
+        assert max(np.abs(np.array(curve) - expected).max() for _, curve in again) <= TOLERANCE
     layouts = _possible(family, LAYOUTS)
     found = run_ranks(4, _starts_and_curves, family, list(layouts.values()), {})[0]
     departures = _largest({name: curve for name, (_, curve) in zip(layouts, found, strict=True)}, np.array(expected))

@@ -197,6 +197,20 @@ def test_without_weight_it_leaves_the_run_as_it_is() -> None:
                 assert np.array_equal(more[name], value), name
 
 
+def _recomputed() -> list[Any]:
+    found = []
+    for recompute in ("none", "full"):
+        engine = build_engine(_config(2, parallel={"recompute": recompute}))
+        found.append(train_family(engine, range(1, 4)))
+        meet_again()
+    return found
+
+
+def test_recomputing_activations_changes_nothing() -> None:
+    plain, recomputed = run_ranks(1, _recomputed)[0]
+    assert recomputed == plain
+
+
 def _score(parallel: dict[str, Any]) -> list[Any]:
     found = []
     for mtp in (None, {"num_layers": 1}):

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from pretrain.attention.backends import attention_backends
-from pretrain.attention.cases import AttentionCase
+from pretrain.attention.cases import AttentionCase, dispatch
 from pretrain.attention.patterns.base import probabilities
 from pretrain.attention.patterns.flex import flex
 from pretrain.attention.patterns.heads import mask_of
@@ -154,3 +154,17 @@ def test_the_documentation_s_table_is_the_list_of_backends() -> None:
     rows = [f"| {number} | {backend.case} | {backend.runs} |" for number, backend in enumerate(BACKENDS, 1)]
     table = "\n".join(["| | Case | What runs |", "|---|---|---|", *rows])
     assert table in PAGE.read_text(encoding="utf-8"), f"docs/sparse-attention.md should have:\n{table}"
+
+
+def test_the_first_pass_of_a_recomputed_layer_has_the_kernel_of_the_second() -> None:
+    """Of a CPU, torch has one for masks that need a gradient, and one for others, which rounds otherwise."""
+    q, k, v = torch.randn(3, 2, HEADS, 64, 8, generator=torch.Generator().manual_seed(0))
+    table = torch.randn(127, HEADS, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    case = _case(DENSE, False, queries=64, keys=64, bias=lambda distances: table[distances + 63], learns_bias=True)
+    attend = dispatch(BACKENDS)
+    with torch.no_grad():
+        first = attend(case, q, k, v)
+        other = attend(replace(case, learns_bias=False), q, k, v)
+    second = attend(case, q, k, v)
+    assert torch.equal(first, second)
+    assert not torch.equal(other, second), "or torch has one kernel now, and this is not needed"
