@@ -29,10 +29,12 @@ EXACT = ("steps", *_KEYS)
 BOUNDS = {
     "fp32": {"loss": 1e-5, "gradient norm": 1e-4, "weights": 1e-3},
     "bf16": {"loss": 1e-3, "gradient norm": 1e-2, "weights": 1e-1},
-    "fp8": {"loss": 4e-3, "gradient norm": 3e-2, "weights": 1.5e-1},
+    "fp8": {"loss": 4e-3, "gradient norm": 1e-1, "weights": 1.5e-1},
 }
+TOKEN_BOUNDS = {"fp32": 0.0, "bf16": 1e-1, "fp8": 4e-1}
+"""nats by which rounding moves the loss of a token; the mean of n tokens moves by this / sqrt(n)"""
 GROWTH_STEPS = 50  # steps after which a bound has doubled; it grows linearly
-MAX_BOUNDS = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # however long the run
+MAX_BOUNDS = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # however long the run, unless steps are tiny
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def compare(a: RecordedRun, b: RecordedRun) -> Iterator[QuantityComparison]:
     all_steps = range(1, 1 + min(max(a.metrics), max(b.metrics)))
     missing = [StepDifference(step, float(step not in a.metrics or step not in b.metrics)) for step in all_steps]
     yield QuantityComparison("steps", missing, lambda step: 0.0)
-    growing = _bounds({a.config.precision, b.config.precision})
+    growing = _bounds({a.config.precision, b.config.precision}, a.metrics)
     for quantity, key in _KEYS.items():
         equal = [StepDifference(step, float(a.metrics[step][key] != b.metrics[step][key])) for step in steps]
         yield QuantityComparison(quantity, equal, lambda step: 0.0)
@@ -129,19 +131,30 @@ def compare_again(
     for step in steps:
         if computed[step]["data_hash"] != run.metrics[step]["data_hash"]:
             raise RunError(f"step {step}: the samples are not those that {run.path} has read: restore its data")
-    growing = _bounds({run.config.precision})
+    growing = _bounds({run.config.precision}, run.metrics, start)
 
     def bound(quantity: str, step: int) -> float:
-        return 0.0 if exact else growing[quantity](step - start)
+        return 0.0 if exact else growing[quantity](step)
 
     found = _of_numbers(computed, run.metrics, steps)
     return [QuantityComparison(name, over_steps, partial(bound, name)) for name, over_steps in found.items()]
 
 
-def _bounds(precisions: set[str]) -> dict[str, Callable[[int], float]]:
-    """Largest difference that rounding explains after so many steps, by quantity."""
-    bounds = BOUNDS["fp8" if "fp8" in precisions else "fp32" if precisions == {"fp32"} else "bf16"]
-    return {name: partial(_growing_bound, base, MAX_BOUNDS[name]) for name, base in bounds.items()}
+def _bounds(
+    precisions: set[str], metrics: Mapping[int, Mapping[str, Any]], start: int = 0
+) -> dict[str, Callable[[int], float]]:
+    """Largest difference that rounding explains at a step, by quantity, of runs that were equal after step `start`."""
+    precision = "fp8" if "fp8" in precisions else "fp32" if precisions == {"fp32"} else "bf16"
+
+    def bound(quantity: str, step: int) -> float:
+        base, largest = BOUNDS[precision][quantity], MAX_BOUNDS[quantity]
+        if quantity == "loss":
+            tokens_per_step = metrics[step]["tokens"] / step
+            base = max(base, TOKEN_BOUNDS[precision] / tokens_per_step**0.5)
+            largest = max(largest, 2 * base)
+        return _growing_bound(base, largest, step - start)
+
+    return {quantity: partial(bound, quantity) for quantity in MAX_BOUNDS}
 
 
 def _of_numbers(

@@ -54,6 +54,7 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "sparse": ("TEXT --tiny --out PICTURE", {}),
     "ranks": ("--steps 1 --length 32 --layouts tensor", {"ranks.MODEL": {"hidden": 64, "heads": 4, "layers": 2}}),
+    "rounding": ("fp32 2 gpt", {"rounding.STEPS": 1}),
     "reshard": ("--sizes 0M --repeats 1", {}),
     "train_table": ("--seconds 0.1 --shapes tiny --lengths 32 --dtypes fp32 --threads 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
