@@ -36,9 +36,9 @@ class OptimizerSettings(Section):
         return self.num_moments
 
     def sign_shares(self, updates: int) -> Sequence[float] | None:
-        """Of a rule whose steps have one size, in the direction of the sign of a sum of gradients: the share of each of
-        the first `updates` gradients in that sum, the oldest first. None: its steps are of another kind. `pretrain
-        verify` asks: the sign of a sum that is zero within rounding is chance."""
+        """Share of each of the first `updates` gradients, the oldest first, in the sum whose sign is the direction of a
+        step, where all steps have one size. None: its steps are of another kind. `pretrain verify` asks: the sign of a
+        sum that is zero within rounding is chance."""
         return None
 
     @model_validator(mode="after")
