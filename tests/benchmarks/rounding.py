@@ -39,21 +39,21 @@ def _apart(family: str, precision: str, rows: int) -> tuple[float, float, float,
     other_losses, other_norms, _ = np.array(other_curve).T
     apart = sum(np.square(end[name] - other_end[name], dtype=np.float64).sum() for name in end)
     moved = sum(np.square(end[name] - start[name], dtype=np.float64).sum() for name in end)
-    off = np.abs(losses - other_losses).max(), np.abs(norms / other_norms - 1).max(), np.sqrt(apart / moved)
-    return float(labels[0]), *map(float, off)
+    loss, norm = np.abs(losses - other_losses).max(), np.abs(norms / other_norms - 1).max()
+    return float(labels[0]), float(loss), float(norm), float(np.sqrt(apart / moved))
 
 
 def _run(family: str, precision: str, rows: int, micro_rows: int) -> tuple[list[Any], Any, Any]:
     sections = {"precision": precision, "batch": {"sequences": rows, "micro_sequences": micro_rows}}
     config = tiny_config(**sections) if family == "gpt" else family_config(family, **sections)
     engine, source, found = build_engine(config), SyntheticStream(config), []
-    states = [_weights(engine)]
+    start = _weights(engine)
     for step in range(1, STEPS + 1):
         result = engine.train_step(source.batch((step - 1) * rows, rows, 0, 1), RATE, step)
         found.append((result.loss_sum / result.token_count, result.grad_norm, result.token_count))
-    states.append(_weights(engine))
+    end = _weights(engine)
     meet_again()
-    return found, *states
+    return found, start, end
 
 
 def _weights(engine: Any) -> dict[str, np.ndarray]:
