@@ -9,6 +9,7 @@ from pathlib import Path
 from launch.checks import check
 from launch.slurm.script import BatchJob, TaskArray
 from launch.slurm.site import Site
+from launch.slurm.site_gpu import gpu_of_site
 from launch.tasks import ArrayTask
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -31,8 +32,10 @@ class Submission:
     """Further nodes of a run, which stay idle until others are lost."""
 
     def check_run(self, config: RunConfig) -> None:
-        """Raises ConfigError for a run whose layout is not legal on these nodes, or that does not fit in memory."""
-        check(config, self.nodes * self.site.ranks, self.site.gpu_memory_gib if self.site.gpus_per_node else None)
+        """Raises ConfigError for a run whose layout is not legal on these nodes, that does not fit in memory, or that
+        needs GPUs whose memory is not known."""
+        memory_gib = gpu_of_site(self.site).memory_gib if self.site.gpus_per_node else None
+        check(config, self.nodes * self.site.ranks, memory_gib)
 
 
 def with_preflight(config: RunConfig) -> RunConfig:

@@ -47,8 +47,14 @@ class Site(Section):
     )
     cpus_per_rank: int | None = Field(None, gt=0, description="CPUs per rank, as Slurm counts them (--cpus-per-task).")
     memory: _Memory | None = Field(None, description="Memory per node, such as 900G; 0: all of it.")
+    hardware: str | None = Field(
+        None,
+        min_length=1,
+        description="GPUs by name, such as h100, or a YAML file that describes them, as for pretrain plan; runs that "
+        "do not fit are refused.",
+    )
     gpu_memory_gib: float | None = Field(
-        None, gt=0, description="Memory per GPU in GiB; runs that do not fit are refused."
+        None, gt=0, description="Memory per GPU in GiB, where it is not that of the hardware."
     )
     time: _Time | None = Field(None, description="Time limit, such as 1-00:00:00.")
     setup: str | None = Field(

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
             "them from the newest checkpoint after each failure, and shows their status."
         ),
         examples=(
-            "slurm gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
+            "slurm gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --hardware h100",
             "build data/gpt3-mix executor=ray --nodes 16 --cluster site.yaml",
             "local debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",
             "status runs/book",

@@ -2,12 +2,14 @@
 
 import argparse
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from launch import tasks
 from launch.slurm import queueing
 from launch.slurm.jobs import Submission, array_job, run_jobs, with_preflight
 from launch.slurm.script import BatchJob, dry
+from launch.slurm.site import Site
 from launch.tasks import ArrayTask
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.finetune import config_of, finetune_parser
@@ -20,12 +22,18 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
 
+_CPU_UNCHECKED = (
+    "not checked: the memory of hosts, which ranks on CPUs check at their start, and exchanges, which `pretrain "
+    "rehearse` compares"
+)
+_ARRAY_UNCHECKED = "not checked: exchanges, as runs of an array are not rehearsed; memory is, as planned"
+
 
 def main(argv: list[str]) -> int:
     """Submits a run with the commands before and after it, or many commands as an array."""
     options = _parser().parse(argv)
     submission = Submission(
-        site=site_of(options),
+        site=_site(options),
         nodes=options.nodes,
         restarts=options.restarts,
         command_line=f"pretrain launch slurm {shlex.join(argv)}",
@@ -56,7 +64,7 @@ def _parser() -> Parser:
         "first, and a few ranks of a run on GPUs are rehearsed; config and script are written to run.dir/launch. The "
         "job restarts after failures and is requeued after its time limit or preemption.",
         (
-            "gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
+            "gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --hardware h100",
             "gpt3/1.3b run.dir=/runs/big data.path=/data/corpus --cluster site.yaml --nodes 4 --dry-run",
             "debug/gpt data.path=/data/book run.dir=/runs/book --nodes 1 --ranks-per-node 4 \\\n"
             "    --before 'data build data/text input=/data/book.txt output=/data/book' \\\n"
@@ -70,6 +78,7 @@ def _parser() -> Parser:
     parser.add_overrides("data.path=datasets/book")
     parser.add_argument("--nodes", type=count, required=True, help="Number of nodes; of an array, for each task.")
     add_site_options(parser)
+    parser.add_argument("--hardware", metavar="NAME_OR_FILE", help=Site.model_fields["hardware"].description)
     parser.add_argument(
         "--restarts",
         type=at_least_zero,
@@ -123,7 +132,9 @@ def _parser() -> Parser:
         action="store_true",
         help="Queue a run on GPUs without rehearsing its first, middle and last rank.",
     )
-    parser.add_argument("--dry-run", action="store_true", help="Print the scripts without submitting them.")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Check and rehearse all the same, and print the scripts instead."
+    )
     return parser
 
 
@@ -131,19 +142,36 @@ def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:
     config = with_preflight(load(RunConfig, options.config, options.overrides))
     resolved = config if options.before else resolve(config)  # a command before the run may build its data
     submission.check_run(resolved)
-    if submission.site.gpus_per_node and not options.dry_run:
-        skipped = ["not rehearsed: --no-rehearse"]
-        print_lines(
-            skipped if options.no_rehearse else rehearse_before_launch(resolved, submission.site, options.nodes)
-        )
+    if not submission.site.gpus_per_node:
+        _say(options, [_CPU_UNCHECKED])
+    elif options.no_rehearse:
+        _say(options, ["not rehearsed: --no-rehearse, so exchanges are not checked, and memory only as planned"])
+    else:
+        _say(options, rehearse_before_launch(resolved, submission.site, options.nodes))
     shrinks = options.lost_node == "shrink"
     return run_jobs(submission, config, before=options.before, after=options.after, shrinks=shrinks)
+
+
+def _site(options: argparse.Namespace) -> Site:
+    """Site of `--cluster`, overridden by options; memory that its file gives is not that of other hardware."""
+    site = site_of(options)
+    if options.hardware is None:
+        return site
+    if not site.gpus_per_node:
+        raise ConfigError(f"--hardware {options.hardware} names GPUs, and nodes have none: say --gpus-per-node too")
+    return site.model_copy(update={"hardware": options.hardware, "gpu_memory_gib": None})
+
+
+def _say(options: argparse.Namespace, lines: Iterable[str]) -> None:
+    """Prints what was checked; before a script, as comments."""
+    print_lines(f"# {line}" if options.dry_run else line for line in lines)
 
 
 def _array(options: argparse.Namespace, submission: Submission) -> BatchJob:
     if options.directory is None:
         raise ConfigError("launch slurm --tasks: name a directory for the script, logs and records with --directory")
     array_tasks = [_task(words, options.tasks, submission) for words in tasks.lines(options.tasks)]
+    _say(options, [_ARRAY_UNCHECKED if submission.site.gpus_per_node else _CPU_UNCHECKED])
     return array_job(
         submission, array_tasks, source=options.tasks, directory=options.directory, at_once=options.at_once
     )

@@ -63,6 +63,15 @@ def _check_held(config: RunConfig, layout: Layout, available_bytes: float) -> No
     )
 
 
+def nearest_fit(config: RunConfig, layout: Layout, available_bytes: float, counted_bytes: float) -> str:
+    """Words that name the layout of as many ranks that fits with the fewest changes, or say that none does. Of `layout`
+    a rehearsal has counted `counted_bytes`: other layouts are taken to need as much more than planned."""
+    builder = WorkloadBuilder(config, find_device(_DEVICE), _PER_NODE)
+    choice = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
+    planned = float(held_bytes(builder.build([choice]), constants()).fullest[0])
+    return _nearest(config, builder, choice, available_bytes / max(1.0, counted_bytes / planned))
+
+
 def _nearest(config: RunConfig, builder: WorkloadBuilder, current: LayoutChoice, available_bytes: float) -> str:
     choices = list(every_choice(config, current.layout.world, _PER_NODE))
     if not choices:

@@ -50,8 +50,9 @@ class Plan:
 _ALWAYS_SHOWN = ("tensor", "pipeline", "zero", "recompute")
 
 
-def parallel_block(option: Option, config: RunConfig) -> str:
-    """YAML that makes this option of `config`: four keys always, others where a default does not do."""
+def overrides(option: Option, config: RunConfig) -> str:
+    """Overrides that make this option of `config`, on one line, of which a part cannot be copied by mistake: four keys
+    of `parallel` always, others where a default does not do."""
     choice, layout = option.choice, option.choice.layout
     values: dict[str, Any] = {
         "tensor": layout.tensor,
@@ -66,12 +67,12 @@ def parallel_block(option: Option, config: RunConfig) -> str:
         "recompute": choice.recompute,
     }
     fields, own = type(config.parallel).model_fields, config.parallel
-    lines = [
-        f"  {name}: {'null' if value is None else str(value).lower()}"
+    words = [
+        f"parallel.{name}={'null' if value is None else str(value).lower()}"
         for name, value in values.items()
         if name in _ALWAYS_SHOWN or not value == fields[name].default == getattr(own, name)
     ]
-    return "\n".join(["batch:", f"  micro_sequences: {choice.micro_sequences}", "parallel:", *lines])
+    return " ".join([f"batch.micro_sequences={choice.micro_sequences}", *words])
 
 
 def figures(plan: Plan, option: Option) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def figures(plan: Plan, option: Option) -> dict[str, Any]:
         "held_bytes": option.held_bytes,
         "held": option.held,
         "seconds": option.parts,
-        "parallel": parallel_block(option, config),
+        "overrides": overrides(option, config),
     }
 
 
@@ -171,7 +172,8 @@ def lines(plan: Plan, explain: bool) -> list[str]:
         out += ["", f"{_parameters(config.model)}: {flops / 1e9:,.4g} GFLOP of training for each token"]
         out += ["", "a step, in seconds:", *_shares(best["seconds"], 1.0, "s")]
         out += ["", "the fullest rank, in GiB:", *_shares(best["held"], _GIB, "GiB")]
-    return [*out, "", best["parallel"]]
+    advised = plan.result.with_headroom or plan.result.options[0]
+    return [*out, "", _advised_line(plan, advised), overrides(advised, config)]
 
 
 def _parameters(model: Model) -> str:
@@ -179,21 +181,30 @@ def _parameters(model: Model) -> str:
     return f"{every / 1e9:.2f}B parameters" + (f" ({active / 1e9:.2f}B active)" if active < every else "")
 
 
+def _advised_line(plan: Plan, advised: Option) -> str:
+    """What the overrides that follow make."""
+    first, share = plan.result.options[0], advised.held_bytes / (plan.device.memory_gib * _GIB)
+    if advised is first:
+        return f"the first, as overrides ({share:.0%} of a device):"
+    slower = advised.seconds / first.seconds - 1
+    return (
+        f"with a tenth free: {advised.choice.layout}, micro {advised.choice.micro_sequences}, recompute "
+        f"{advised.choice.recompute}, {advised.seconds:.3g} s ({slower:.1%} more), {share:.0%} of a device, as "
+        "overrides:"
+    )
+
+
 def _tightness(plan: Plan) -> list[str]:
-    """Option to use if the first one turns out not to fit."""
-    limit, best, safer = plan.device.memory_gib * _GIB, plan.result.options[0], plan.result.with_headroom
+    """Warning where the first option may turn out not to fit."""
+    limit, best = plan.device.memory_gib * _GIB, plan.result.options[0]
     share = f"{best.held_bytes / limit:.0%} of a device"
     if best.held_bytes > limit:
         return [f"it needs {share}: it does not fit"]
     if best.held_bytes <= SAFE_MEMORY_SHARE * limit:
         return []
     warning = f"it fills {share}, and may not fit: one in eight estimates is 10% off or more"
-    if plan.result.judged == 1:
-        return [warning]
-    if safer is None:
-        return [f"{warning}; no layout leaves a tenth free"]
-    layout = f"{safer.choice.layout}, micro {safer.choice.micro_sequences}, recompute {safer.choice.recompute}"
-    return [f"{warning}; with a tenth free: {layout}, {safer.seconds:.3g} s, {safer.held_bytes / _GIB:.1f} GiB"]
+    alone = plan.result.judged > 1 and plan.result.with_headroom is None
+    return [warning + ("; no layout leaves a tenth free" if alone else "")]
 
 
 def _shares(parts: dict[str, float], unit: float, name: str) -> list[str]:

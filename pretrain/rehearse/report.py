@@ -81,7 +81,7 @@ def lines(rehearsal: Rehearsal, name: str, hardware: str, against_plan: bool = F
     of all figures beside the planner's."""
     made = _training_lines if rehearsal.work.trains else _evaluation_lines
     title = f"{name} on {rehearsal.layout.world:,} x {hardware}: {rehearsal.layout}, "
-    notes = [_agreement_line(rehearsal.agreement), *_approximations(rehearsal), NOT_COUNTED]
+    notes = [agreement_line(rehearsal.agreement), *_approximations(rehearsal), NOT_COUNTED]
     return [*made(rehearsal, title, against_plan), "", *notes]
 
 
@@ -149,7 +149,8 @@ def _approximations(rehearsal: Rehearsal) -> list[str]:
     return [sentence for name, sentence in APPROXIMATIONS.items() if name in used]
 
 
-def _agreement_line(agreement: ExchangeAgreement) -> str:
+def agreement_line(agreement: ExchangeAgreement) -> str:
+    """Whether the exchanges of ranks that meet agree, and how many were compared."""
     if not agreement.groups + agreement.neighbours:
         return "exchanges: none of these ranks meet, so none are compared (--ranks all-kinds rehearses ranks that do)"
     verdict = "agree" if not agreement.disagreements else "disagree (below)"

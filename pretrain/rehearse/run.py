@@ -14,6 +14,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
+from pretrain.plan.memory_check import nearest_fit
 from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
@@ -42,6 +43,8 @@ class Rehearsal:
     planned: tuple[PlannedRank, ...]
     """the planner's figures for each rank; none where nothing is trained"""
     agreement: ExchangeAgreement
+    nearest: str | None = None
+    """the nearest layout that fits as planned, where a rank that trains does not"""
 
     @property
     def problems(self) -> list[str]:
@@ -61,7 +64,7 @@ class Rehearsal:
                     f"{rank.most_reserved_bytes / 2**30:,.1f} that the allocator reserves and "
                     f"{rank.unmeasured_bytes / 2**30:.1f} for libraries, of {self.device.memory_gib:,.1f}"
                 )
-        return [*found, *self.agreement.disagreements]
+        return [*found, *([] if self.nearest is None else [self.nearest]), *self.agreement.disagreements]
 
 
 def rehearse(
@@ -92,7 +95,7 @@ def rehearse(
         if not work.starts:
             check_same_run(Record.read(checkpoint / RECORD), config)
     numbers = rank_numbers(ranks, config, layout)
-    count = run_micro_batches = 0
+    run, count, run_micro_batches = config, 0, 0
     planned: tuple[PlannedRank, ...] = ()
     if work.trains:
         run_micro_batches = config.batch.sequences // (layout.data * config.batch.micro_sequences)
@@ -115,7 +118,15 @@ def rehearse(
         ranks=made,
         planned=planned,
         agreement=compare({rank.rank: rank.exchange_log for rank in made if rank.problem is None}),
+        nearest=_nearest(run, layout, device, made) if work.trains else None,
     )
+
+
+def _nearest(run: RunConfig, layout: Layout, device: Device, ranks: Sequence[RankRehearsal]) -> str | None:
+    """What `nearest_fit` says where the fullest rank needs more than the device has; else None."""
+    needed = max((rank.needed_bytes for rank in ranks if rank.problem is None), default=0.0)
+    limit_bytes = device.memory_gib * 2**30
+    return nearest_fit(run, layout, limit_bytes, needed) if needed > limit_bytes else None
 
 
 def _starts_from(checkpoint: Path, config: RunConfig) -> bool:

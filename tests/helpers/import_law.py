@@ -172,7 +172,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "completion",
     ),
     "launch": (
-        "run_progress tasks snapshot checks presence guard",
+        "run_progress tasks snapshot checks gpus presence guard",
         "attempts",
         "policy",
         "supervisor",
@@ -188,7 +188,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "corpora demo demo_finetune arithmetic ladder reversal",
     ),
     "launch.nodes": ("starts", "ranks supervise"),
-    "launch.slurm": ("site client ray_step", "script allocation", "jobs queueing supervise", "build_job"),
+    "launch.slurm": ("site client ray_step", "script allocation site_gpu", "jobs queueing supervise", "build_job"),
 }
 
 # What others may know of a package. Parts that are not named here are its own affair.

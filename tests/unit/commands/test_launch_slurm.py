@@ -54,6 +54,7 @@ def test_machines_are_tested_unless_the_config_says_otherwise(given: list[str]) 
 def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(*given, "--dry-run") == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("# not checked: the memory of hosts, which ranks on CPUs check at their start, and exch")
     assert "#SBATCH --nodes=2" in printed
     log = Path("runs/big/launch/logs/debug-gpt-NUMBER.out").absolute()
     assert f"# log, with the job id that Slurm assigns as NUMBER: {log}\n" in printed
@@ -167,8 +168,9 @@ def test_ranks_are_rehearsed_before_a_run_on_gpus_is_queued(
     assert launch(*given, *GPUS, "--cluster", "site.yaml") == 0
     printed = capsys.readouterr().out
     for rank in (0, 6, 7):
-        assert f"rehearsed rank {rank}: makes its step, needs " in printed
+        assert f"\nrehearsed rank {rank}: makes its step, needs " in f"\n{printed}"
     assert " GiB of 79\n" in printed
+    assert "\nexchanges of ranks that meet agree: " in printed
     assert Path("calls").exists()
 
 
@@ -176,20 +178,73 @@ def test_a_run_whose_ranks_do_not_fit_is_not_queued(given: list[str]) -> None:
     """The planner's certain bound accepts it: the constant for libraries does not."""
     Path("site.yaml").write_text("gpu_memory_gib: 1.2")
     with pytest.raises(RunError, match=r"nothing was queued: rank 0 does not fit: it needs .* \(--no-rehearse queues"):
-        launch(*given, *GPUS, "--cluster", "site.yaml")
+        launch(*given, *GPUS, "--cluster", "site.yaml", "--dry-run")
     assert not Path("calls").exists()
     assert not Path("runs").exists()
 
 
-def test_a_rehearsal_is_skipped_on_request_and_for_cpus_and_scripts_that_are_shown(
-    given: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rehearsal_is_skipped_on_request_and_for_cpus(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("site.yaml").write_text("gpu_memory_gib: 1.2")
     assert launch(*given, *GPUS, "--cluster", "site.yaml", "--no-rehearse") == 0
-    assert "not rehearsed: --no-rehearse\n" in capsys.readouterr().out
-    assert launch(*given, *GPUS, "--dry-run") == 0
+    assert capsys.readouterr().out.startswith("not rehearsed: --no-rehearse, so exchanges are not checked, and memory")
     assert launch(*given) == 0
-    assert "rehearsed" not in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("not checked: the memory of hosts")
+
+
+LARGE = ("model.layers=80", "model.hidden=8192", "model.heads=64", "model.ffn=32768")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ["--hardware", "h100"],
+        ["--cluster", "site.yaml"],
+        ["--constraint", "H100_80GB&ib"],
+        ["--constraint", "h100|h200"],
+    ],
+)
+def test_the_memory_of_gpus_is_that_of_the_hardware(given: list[str], told: list[str]) -> None:
+    """Of `--hardware`, the site's file, or the constraint, whose nodes may differ: the least."""
+    Path("site.yaml").write_text("hardware: h100")
+    with pytest.raises(ConfigError, match=r"does not fit in memory: .* has 79\.1; "):
+        launch(*given, *GPUS, *LARGE, "--no-rehearse", *told)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ([], "how much memory a GPU has is not known, .*: say --hardware NAME \\(a100-40, "),
+        (["--dry-run", "--no-rehearse"], "how much memory a GPU has is not known"),
+        (["--constraint", "ib"], "how much memory a GPU has is not known"),
+        (["--constraint", "h100|fast"], "how much memory a GPU has is not known"),
+        (["--constraint", "!h100"], "how much memory a GPU has is not known"),
+        (["--constraint", "a100"], "how much memory a GPU has is not known"),
+        (["--constraint", "v100"], "how much memory a GPU has is not known"),
+        (["--hardware", "h1000"], "no hardware is called 'h1000'"),
+        (["--hardware", "h100", "--constraint", "a100_40gb"], "admits nodes with GPUs of 39.4 GiB \\(a100-40\\)"),
+        (["--hardware", "h100", "--gpus-per-node", "0"], "names GPUs, and nodes have none"),
+    ],
+)
+def test_memory_that_is_not_known_is_asked_for(given: list[str], told: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        launch(*given, *GPUS, *told)
+    assert not Path("runs").exists()
+
+
+def test_memory_of_a_site_is_not_that_of_other_hardware(given: list[str]) -> None:
+    Path("site.yaml").write_text("gpu_memory_gib: 0.001")
+    assert launch(*given, *GPUS, "--cluster", "site.yaml", "--hardware", "h100", "--no-rehearse") == 0
+
+
+def test_a_dry_run_of_an_array_says_what_it_does_not_check(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("ladder").write_text(shlex.join(["train", *given[:3]]))
+    array = ["--tasks", "ladder", "--directory", "arrays/a", "--nodes", "2", "--gpus-per-node", "4", "--dry-run"]
+    with pytest.raises(ConfigError, match="how much memory a GPU has is not known"):
+        launch(*array)
+    assert launch(*array, "--hardware", "h100") == 0
+    assert capsys.readouterr().out.startswith("# not checked: exchanges, as runs of an array are not rehearsed; memory")
 
 
 def test_slurms_refusal_is_passed_on(given: list[str]) -> None:

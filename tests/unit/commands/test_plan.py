@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from pretrain.commands.plan import main
 from pretrain.config.load import load
@@ -12,13 +11,13 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.estimate.builder import LayoutChoice
-from pretrain.plan.plan_report import parallel_block
+from pretrain.plan.plan_report import overrides
 from pretrain.plan.search import Option
 
 SMALL = ("gpt3/125m", "model.vocabulary=50257")
 
 
-def test_the_best_layout_comes_first_and_is_a_block_to_copy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_layout_comes_first_and_is_a_line_to_copy(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*SMALL, "--gpus", "8", "--hardware", "h100", "--top", "3"]
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -26,7 +25,7 @@ def test_the_best_layout_comes_first_and_is_a_block_to_copy(capsys: pytest.Captu
     said = capsys.readouterr().out
     best = found["options"][0]
     assert best["layout"] in said
-    assert all(line in said for line in best["parallel"].splitlines())
+    assert said.splitlines()[-1] == best["overrides"]
     seconds = [one["step_s"] for one in found["options"]]
     assert seconds == sorted(seconds)
     assert len(seconds) == 3
@@ -43,19 +42,18 @@ EVERY_KEY = "parallel={tensor: 2, context: 2, sequence: true, pipeline: 2, virtu
         ("parallel={expert: 2}", "parallel={tensor: 2}"),
     ],
 )
-def test_the_block_replaces_what_the_config_says(own: str, planned: str) -> None:
+def test_the_overrides_replace_what_the_config_says(own: str, planned: str) -> None:
     config, target = (
         load(RunConfig, "debug/experts", ["model.vocabulary=300", "batch={sequences: 32, micro_sequences: 2}", one])
         for one in (own, planned)
     )
     choice = LayoutChoice(plan_layout(target, 8), 2, "full")
     option = Option(choice=choice, seconds=1.0, parts={}, held={}, bottleneck="compute")
-    block = YAML(typ="safe").load(parallel_block(option, config))
-    tree = config.model_dump(mode="json")
-    tree["parallel"] |= block["parallel"]
-    changed = RunConfig.model_validate(tree)
+    line = overrides(option, config)
+    batch = "batch={sequences: 32, micro_sequences: 4}"
+    changed = load(RunConfig, "debug/experts", ["model.vocabulary=300", batch, own, *line.split()])
     assert (plan_layout(changed, 8), changed.parallel.recompute) == (choice.layout, "full")
-    assert block["batch"] == {"micro_sequences": 2}
+    assert changed.batch.micro_sequences == 2
 
 
 def test_attention_is_printed_and_drawn_without_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

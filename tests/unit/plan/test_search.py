@@ -19,7 +19,7 @@ from pretrain.plan.estimate import builder
 from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.estimate.seconds import fastest_first
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
-from pretrain.plan.memory_check import check_memory
+from pretrain.plan.memory_check import check_memory, nearest_fit, planned_bytes
 from pretrain.plan.search import every_choice, near_counts, search
 from tests.helpers.small_configs import config
 
@@ -127,6 +127,18 @@ def test_a_run_that_does_not_fit_names_the_part_and_the_nearest_layout_that_does
     check_memory(changed, plan_layout(changed, 16), 80 * 2**30, host=False)
 
 
+def test_a_rehearsal_that_needs_more_than_planned_names_a_layout_that_has_room_for_it() -> None:
+    """The planner lets the run's own layout pass: others are taken to need as much more as was counted."""
+    asked = ("batch.ramp=null", "parallel.tensor=2", "batch.micro_sequences=2", "parallel.recompute=none")
+    run, limit = gpt3("6.7b", *asked), 80 * 2**30
+    layout = plan_layout(run, 16)
+    check_memory(run, layout, limit, host=False)
+    said = nearest_fit(run, layout, limit, 1.5 * limit).split("the nearest that fits: ")[1].split()
+    changed = gpt3("6.7b", *asked, *said)
+    more = 1.5 * limit / planned_bytes(run, layout)
+    assert more * planned_bytes(changed, plan_layout(changed, 16)) <= limit
+
+
 class TestGoodput:
     def test_agrees_with_a_simulation(self) -> None:
         work, save, restart, rate = 1800.0, 60.0, 600.0, 1 / 7200
@@ -165,18 +177,16 @@ class TestCommand:
         assert best["mfu"] == pytest.approx(best["flops_per_step"] / best["step_s"] / 16 / 312e12)
         assert best["step_s_between"][0] < best["step_s"] < best["step_s_between"][1]
 
-    def test_prints_a_block_that_a_config_can_hold(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:  # fmt: skip
+    def test_prints_overrides_that_a_command_takes(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["plan", "gpt3/1.3b", "--gpus", "16", "--hardware", "h100", "--explain"]) == 0
         printed = capsys.readouterr().out
         assert "the fullest rank, in GiB:" in printed
-        block = printed[printed.index("batch:\n") :]
-        path = tmp_path / "mine.yaml"
-        path.write_text(f"extends: gpt3/1.3b\n{block}")
-        plan_layout(load(RunConfig, path, ["model.vocabulary=50257"]), 16)
+        pasted = printed.splitlines()[-1].split()
+        plan_layout(load(RunConfig, "gpt3/1.3b", ["model.vocabulary=50257", *pasted]), 16)
 
-    def test_says_what_to_take_if_the_first_should_not_fit(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_overrides_are_of_the_fastest_that_leaves_a_tenth_free(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         asked = ["plan", "gpt3/2.7b", "--gpus", "1", "--hardware", "h100", "batch.ramp=null", "--top", "99"]
         assert main([*asked, "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
@@ -184,7 +194,9 @@ class TestCommand:
         assert told["options"][0]["held_bytes"] > 0.9 * limit >= room["held_bytes"]
         assert all(o["held_bytes"] > 0.9 * limit for o in told["options"] if o["step_s"] < 0.98 * room["step_s"])
         assert main(asked) == 0
-        assert f"with a tenth free: {room['layout']}, micro {room['micro_sequences']}, " in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert f"with a tenth free: {room['layout']}, micro {room['micro_sequences']}, " in said
+        assert said.splitlines()[-1] == room["overrides"] != told["options"][0]["overrides"]
         assert main(["plan", "gpt3/760m", *asked[2:], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["with_room"] is None, "the first leaves as much"
 
