@@ -18,7 +18,7 @@ from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import CONFIG
 
 _CONTAINER = "ranks"
-_CONFIG_DIR = "/etc/pretrain"
+_CONFIG_DIR, _SHM = "/etc/pretrain", "/dev/shm"
 _LABELS = "metadata.labels['batch.kubernetes.io/controller-uid']"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _KUBECTL_S = 120.0
@@ -45,12 +45,13 @@ class PodSettings:
 
 
 def render(run: NodesRun, pods: PodSettings) -> str:
-    """YAML of the ConfigMap and the Job. Raises ConfigError if `run.dir` lies on no volume, and would be lost."""
-    path = PurePosixPath(run.run_dir)
-    if not any(path.is_relative_to(mount) for _, mount in pods.volumes):
-        raise ConfigError(f"run.dir={path} is on no volume of the pods: mount one with --volume CLAIM:DIR")
+    """YAML of the ConfigMap and the Job. Raises ConfigError for paths that the pods do not have."""
+    run.check_paths([mount for _, mount in pods.volumes])
+    for own in (_CONFIG_DIR, _SHM):
+        if any(own == mount or PurePosixPath(own).is_relative_to(mount) for _, mount in pods.volumes):
+            raise ConfigError(f"--volume: nothing can be mounted over {own}, which pods have of their own")
     comment = (
-        f"Trains {path}. Written by: {run.command_line}\n"
+        f"Trains {run.run_dir}. Written by: {run.command_line}\n"
         "Submit it: kubectl create -f FILE. Cancel it: kubectl delete job " + run.name + ", after which ranks save."
     )
     metadata = {"name": run.name, **({"namespace": pods.namespace} if pods.namespace else {})}
@@ -110,7 +111,7 @@ def _pod(run: NodesRun, pods: PodSettings) -> dict[str, Any]:
         {"name": "shm", "emptyDir": {"medium": "Memory"}},  # the 64 MB of a container's own are too few for NCCL
     ]
     mounts = [{"name": f"volume-{claims.index(claim)}", "mountPath": path} for claim, path in pods.volumes]
-    mounts += [{"name": "config", "mountPath": _CONFIG_DIR}, {"name": "shm", "mountPath": "/dev/shm"}]
+    mounts += [{"name": "config", "mountPath": _CONFIG_DIR}, {"name": "shm", "mountPath": _SHM}]
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": pods.save_margin_s,

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
+from pretrain.config.keys import keys
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -39,6 +40,23 @@ class NodesRun:
             )
         return self.config.run.dir
 
+    def check_paths(self, mounts: Sequence[str]) -> None:
+        """Raises ConfigError for paths that nodes do not have: relative ones, and a run.dir that lies on none of the
+        volumes at `mounts`, where several nodes, or the next node, would not find it. One node needs no volume."""
+        path = PurePosixPath(self.run_dir)
+        if ".." in path.parts:
+            raise ConfigError(f"run.dir={path}: name it without ..")
+        if (mounts or self.nodes > 1) and not any(path.is_relative_to(mount) for mount in mounts):
+            raise ConfigError(f"run.dir={path} is on no volume of the nodes: mount one with --volume CLAIM:DIR")
+        if double := sorted({mount for mount in mounts if mounts.count(mount) > 1}):
+            raise ConfigError(f"--volume: two volumes cannot be mounted at {double[0]}")
+        tree = self.config.model_dump(mode="json")
+        names = [key.dotted for key in keys(RunConfig) if key.type == "path" or key.dotted == "evaluate.data"]
+        for name in names:
+            for value in _values(tree, name.replace("[]", ".[]").split(".")):
+                if "://" not in value and not PurePosixPath(value).is_absolute():
+                    raise ConfigError(f"{name}={value}: name its absolute path on the nodes, such as /shared/{value}")
+
     @property
     def name(self) -> str:
         """run.name as Kubernetes and SkyPilot take it: lower-case letters, digits and hyphens. Raises ConfigError."""
@@ -56,6 +74,17 @@ class NodesRun:
         words = ["-m", "launch.nodes.supervise", "--run", self.run_dir, "--job", job, "--index", index]
         words += ["--nodes", str(self.nodes), "--ranks", str(self.ranks), "--address", address]
         return ["python3", *words, "--restarts", str(self.restarts), "--", "train", config]
+
+
+def _values(tree: Any, names: Sequence[str]) -> Iterator[str]:
+    """Texts of a config at a dotted key, whose lists have the name []."""
+    if not names:
+        yield from [tree] if isinstance(tree, str) else []
+    elif names[0] == "[]":
+        for one in tree or ():
+            yield from _values(one, names[1:])
+    elif isinstance(tree, Mapping):
+        yield from _values(tree.get(names[0]), names[1:])
 
 
 def to_yaml(documents: Sequence[Mapping[str, Any]], comment: str) -> str:

@@ -36,7 +36,8 @@ class TaskSettings:
 
 
 def render(run: NodesRun, task: TaskSettings) -> str:
-    """YAML of the task. Raises ConfigError for a run.dir that is not absolute."""
+    """YAML of the task. Raises ConfigError for paths that the nodes do not have."""
+    run.check_paths([mount for _, mount in task.volumes])
     wanted = {
         "accelerators": task.accelerators,
         "cpus": task.cpus,

@@ -34,6 +34,9 @@ class Submission:
     def check_run(self, config: RunConfig) -> None:
         """Raises ConfigError for a run whose layout is not legal on these nodes, that does not fit in memory, or that
         needs GPUs whose memory is not known."""
+        gpus = self.site.gpus_per_node
+        if gpus and self.site.ranks > gpus:
+            raise ConfigError(f"ranks_per_node={self.site.ranks}: nodes have {gpus} GPUs, and each rank needs its own")
         memory_gib = gpu_of_site(self.site).memory_gib if self.site.gpus_per_node else None
         check(config, self.nodes * self.site.ranks, memory_gib)
 

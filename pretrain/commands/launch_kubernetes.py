@@ -4,7 +4,8 @@ import shlex
 
 from launch.kubernetes import PodSettings, render, submit
 from pretrain.commands.arguments import Parser, at_least_zero, count
-from pretrain.commands.nodes_options import add_nodes_options, pair, run_of, volume
+from pretrain.commands.node_fields import image, namespace, node_label, pod_cpus, pod_memory, queue, volume
+from pretrain.commands.nodes_options import add_nodes_options, run_of
 from pretrain.commands.output import print_lines
 
 
@@ -16,13 +17,15 @@ def main(argv: list[str]) -> int:
         "rank for each of its GPUs. The Job restarts after failures, and replaces pods that are evicted or drained.",
         (
             "gpt3/1.3b data.path=/shared/corpus run.dir=/shared/runs/big --nodes 4 --gpus-per-node 8 \\\n"
-            "    --image registry.example/pretrain:cuda --volume shared:/shared > job.yaml",
+            "    --hardware h100 --image registry.example/pretrain:cuda --volume shared:/shared > job.yaml",
             "debug/gpt data.path=/shared/book run.dir=/shared/runs/book --nodes 2 --ranks-per-node 2 \\\n"
             "    --image registry.example/pretrain:cpu --volume shared:/shared --submit",
         ),
     )
-    add_nodes_options(parser)
-    parser.add_argument("--image", metavar="IMAGE", required=True, help="Container image with pretrain (`make image`).")
+    add_nodes_options(parser, pod_cpus, pod_memory)
+    parser.add_argument(
+        "--image", type=image, metavar="IMAGE", required=True, help="Container image with pretrain (`make image`)."
+    )
     parser.add_argument(
         "--gpus-per-node", type=at_least_zero, default=0, metavar="N", help="GPUs per pod (default 0: ranks on CPUs)."
     )
@@ -35,11 +38,15 @@ def main(argv: list[str]) -> int:
         help="PersistentVolumeClaim and the path that it is mounted at; run.dir must lie on one that all nodes can "
         "write to. Repeatable.",
     )
-    parser.add_argument("--namespace", metavar="NAME", help="Namespace (default: that of kubectl's context).")
-    parser.add_argument("--queue", metavar="NAME", help="Local queue of Kueue, which starts all pods together.")
+    parser.add_argument(
+        "--namespace", type=namespace, metavar="NAME", help="Namespace (default: that of kubectl's context)."
+    )
+    parser.add_argument(
+        "--queue", type=queue, metavar="NAME", help="Local queue of Kueue, which starts all pods together."
+    )
     parser.add_argument(
         "--node-selector",
-        type=pair,
+        type=node_label,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -54,7 +61,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--submit", action="store_true", help="Submit it with kubectl instead of printing it.")
     options = parser.parse(argv)
-    run = run_of(options, options.gpus_per_node, f"pretrain launch kubernetes {shlex.join(argv)}")
+    run = run_of(options, options.gpus_per_node, None, f"pretrain launch kubernetes {shlex.join(argv)}")
     pods = PodSettings(
         image=options.image,
         gpus=options.gpus_per_node,

@@ -4,9 +4,11 @@ import shlex
 import subprocess
 from pathlib import Path
 
+from launch.gpus import hardware_called
 from launch.skypilot import TaskSettings, render
 from pretrain.commands.arguments import Parser, path
-from pretrain.commands.nodes_options import add_nodes_options, run_of, volume
+from pretrain.commands.node_fields import accelerators, image, infra, task_cpus, task_memory, volume
+from pretrain.commands.nodes_options import add_nodes_options, run_of
 from pretrain.commands.output import print_lines
 from pretrain.errors import ConfigError, RunError
 
@@ -22,12 +24,15 @@ def main(argv: list[str]) -> int:
             "    --image registry.example/pretrain:cuda --volume shared:/shared > task.yaml",
         ),
     )
-    add_nodes_options(parser)
+    add_nodes_options(parser, task_cpus, task_memory)
     parser.add_argument(
-        "--accelerators", metavar="KIND:N", help="GPUs per node, such as H100:8 (default: ranks on CPUs)."
+        "--accelerators",
+        type=accelerators,
+        metavar="KIND:N",
+        help="GPUs per node, such as H100:8 (default: ranks on CPUs).",
     )
-    parser.add_argument("--infra", metavar="NAME", help="Cloud, region or context, such as aws/us-east-1.")
-    parser.add_argument("--image", metavar="IMAGE", help="Container image with pretrain (`make image`).")
+    parser.add_argument("--infra", type=infra, metavar="NAME", help="Cloud, region or context, such as aws/us-east-1.")
+    parser.add_argument("--image", type=image, metavar="IMAGE", help="Container image with pretrain (`make image`).")
     parser.add_argument("--spot", action="store_true", help="Use machines that can be preempted.")
     parser.add_argument(
         "--volume",
@@ -42,7 +47,13 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--submit", type=path, metavar="FILE", help="Write it to FILE and call `sky jobs launch FILE`.")
     options = parser.parse(argv)
-    run = run_of(options, _gpus(options.accelerators), f"pretrain launch skypilot {shlex.join(argv)}")
+    kind, _, number = (options.accelerators or ":0").partition(":")
+    gpus = int(number or "1")
+    if options.image is None and options.setup is None:
+        raise ConfigError(
+            "machines have no pretrain: name an image that has it with --image, or a --setup that installs it"
+        )
+    run = run_of(options, gpus, hardware_called(kind), f"pretrain launch skypilot {shlex.join(argv)}")
     task = TaskSettings(
         accelerators=options.accelerators,
         cpus=options.cpus,
@@ -63,15 +74,6 @@ def main(argv: list[str]) -> int:
         return subprocess.run(["sky", "jobs", "launch", str(options.submit)]).returncode  # which asks first
     except OSError as error:
         raise RunError(f"{options.submit} cannot be submitted ({error})") from None
-
-
-def _gpus(accelerators: str | None) -> int:
-    if accelerators is None:
-        return 0
-    kind, _, number = accelerators.partition(":")
-    if not kind or not (number or "1").isdecimal() or not int(number or "1"):
-        raise ConfigError(f"--accelerators {accelerators}: name a kind and a number per node, such as H100:8")
-    return int(number or "1")
 
 
 def _read(file: Path) -> str:

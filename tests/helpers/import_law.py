@@ -152,7 +152,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "predicted_run predictions report",
     ),
     "pretrain.commands": (
-        "arguments checkpoint_argument lean_imports local_ranks output verbs",
+        "arguments checkpoint_argument lean_imports local_ranks node_fields output verbs",
         "conversation dispatch",
         (
             "launch_rehearsal nodes_options site_options decoding eval_fetch eval_report finetune_fetch "

@@ -1,4 +1,5 @@
-"""Descriptions of a run for Kubernetes and SkyPilot, held against a strict schema of fields that their pages name."""
+"""Descriptions of a run for Kubernetes and SkyPilot, held against a strict schema of fields that their pages name, and
+against the published schemas where kubernetes-validate and SkyPilot are installed."""
 
 import re
 import shlex
@@ -25,10 +26,33 @@ RUN = [
 ]
 KUBERNETES = [*RUN, "--nodes", "2", "--image", "registry.example/pretrain:cuda", "--volume", "shared:/shared"]
 EVERY = [
-    *("--gpus-per-node", "8", "--cpus", "64", "--memory", "900Gi", "--namespace", "team", "--queue", "gpus"),
-    *("--node-selector", "gpu=h100", "--env", "NCCL_DEBUG=1", "--env", "WORDS=yes $(B)", "--save-margin", "120"),
+    *(
+        "--gpus-per-node",
+        "8",
+        "--hardware",
+        "h100",
+        "--cpus",
+        "64",
+        "--memory",
+        "900Gi",
+        "--namespace",
+        "team",
+        "--queue",
+        "gpus",
+    ),
+    *(
+        "--node-selector",
+        "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3",
+        "--env",
+        "NCCL_DEBUG=1",
+        "--env",
+        "WORDS=yes $(B)",
+        "--save-margin",
+        "120",
+    ),
     *("--volume", "data-1:/data"),
 ]
+LARGE = ["model.layers=80", "model.hidden=8192", "model.heads=64", "model.ffn=32768", "model.vocabulary=512"]
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 Quantity = Annotated[str, Field(pattern=r"^[0-9.]+([KMGT]i?|m)?$")]
@@ -274,14 +298,94 @@ def test_the_task_is_one_and_its_script_starts_the_node(capsys: pytest.CaptureFi
     ("words", "said"),
     [
         (["run.dir=runs/book"], "name its absolute path on the nodes"),
-        (["run.dir=/other/run"], "is on no volume of the pods"),
+        (["run.dir=/other/run"], "is on no volume of the nodes"),
         (["run.name=7-a"], "name it with a letter first"),
         (["parallel={tensor: 3}"], "parallel.tensor=3"),
+        *(
+            ([f"--{option}", value], f"--{option}: {value!r} is not ")
+            for option, value in (
+                *(("image", ""), ("image", "a b"), ("image", "Upper/Case"), ("image", "x:"), ("image", "x@y")),
+                *(("cpus", "0"), ("cpus", "many"), ("cpus", "8+"), ("cpus", "0.0")),
+                *(("memory", "lots"), ("memory", "0Gi"), ("memory", "900"), ("memory", "900GB")),
+                *(("namespace", "Team"), ("namespace", "a.b"), ("namespace", ""), ("namespace", "a" * 64)),
+                *(("queue", ""), ("queue", "a_b"), ("volume", "shared:shared"), ("volume", "Shared:/x")),
+                *(("volume", "a:/"), ("volume", "a:/x/../y"), ("volume", "a:/x:y"), ("node-selector", "gpu")),
+                *(("node-selector", "_a=b"), ("env", "1=2")),
+            )
+        ),
+        (["--cpus=-1"], "--cpus: '-1' is not CPUs as Kubernetes counts them"),
+        (["--node-selector", "gpu=a b"], "a label's value has up to 63"),
+        (["--env", "NODE_INDEX=0"], "NODE_INDEX is set for each node"),
+        (["--env", "A=b\nc"], "a line break cannot be in a variable"),
+        (["--volume", "other:/shared"], "two volumes cannot be mounted at /shared"),
+        (["--volume", "other:/dev"], "nothing can be mounted over /dev/shm"),
+        (["run.dir=/shared/../run"], "name it without .."),
+        (["data.path=book"], "data.path=book: name its absolute path on the nodes, such as /shared/book"),
+        (["data={sources: [{path: a/b}]}"], "data.sources[].path=a/b: name its absolute path on the nodes"),
+        (["run.start_from=runs/a"], "run.start_from=runs/a: name its absolute path"),
+        (["evaluate.data=files"], "evaluate.data=files: name its absolute path"),
+        (["--restarts", "3000000000"], "--restarts 3,000,000,000: at most 2,147,483,647"),
+        (["--nodes", "200000"], "--nodes 200,000: at most 100,000"),
+        (["--gpus-per-node", "8"], "how much memory a GPU has is not known"),
+        (["--gpus-per-node", "4", "--ranks-per-node", "8"], "nodes have 4 GPUs, and each rank needs its own"),
+        (["--hardware", "h100"], "--hardware h100 names GPUs, and nodes have none"),
+        (["--gpus-per-node", "8", "--hardware", "v100", *LARGE], "does not fit in memory"),
     ],
 )
 def test_what_could_not_run_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         launch_kubernetes.main([*KUBERNETES, *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "run.dir=/shared/runs/$(A) it's is on no volume of the nodes"),
+        (["--volume", "a:/other"], "is on no volume of the nodes"),
+        (["--volume", "a:/shared", "data.path=book"], "data.path=book: name its absolute path"),
+        *(
+            (["--volume", "a:/shared", f"--{option}={value}"], f"--{option}: {value!r} is not ")
+            for option, value in (
+                *(("image", ""), ("cpus", "-1"), ("cpus", "500m"), ("memory", "lots"), ("memory", "0")),
+                *(("accelerators", "H100:0"), ("accelerators", ":8"), ("accelerators", "H100:8:9"), ("infra", "")),
+                *(("infra", "aws/"), ("infra", "a b")),
+            )
+        ),
+        (["--volume", "a:/shared", "--accelerators", "V100:8"], "how much memory a GPU has is not known"),
+        (["--volume", "a:/shared", "--accelerators", "A100-80GB:8", *LARGE], "does not fit in memory"),
+        (["--env", "SKYPILOT_NODE_RANK=0"], "SKYPILOT_NODE_RANK is set for each node"),
+    ],
+)
+def test_what_could_not_run_through_skypilot_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        launch_skypilot.main([*RUN, "--nodes", "2", "--image", "registry.example/p:cuda", *words])
+
+
+def test_machines_without_pretrain_are_refused_and_one_needs_no_volume() -> None:
+    with pytest.raises(ConfigError, match="machines have no pretrain"):
+        launch_skypilot.main([*RUN, "--nodes", "1"])
+    assert launch_skypilot.main([*RUN, "--nodes", "1", "--image", "p"]) == 0
+
+
+@pytest.mark.parametrize("more", [(), EVERY])
+def test_the_job_suits_kubernetes_own_schema(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed (108 MB)")
+    assert launch_kubernetes.main([*KUBERNETES, *more]) == 0
+    for document in documents(capsys.readouterr().out):
+        kubernetes.validate(document, "1.31", strict=True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--accelerators", "H100:8", "--cpus", "64+", "--memory", "900+", "--infra", "aws/us-east-1", "--spot"]],
+)
+def test_the_task_suits_skypilots_own_schema(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    schemas = pytest.importorskip("sky.utils.schemas", reason="SkyPilot is not installed (60 dependencies)")
+    jsonschema = pytest.importorskip("jsonschema")
+    assert launch_skypilot.main([*RUN, "--nodes", "2", "--image", "p:1", "--volume", "a:/shared", *more]) == 0
+    (task,) = documents(capsys.readouterr().out)
+    jsonschema.validate(task, schemas.get_task_schema())
+    jsonschema.validate(task["resources"], schemas.get_resources_schema())
 
 
 def test_it_is_submitted_by_kubectl_and_its_error_is_shown(
