@@ -4,17 +4,25 @@ Pretrains language models. A run gives the same result on any layout of ranks an
 
   data build CONFIG       build a tokenized, sharded dataset from text
   data inspect DATASET    check a dataset, show its counts and some text
+  data report DATASET     one page of what each step of a build kept, dropped and changed
   data ledger RUN         compare planned with consumed tokens, by source
   data trace RUN          show the documents of a step's batch
+  data units DATASET      find the named entities that are masked as a whole
   train CONFIG            train, or resume a run
   plan CONFIG             layouts for a cluster, the best first: seconds, memory, days, cost
+  plan data CONFIG        hours and cores of a build, from a sample of it
   rehearse CONFIG         one rank's memory, work and exchanges, counted without GPUs
   launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host
+  launch build CONFIG     build a dataset in a Slurm job
+  launch kubernetes CONFIG, launch skypilot CONFIG
+                          train under the same supervisor on Kubernetes, or through SkyPilot
   runs DIR                table of runs: model, tokens, loss, speed, status
   plot RUN RUN            curves of several runs, as a picture, a page or in the terminal
   profile RUN             where profiled steps go: products, attention, exchanges, optimizer, waiting
   launch status RUN       progress and jobs of a launched run; also launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: the loss of larger ones
+  scale coordinates CONFIG  sizes of activations at several widths, with muP and without
+  finetune RUN CONFIG     train a checkpoint on labelled rows, and report its answers
   finetune fetch NAME     write a published data set for fine-tuning
   eval RUN                score a checkpoint on tasks, with a few-shot report
   eval fetch              download the files of benchmarks for eval
@@ -25,6 +33,8 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   replay RUN --step N     compute a step again: is its data bad, or a machine?
   export RUN              convert a checkpoint to Hugging Face's transformers
   import hf DIR           convert weights of transformers to a run with checkpoint 0
+  import gguf FILE, import peft DIR
+                          the same of llama.cpp's weights, or of low-rank updates
   translate RUN FILE      translate the lines of a file by beam search
   generate RUN            generate text: continue prompts, fill gaps, or write targets
   features RUN FILE       write hidden states of texts as vectors

@@ -3,18 +3,12 @@
 import contextlib
 import io
 import os
+from collections.abc import Iterable
 
 from pretrain.__main__ import main
+from pretrain.commands.completion import commands
 from pretrain.commands.verbs import MODULES
 
-_PARTS = {
-    "data": ("build", "inspect", "ledger", "trace"),
-    "eval": ("", "fetch", "report"),
-    "finetune": ("", "fetch"),
-    "launch": ("slurm", "build", "local", "status", "logs", "cancel"),
-    "plan": ("", "data"),
-    "scale": ("ladder", "fit", "predict"),
-}
 _INTRODUCTION = """# Commands
 
 What `pretrain VERB --help` prints; this page is generated from the code. `key=value` can be given anywhere between
@@ -27,9 +21,19 @@ resume).
 
 def commands_page() -> str:
     """A section for each verb, in Markdown."""
-    verbs = [f"{verb} {part}".split() for verb in MODULES for part in _PARTS.get(verb, ("",))]
-    sections = [f"## {' '.join(verb)}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs]
+    sections = [f"## {title}\n\n```text\n{_help(name.split())}\n```\n" for name, title in titles().items()]
     return "\n".join([_INTRODUCTION, *sections])
+
+
+def titles() -> dict[str, str]:
+    """Titles of the sections by the name of the command, read from the parsers: a word that a command must be given is
+    in its title."""
+    found = {name: ", ".join([f"{name} {word}" for word in parsed.choices] or [name]) for name, parsed in commands()}
+    return {name: found.get(name, name) for verb in MODULES for name in [verb, *_below(verb, found)]}
+
+
+def _below(verb: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(f"{verb} ")]
 
 
 def _help(verb: list[str]) -> str:

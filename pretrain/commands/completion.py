@@ -45,13 +45,14 @@ def _words() -> CompletionWords:
     names = [name for name in shipped() if not name.startswith("cluster/")]
     of_builds = [name for name in names if name.startswith(_OF_BUILDS)]
     return CompletionWords(
-        commands={"": CompletedCommand(words={verb: "" for verb in MODULES}), **dict(_commands())},
+        commands={"": CompletedCommand(words={verb: "" for verb in MODULES}), **dict(commands())},
         configs={"run": [name for name in names if name not in of_builds], "build": of_builds},
         keys={"run": _values(keys(RunConfig)), "build": _values(keys(BuildConfig, {Step: STEPS}))},
     )
 
 
-def _commands() -> Iterator[tuple[str, CompletedCommand]]:
+def commands() -> Iterator[tuple[str, CompletedCommand]]:
+    """Every command with what its parser takes: `plan`, `plan data`, and so on, but for those of other packages."""
     for verb in MODULES:
         if verb in _OTHERS:
             continue

@@ -19,13 +19,13 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "keys",
         "Lists the keys of a config: type, bounds, choices, default, meaning.",
-        ("", "optimizer", "'*dropout'", "lr", "'save interval'", "learning_rate --json", "--build tokenizer"),
+        ("", "optimizer", "'*dropout'", "lr", "lion", "'save interval'", "learning_rate --json", "--build tokenizer"),
     )
     parser.add_argument(
         "pattern",
         nargs="?",
-        help="Part of a key, a pattern with * and ?, another system's name (lr, num-layers), or words of the "
-        "description (default: every key).",
+        help="Part of a key, a pattern with * and ?, another system's name (lr, num-layers), a value (lion), or words "
+        "of the description (default: every key).",
     )
     parser.add_argument(
         "--build", action="store_true", help="List the keys of `pretrain data build` rather than those of training."

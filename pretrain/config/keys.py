@@ -57,13 +57,18 @@ def keys(schema: type[BaseModel], kinds: Kinds | None = None) -> list[Key]:
 
 
 def matching_keys(every: Sequence[Key], pattern: str) -> list[Key]:
-    """Keys whose name, ours or another system's, matches a part of a name or a pattern with * and ?; if there is none,
-    those with all of its words in their description. Raises ConfigError with similar names if no key matches."""
+    """Keys whose name, ours or another system's, matches a part of a name or a pattern with * and ?, and those that can
+    have the pattern as their value, or exist only with it; if there is none, those with all of its words in their
+    description. Raises ConfigError with similar names if no key matches."""
     written = plainly(pattern)
     glob = written if any(mark in written for mark in "*?") else f"*{written}*"
     literal = glob.replace("[", "[[]")  # of a list's elements
     aliased = called(pattern)
-    by_name = [key for key in every if key.dotted in aliased or fnmatch.fnmatchcase(key.dotted, literal)]
+    by_name = [
+        key
+        for key in every
+        if key.dotted in aliased or fnmatch.fnmatchcase(key.dotted, literal) or pattern in (*key.choices, *key.only)
+    ]
     words = set(_split_words(pattern))
     matches = by_name or [key for key in every if words and words <= set(_split_words(key.description))]
     if not matches:

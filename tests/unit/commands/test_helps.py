@@ -1,9 +1,12 @@
 """The helps of all commands: what each says of its exit status, and the words and metavars that they share."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import pretrain.__main__
+from docs.make.commands import titles
 from pretrain.__main__ import main
 from pretrain.checkpoint.hf import gguf
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
@@ -59,6 +62,21 @@ def test_helps_share_words_and_metavars(
     assert all(word.startswith("'") for word in text.split() if "&" in word), "a shell reads & if it is not quoted"
     named = set(re.findall(r"^  --[a-z-]+ ([^\s{\[]+(?: DIR)?)(?:  |$)", text, re.MULTILINE))
     assert named <= METAVARS
+
+
+def test_every_parser_has_a_section_in_the_reference_and_a_place_in_the_help_of_all() -> None:
+    """Parsers are found in the text of the commands, whoever lists them."""
+    folder = Path(launch.__file__).parent
+    parsers = {
+        name for file in folder.glob("*.py") for name in re.findall(r'\bParser\(\s*"([a-z -]+)"', file.read_text())
+    }
+    assert len(parsers) >= 40
+    listed = titles()
+    assert {*parsers, *OF_GROUPS, "lm-eval"} == listed.keys()
+    assert listed["import"] == "import hf, import gguf, import peft"
+    overview = " ".join((pretrain.__main__.__doc__ or "").split())
+    words = ", ".join(title for name, title in listed.items() if name not in (*OF_GROUPS, "completion")).split(", ")
+    assert [title for title in words if not re.search(rf"\b{title}\b", overview)] == []
 
 
 def test_import_s_help_names_what_can_be_imported() -> None:

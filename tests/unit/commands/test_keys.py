@@ -68,6 +68,15 @@ def test_a_key_is_found_by_another_systems_name_and_by_words_of_its_meaning(caps
     assert "optimizer.beta2" in names("second moment")
 
 
+def test_a_value_finds_the_keys_that_can_have_it_and_those_that_exist_only_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [key["dotted"] for key in json.loads(printed(capsys, "lion", "--json"))]
+    assert {"optimizer.name", "optimizer.beta1"} <= set(found)
+    assert all(key.startswith("optimizer.") for key in found)
+    assert "model.positions.scaling.beta_fast" in printed(capsys, "yarn")
+
+
 def test_a_setting_of_a_choice_within_a_choice_names_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
     """`factor` is of every scaling, which rotary positions have; `beta_fast` of one kind of scaling."""
     assert "required; with model.positions.name = rotary\n" in printed(capsys, "scaling.factor")
