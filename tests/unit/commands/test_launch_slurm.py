@@ -223,6 +223,7 @@ def test_the_memory_of_gpus_is_that_of_the_hardware(given: list[str], told: list
         (["--hardware", "h1000"], "no hardware is called 'h1000'"),
         (["--hardware", "h100", "--constraint", "a100_40gb"], "admits nodes with GPUs of 39.4 GiB \\(a100-40\\)"),
         (["--hardware", "h100", "--gpus-per-node", "0"], "names GPUs, and nodes have none"),
+        (["--hardware", "h100", "--gpus-per-node", "2"], "nodes have 2 GPUs, and each rank needs its own"),
     ],
 )
 def test_memory_that_is_not_known_is_asked_for(given: list[str], told: list[str], said: str) -> None:
