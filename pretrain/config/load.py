@@ -1,9 +1,9 @@
 """YAML + `extends` + dotted overrides -> a validated, frozen config.
 
 YAML 1.2 (so `3e-4` is a number and `no` is a word). A file may say `extends: other.yaml`, relative to itself; mappings
-merge, everything else replaces. Files that come with the package go by name, such as gpt3/125m. Overrides are
-`a.b.c=VALUE` with VALUE read as YAML. A name that is short for a mapping (`positions: relative`) is one where something
-is added to it (`model.positions.num_buckets=16`).
+merge, everything else replaces (`merge.py`). Files that come with the package go by name, such as gpt3/125m. Overrides
+are `a.b.c=VALUE` with VALUE read as YAML. A name that is short for a mapping (`positions: relative`) is one where
+something is added to it (`model.positions.num_buckets=16`).
 """
 
 import io
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
+from pretrain.config.merge import merge
 from pretrain.config.section import Section, as_mapping, section_of
 from pretrain.config.sentence import sentence, shown
 from pretrain.config.shipped import locate
@@ -27,7 +28,7 @@ def load(schema: type[Config], path: str | Path, overrides: list[str] | None = N
     """Reads `path`, a file or the name of one that comes with the package, applies `overrides`, validates. Raises
     ConfigError naming the key and its nearest match."""
     found = locate(path)
-    tree = read(found)
+    tree = read(found, schema)
     _check_records(schema, tree, found, overrides or [])
     return validate(schema, tree, str(path), overrides)
 
@@ -36,7 +37,7 @@ def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides:
     """Turns a plain tree, changed by `overrides`, into a config; `origin` names it in errors."""
     overrides = overrides or []
     try:
-        return schema.model_validate(_overridden(tree, overrides))
+        return schema.model_validate(_overridden(schema, tree, overrides))
     except ValidationError as error:
         said = sentence(schema, error)
         if typed := _to_blame(schema, tree, overrides, error):
@@ -45,8 +46,8 @@ def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides:
         raise ConfigError(f"{origin}: {said}") from None
 
 
-def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tree of one YAML file with its `extends` chain merged in."""
+def read(path: Path, schema: type[BaseModel] | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tree of one YAML file with its `extends` chain merged in, as configs of `schema`."""
     try:
         path = path.resolve()
     except (ValueError, OSError, RuntimeError) as error:  # a NUL in the name, a circle of links
@@ -61,7 +62,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
-    return _merge(read(locate(str(parent), path.parent), (*seen, path)), tree)
+    return merge(read(locate(str(parent), path.parent), schema, (*seen, path)), tree, schema)
 
 
 def _check_records(schema: type[BaseModel], tree: dict[str, Any], path: Path, overrides: list[str]) -> None:
@@ -86,17 +87,13 @@ def dump(config: BaseModel) -> str:
     return stream.getvalue()
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        before = as_mapping(merged.get(key))
-        merged[key] = _merge(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
-    return merged
-
-
-def _overridden(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    for override in overrides:
-        tree = _override(tree, override)
+def _overridden(schema: type[BaseModel], tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    given = [_parsed(override) for override in overrides]
+    choices = {keys: value for keys, value in given if keys[-1] == "name" and isinstance(value, str)}
+    for keys, value in choices.items():  # before others, so that what a command line gives for a choice stays
+        tree = merge(tree, _set({}, keys, value), schema)
+    for keys, value in given:
+        tree = _set(tree, keys, value)
     return tree
 
 
@@ -107,7 +104,7 @@ def _to_blame(schema: type[BaseModel], tree: dict[str, Any], overrides: list[str
     gone: dict[str, bool] = {}
     for number, override in enumerate(overrides):
         try:
-            schema.model_validate(_overridden(tree, overrides[:number] + overrides[number + 1 :]))
+            schema.model_validate(_overridden(schema, tree, overrides[:number] + overrides[number + 1 :]))
             left: list[Any] = []
         except ValidationError as other:
             left = _problems(other)
@@ -120,18 +117,18 @@ def _problems(error: ValidationError) -> list[Any]:
     return [(problem["type"], problem["loc"], problem["msg"]) for problem in error.errors()]
 
 
-def _override(tree: dict[str, Any], override: str) -> dict[str, Any]:
+def _parsed(override: str) -> tuple[tuple[str, ...], Any]:
+    """The parts of the key, and the value."""
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"'{shown(override)}' is not an override: write key=value, for example train.steps=100")
     check_readable(override, dotted)
-    keys, value = dotted.split("."), parse(text, f"override '{shown(override)}'")
-    return _set(tree, keys, value)
+    return tuple(dotted.split(".")), parse(text, f"override '{shown(override)}'")
 
 
-def _set(tree: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+def _set(tree: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
     first, *rest = keys
     if not rest:
         return {**tree, first: value}
     child = as_mapping(tree.get(first))
-    return {**tree, first: _set(child if isinstance(child, dict) else {}, rest, value)}
+    return {**tree, first: _set(child if isinstance(child, dict) else {}, tuple(rest), value)}

@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import model_validator
 
 from pretrain.config.loss_scale import LossScaling
+from pretrain.config.merge import merge
+from pretrain.config.model import Model
 from pretrain.config.run_sections import RunSections
 from pretrain.config.section import as_mapping
 from pretrain.config.start import recorded_model
@@ -42,7 +44,7 @@ class RunConfig(RunSections):
         if not isinstance(start, str) or not isinstance(model or {}, dict) or (model or {}).keys() >= _SIZES:
             return tree
         recorded = {key: value for key, value in recorded_model(start).items() if key not in _OF_THE_RUN}
-        return {**tree, "model": {**recorded, **(model or {})}}
+        return {**tree, "model": merge(recorded, model or {}, Model)}
 
     @model_validator(mode="after")
     def _head_of_the_objective(self) -> "RunConfig":

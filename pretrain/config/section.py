@@ -103,6 +103,17 @@ def chosen(annotation: Any, value: Any) -> type[BaseModel] | None:
     return variants_of(annotation).get(name) if isinstance(name, str) else None
 
 
+def settings_of_others(annotation: Any, before: Any, after: Any) -> set[str]:
+    """Keys of a section's tree `before` that other classes of a choice have, and the class that `after` names has not;
+    none where both name the same, or `after` none."""
+    kind = chosen(annotation, after)
+    if kind is None or as_mapping(before).get("name") == as_mapping(after)["name"]:
+        return set()
+    others = {*_classes(annotation), chosen(annotation, before)} - {None}
+    known = {key for other in others if other is not None for key in other.model_fields}
+    return known - set(kind.model_fields)
+
+
 def _classes(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]

@@ -231,8 +231,8 @@ def _verified_later(config: RunConfig, stream: SampleStream | ChainedStreams) ->
 
 
 def _ineffective_settings(config: RunConfig) -> tuple[str, ...]:
-    """Warns of settings that have less effect than they say: a decay beyond the end, a hang limit beyond the
-    timeout."""
+    """Warns of settings that have less effect than they say: a decay beyond the end, steps at a learning rate of 0, a
+    hang limit beyond the timeout."""
     warnings, health, schedule = [], config.health, config.schedule
     steps, tokens = run_length(config)
     end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")
@@ -241,6 +241,13 @@ def _ineffective_settings(config: RunConfig) -> tuple[str, ...]:
         warnings.append(
             f"schedule.decay_{unit}={decay:,} is longer than the run, which ends after {end:,} {unit}: the learning "
             f"rate ends at {schedule.factor(end, end):.0%} of its peak"
+        )
+    if schedule.factor(end, end) == 0:
+        stops = decay is not None and not schedule.decays_at_end and decay < end
+        when = f"from {decay:,} of {end:,} {unit} on" if stops else "in the last step"
+        warnings.append(
+            f"schedule.final_fraction=0 makes the learning rate 0 {when}, where nothing is trained: set a small one, "
+            "such as 0.01"
         )
     if health.hang_s is not None and health.hang_s > max(health.timeout_s / 2, Health().hang_s or 0):
         warnings.append(

@@ -10,8 +10,9 @@ import torch
 from pretrain.config.attention import Banded
 from pretrain.config.health import Health
 from pretrain.config.load import load
+from pretrain.config.load import read as tree_of
 from pretrain.config.model import Model
-from pretrain.config.positions import Llama3Scaling, RotaryPositions, SinusoidalPositions
+from pretrain.config.positions import LinearScaling, Llama3Scaling, RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
@@ -31,6 +32,7 @@ RUNS = sorted(
     for path in CONFIGS.rglob("*.yaml")
     if path.relative_to(CONFIGS).parts[0] not in NO_RUNS and path.stem != "common"  # which others extend
 )
+TUNED = sorted(path for path in CONFIGS.glob("finetune/*.yaml") if path.stem != "common")
 CONTINUED = sorted(path for path in CONFIGS.glob("continue/*.yaml") if path.stem != "common")
 SIZES = [path for path in RUNS if path.parent.name != "debug"]
 
@@ -87,6 +89,24 @@ def test_a_recipe_of_continued_pretraining_trains_the_model_that_it_starts_from(
     assert config.model == start.model.model_copy(update={"sequence_length": 2048}).trained_by(config.finetune)
     assert [source.called for source in config.data.sources] == ["domain", "general"]
     assert plan_layout(config, 8).data == 8
+
+
+def test_a_key_of_a_section_leaves_the_others_to_the_model_that_a_run_starts_from(tmp_path: Path) -> None:
+    start = read("mixtral/8x7b")
+    (tmp_path / RECORD).write_text(json.dumps({"config": start.model_dump(mode="json")}))
+    for recipe in ("finetune/instructions", "continue/anneal"):
+        scaling = ["model.positions.scaling.name=linear", "model.positions.scaling.factor=4"]
+        overrides = ["model.experts.balance_loss=0.02", *scaling, f"run.start_from={tmp_path}", "train.epochs=null"]
+        found = load(RunConfig, recipe, [*overrides, "train.steps=10", "train.tokens=null"]).model
+        assert found.experts == start.model.experts.model_copy(update={"balance_loss": 0.02})
+        linear = LinearScaling(factor=4)
+        assert found.positions == start.model.positions.model_copy(update={"scaling": linear})
+
+
+@pytest.mark.parametrize("path", TUNED, ids=name)
+def test_fine_tuning_trains_in_its_last_step(path: Path) -> None:
+    schedule = tree_of(path)["schedule"]
+    assert schedule["name"] == "constant" or schedule["final_fraction"] > 0
 
 
 @pytest.mark.parametrize("path", [path for path in RUNS if path.parent.name == "gpt3"], ids=name)

@@ -51,4 +51,20 @@ def test_settings_that_the_run_ends_before_are_said() -> None:
     (note,) = _ineffective_settings(run(health={"hang_s": 400, "timeout_s": 600}))
     assert "health.hang_s=400 is more than half of health.timeout_s=600 and is reduced to 300" in note
     assert _ineffective_settings(run()) == _ineffective_settings(run(health={"timeout_s": 60})) == ()
-    assert _ineffective_settings(run(schedule={**long, "decay_steps": 100})) == ()
+    assert _ineffective_settings(run(schedule={**long, "decay_steps": 100, "final_fraction": 0.01})) == ()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "when"),
+    [
+        ({"name": "linear", "decay_steps": 100}, "in the last step"),
+        ({"name": "cosine"}, "in the last step"),
+        ({"name": "cosine", "decay_steps": 90}, "from 90 of 100 steps on"),
+        ({"name": "wsd", "decay_steps": 20, "decay_type": "1-sqrt"}, "in the last step"),
+        ({"name": "power", "amplitude": 1.0, "decay_steps": 20}, "in the last step"),
+    ],
+)
+def test_steps_at_a_rate_of_zero_are_said(schedule: dict[str, Any], when: str) -> None:
+    (note,) = _ineffective_settings(run(schedule={**schedule, "final_fraction": 0}))
+    assert f"schedule.final_fraction=0 makes the learning rate 0 {when}, where nothing is trained" in note
+    assert _ineffective_settings(run(schedule={**schedule, "final_fraction": 0.01})) == ()

@@ -8,7 +8,9 @@ from pydantic import ValidationError
 from pretrain.config.attention import Banded, Dense
 from pretrain.config.load import dump, load, read
 from pretrain.config.parallel import Parallel
+from pretrain.config.positions import LinearScaling, RotaryPositions
 from pretrain.config.run_config import RunConfig
+from pretrain.config.schedule import ConstantSchedule, CosineSchedule
 from pretrain.errors import ConfigError
 
 MINIMAL = """
@@ -161,6 +163,16 @@ class TestExtends:
         assert (config.model.layers, config.model.hidden, config.optimizer.beta2) == (5, 64, 0.99)
         assert [source.path for source in config.data.sources] == ["c"]
 
+    def test_settings_of_another_choice_do_not_come_with_it(self, tmp_path: Path) -> None:
+        linear = "schedule: {name: linear, warmup_steps: 3, final_fraction: 0.2}"
+        write(tmp_path / "base.yaml", MINIMAL.replace("schedule: {}", linear))
+        schedule = load(
+            RunConfig, write(tmp_path / "a.yaml", "extends: base.yaml\nschedule: {name: constant}")
+        ).schedule
+        assert schedule == ConstantSchedule(warmup_steps=3)
+        wrong = write(tmp_path / "b.yaml", "extends: base.yaml\nschedule: {name: constant, final_fraction: 0.2}")
+        assert "schedule.final_fraction=0.2 does nothing with schedule.name=constant" in message(wrong)
+
     def test_loop_names_the_chain(self, tmp_path: Path) -> None:
         write(tmp_path / "a.yaml", "extends: b.yaml\n")
         write(tmp_path / "b.yaml", "extends: a.yaml\n")
@@ -183,6 +195,28 @@ class TestOverrides:
 
     def test_make_sections_that_the_file_lacks(self, config_file: Path) -> None:
         assert load(RunConfig, config_file, ["parallel.tensor=2"]).parallel.tensor == 2
+
+    def test_of_another_choice_leave_out_what_the_file_says_of_the_first(self, tmp_path: Path) -> None:
+        scaling = (
+            "model: {positions: {name: rotary, scaling: {name: yarn, factor: 4, original_length: 32, beta_fast: 16}}}\n"
+        )
+        linear = "schedule: {name: linear, final_fraction: 0.2, warmup_steps: 3}\n"
+        base = write(tmp_path / "base.yaml", MINIMAL)
+        file = write(tmp_path / "a.yaml", f"extends: {base.name}\n{scaling}{linear}")
+        config = load(RunConfig, file, ["schedule.name=constant", "model.positions.scaling.name=linear"])
+        assert config.schedule == ConstantSchedule(warmup_steps=3)
+        assert config.model.positions == RotaryPositions(scaling=LinearScaling(factor=4))
+        assert load(RunConfig, file, ["schedule.name=cosine"]).schedule == CosineSchedule(
+            warmup_steps=3, final_fraction=0.2
+        )
+        mistyped = write(tmp_path / "b.yaml", f"extends: {file.name}\nschedule: {{final: 0.1}}\n")
+        assert "unknown key 'schedule.final'" in message(mistyped, "schedule.name=constant")
+
+    def test_of_a_choice_that_has_them_not_are_refused_as_typed(self, config_file: Path) -> None:
+        for order in (1, -1):
+            said = message(config_file, *["schedule.name=constant", "schedule.final_fraction=0.2"][::order])
+            assert said.startswith("command line")
+            assert "final_fraction=0.2 does nothing with schedule.name=constant" in said
 
     def test_the_last_one_wins(self, config_file: Path) -> None:
         assert load(RunConfig, config_file, ["run.seed=1", "run.seed=2"]).run.seed == 2
