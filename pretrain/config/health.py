@@ -82,6 +82,15 @@ class Health(Section):
         "and skip the samples)",
     )
 
+    idle_experts: float | None = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="of a model with experts: a warning names each layer of which at least this fraction of the "
+        "experts is idle, each with less than a tenth of the mean load, at steps of track.experts_every_steps; null: "
+        "none",
+    )
+
     @field_validator("hang_s")
     @classmethod
     def _is_no_moment(cls, hang_s: float | None) -> float | None:

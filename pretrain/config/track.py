@@ -65,6 +65,13 @@ class Track(Section):
         description="steps between sizes of layers' outputs, in metrics.jsonl and trackers; 0: none",
     )
 
+    experts_every_steps: int = Field(
+        100,
+        ge=0,
+        description="of a model with experts: steps between counts of the tokens that chose each expert, by layer, in "
+        "metrics.jsonl and trackers; 0: none",
+    )
+
     @property
     def names(self) -> tuple[str, ...]:
         """Trackers of the run, beyond metrics.jsonl."""

@@ -49,6 +49,9 @@ class StepResult:
     """model FLOPs of these, forward and backward; None: not counted"""
     figures: Mapping[str, float] = field(default_factory=dict)
     """figures of the step by the keys of metrics.jsonl that they are recorded under, such as the load of experts"""
+    tokens_per_expert: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """tokens of the global batch that chose each expert, by layer of experts; empty but in steps of
+    `track.experts_every_steps`"""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import num_run_parameters
 from pretrain.model_spec.parameters import num_idle_parameters
 from pretrain.observe import ending
+from pretrain.observe.idle_experts import IdleExperts, idle_sentence
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
@@ -52,6 +53,8 @@ class Result(StepNumbers, Protocol):
     def flops(self) -> float | None: ...
     @property
     def figures(self) -> Mapping[str, float]: ...
+    @property
+    def tokens_per_expert(self) -> Mapping[str, Sequence[int]]: ...
 
 
 class HeldOutLoss(Protocol):
@@ -104,6 +107,7 @@ class RunLog:
         self._heldout: float | None = None
         self._peak: Peak | None = None
         self._ended: RunStatus = "failed"
+        self._idle_experts = IdleExperts(config.health.idle_experts)
         self._layout, self._parameters = layout, num_run_parameters(config)
         self._active_parameters = self._parameters - num_idle_parameters(config.model)
         self._peak_flops = _peak_flops(config, layout)
@@ -177,12 +181,16 @@ class RunLog:
             host_peak_bytes=peak.host,
             terms=_means(result.terms) | _means_of_sources(result.by_source),
             figures=result.figures,
+            tokens_per_expert=result.tokens_per_expert,
         )
         if metrics.host_peak_bytes is not None:
             self._peak = peak
         self._files.step(metrics)
         self._progress.step(metrics)
         self._trackers.step(metrics)
+        if idle := self._idle_experts.newly(result.tokens_per_expert):
+            experts = len(next(iter(result.tokens_per_expert.values())))
+            self.warn(idle_sentence(step, idle, experts), "idle_experts", step=step, idle=idle)
 
     @_on_reporter
     def before_save(self) -> None:
@@ -317,10 +325,10 @@ class RunLog:
         )
 
     @_on_reporter
-    def warn(self, sentence: str) -> None:
-        """Something that the user should know, and that training survives."""
+    def warn(self, sentence: str, event: str = "warning", **facts: Any) -> None:
+        """Something that the user should know, and that training survives. Recorded as `event`, with more facts."""
         self._progress.say(f"warning: {sentence}", "warning")
-        self.event("warning", text=sentence)
+        self.event(event, text=sentence, **facts)
 
     @_on_reporter
     def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:

@@ -20,6 +20,13 @@ class Point:
 
 
 @dataclass(frozen=True)
+class PointSet:
+    """Many numbers of one step, which are kept or dropped together while a service is away."""
+
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
 class File:
     """A file to keep with the run."""
 

@@ -7,7 +7,7 @@ time to time. A package that is not installed is refused before the run starts (
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,10 +17,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.config.track import TRACKER_NAMES
 from pretrain.errors import ConfigError
 from pretrain.observe.mlflow_tracker import MlflowTracker
-from pretrain.observe.points import DataInput, File, Point, now_ms
+from pretrain.observe.points import DataInput, File, Point, PointSet, now_ms
 from pretrain.observe.tensorboard_tracker import TensorBoardTracker
 from pretrain.observe.tracker import RefusedError, RunStatus, Tracker, send_allowed, without_password
 from pretrain.observe.wandb_tracker import WandbTracker
+from pretrain.run_dir.experts import TOKENS_PER_EXPERT
 from pretrain.run_dir.records import StepMetrics
 
 TRACKERS = Registry[type[Tracker]](
@@ -30,6 +31,7 @@ TRACKERS = Registry[type[Tracker]](
 )
 """Trackers by the names that `track.kind` takes."""
 
+_Item = Point | PointSet | File | DataInput
 _PENDING = 20_000  # points kept while the service does not take them; later ones are dropped
 _GATHER_S = 1.0  # points of this long go out together
 _RETRY_S = 30.0
@@ -72,6 +74,8 @@ class Trackers:
             for name, value in metrics.line().items():
                 if name != "step" and isinstance(value, (int, float)):
                     self.point(metrics.step, name, value)
+            if metrics.tokens_per_expert:
+                self._put(PointSet(tuple(_points_of_experts(metrics))))
 
     def point(self, step: int, name: str, value: float) -> None:
         """One number at one step, such as the held-out loss. Returns at once."""
@@ -98,7 +102,7 @@ class Trackers:
         """Where the services show the run, a line each, as far as they took it and say so; after `close`."""
         return [without_password(link) for thread in self._threads if (link := thread.tracker.link) is not None]
 
-    def _put(self, item: Point | File | DataInput) -> None:
+    def _put(self, item: _Item) -> None:
         for thread in self._threads:
             thread.put(item)
 
@@ -108,7 +112,7 @@ class TrackerThread:
 
     def __init__(self, tracker: Tracker, warn: Callable[[str], None], tags: Mapping[str, str]) -> None:
         self.tracker, self._warn, self._tags = tracker, warn, tags
-        self._pending: list[Point | File | DataInput] = []
+        self._pending: list[_Item] = []
         self._left_out = 0
         self._warned: set[str] = set()
         self._said: set[str] = set()
@@ -121,7 +125,7 @@ class TrackerThread:
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
         self._thread.start()
 
-    def put(self, item: Point | File | DataInput) -> None:
+    def put(self, item: _Item) -> None:
         """Queues an item. Returns at once."""
         with self._changed:
             if len(self._pending) < _PENDING:
@@ -167,14 +171,19 @@ class TrackerThread:
             self._closing.wait(_GATHER_S)
             with self._changed:
                 first, points = self._pending[0], _leading_points(self._pending[:_POINTS_PER_BATCH])
+            rest: list[_Item] = []
             if isinstance(first, DataInput):
                 self._send(f"the dataset {first.name}", partial(self._run.log_dataset, first))
+            elif isinstance(first, PointSet):
+                send_allowed(self._run.log_metrics, first.points[:_POINTS_PER_BATCH], self._refuse)
+                if later := first.points[_POINTS_PER_BATCH:]:
+                    rest = [PointSet(later)]
             elif isinstance(first, File):
                 self._send(str(first.path), partial(self._run.log_artifact, first))
             else:
                 send_allowed(self._run.log_metrics, points, self._refuse)
             with self._changed:
-                del self._pending[: len(points) or 1]
+                self._pending[: len(points) or 1] = rest
         self._run.finish(self._status)
 
     def _open(self) -> Tracker:
@@ -235,7 +244,16 @@ def _attempt(add: Callable[[], None], failed: list[Exception]) -> None:
         failed.append(error)
 
 
-def _leading_points(items: list[Point | File | DataInput]) -> list[Point]:
+def _points_of_experts(metrics: StepMetrics) -> Iterator[Point]:
+    """The tokens of each expert: `tokens_per_expert/LAYER/EXPERT`, in names that sort as their numbers do."""
+    time_ms = now_ms()
+    for layer, counts in metrics.tokens_per_expert.items():
+        digits = len(str(len(counts) - 1))
+        for expert, count in enumerate(counts):
+            yield Point(f"{TOKENS_PER_EXPERT}{layer}/{expert:0{digits}}", float(count), metrics.step, time_ms)
+
+
+def _leading_points(items: list[_Item]) -> list[Point]:
     points = []
     for item in items:
         if not isinstance(item, Point):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
+from pretrain.run_dir.experts import idle_fraction, tokens_per_expert
 from pretrain.run_dir.paths import RunDir, runs_within
 from pretrain.run_dir.records import read_events, read_metrics
 
@@ -47,8 +48,30 @@ LAYER_QUANTITIES = (
     Quantity("layer_weight_norm/", "weight norm by layer"),
     Quantity("layer_output_rms/", "root mean square of outputs by layer"),
     Quantity("layer_output_max/", "largest output by layer", log=True),
+    Quantity("idle_experts/", "idle experts by layer, fraction"),
 )
 """what has a curve for each layer: keys begin with these, and the name of a layer follows"""
+
+
+@dataclass(frozen=True)
+class ExpertCounts:
+    """How many tokens of a step's global batch chose each expert."""
+
+    step: int
+    counts: Mapping[str, Sequence[int]]
+    """those of each layer, in the model's order"""
+
+
+def loads(experts: ExpertCounts) -> NDArray[np.float64]:
+    """[layers, experts]: tokens of each expert as a multiple of its layer's mean."""
+    counts_LE = np.array(list(experts.counts.values()), dtype=float)
+    means_L1 = counts_LE.mean(axis=1, keepdims=True)
+    return np.divide(counts_LE, means_L1, out=np.zeros_like(counts_LE), where=means_L1 > 0)
+
+
+def layer_name(layer: str) -> str:
+    """A layer's number, and what else tells it from those of the decoder: `decoder.layers.3` is `3`."""
+    return layer.removeprefix("decoder.layers.").replace("mtp.layers.", "mtp ").removesuffix(".transformer_layer")
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,10 @@ class RunCurves:
     label: str
     points: Mapping[str, NDArray[np.float64]]
     """quantity -> [2, points]: x and value; NaN: not a finite number. Absent without a point"""
+    experts: ExpertCounts | None = None
+    """the newest counts; None: it has none"""
+    notes: Sequence[str] = ()
+    """sentences on the run"""
 
     def layers(self, quantity: Quantity) -> list[str]:
         """Names of the layers that have points of one of LAYER_QUANTITIES, in the model's order."""
@@ -82,12 +109,12 @@ def read_curves(paths: Sequence[Path], along: Along) -> tuple[list[RunCurves], l
     curves = []
     for run, label in zip(runs, labels(runs), strict=True):
         try:
-            curves.append(RunCurves(label, _points(run, along)))
+            curves.append(_curves(run, label, along))
         except UNREADABLE as error:
             notes.append(f"{label} is left out: {why_unreadable(error)}")
     if not any(curve.points for curve in curves):
         raise ConfigError("; ".join([f"{', '.join(map(str, paths))}: no step is recorded yet", *notes]))
-    return curves, [*notes, *(said for curve in curves if (said := _not_finite(curve)) is not None)]
+    return curves, [*notes, *(note for curve in curves for note in curve.notes)]
 
 
 def find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -135,36 +162,63 @@ def labels(runs: Sequence[Path]) -> list[str]:
     return [str(run.relative_to(common)) for run in absolute]
 
 
-def _not_finite(curve: RunCurves) -> str | None:
-    """A sentence on the steps without a finite loss; None if there are none."""
-    if "loss" not in curve.points:
-        return f"{curve.label}: no step yet"
-    values = curve.points["loss"][1]
+def _curves(run: Path, label: str, along: Along) -> RunCurves:
+    steps, events = read_metrics(run), _kept(read_events(run))
+    points = {**_points(steps, events, along), **_idle_experts(steps, along)}
+    counted = next((line for line in reversed(steps) if tokens_per_expert(line)), None)
+    experts = None if counted is None else ExpertCounts(counted["step"], tokens_per_expert(counted))
+    idle = [event["text"] for event in events if event["event"] == "idle_experts"]
+    notes = [f"{label}: {said}" for said in (_not_finite(points), *idle[-1:]) if said is not None]
+    return RunCurves(label, points, experts, notes)
+
+
+def _not_finite(points: Mapping[str, NDArray[np.float64]]) -> str | None:
+    """Words on the steps without a finite loss; None if there are none."""
+    if "loss" not in points:
+        return "no step yet"
+    values = points["loss"][1]
     missing = int(np.isnan(values).sum())
-    return f"{curve.label}: {missing:,} of {len(values):,} steps have no finite loss" if missing else None
+    return f"{missing:,} of {len(values):,} steps have no finite loss" if missing else None
 
 
-def _points(run: Path, along: Along) -> dict[str, NDArray[np.float64]]:
-    steps, key = read_metrics(run), ALONG[along]
+def _idle_experts(steps: Sequence[Mapping[str, Any]], along: Along) -> dict[str, NDArray[np.float64]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in steps:
+        for layer, counts in tokens_per_expert(line).items():
+            idle = idle_fraction(counts)
+            if idle is not None:
+                found.setdefault(f"idle_experts/{layer}", []).append((line[ALONG[along]], idle))
+    return {name: np.array(points).T for name, points in found.items()}
+
+
+def _points(
+    steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], along: Along
+) -> dict[str, NDArray[np.float64]]:
+    key = ALONG[along]
     keys = [quantity.key for quantity in QUANTITIES if quantity.key != "heldout"]
     prefixes = tuple(quantity.key for quantity in LAYER_QUANTITIES)
     keys += dict.fromkeys(name for line in steps for name in line if name.startswith(prefixes))
     by_quantity = {name: [(line[key], line[name]) for line in steps if key in line and name in line] for name in keys}
-    by_quantity["heldout"] = [(event[key], event["loss"]) for event in heldout_events(run)]
+    by_quantity["heldout"] = [(event[key], event["loss"]) for event in events if event["event"] == "heldout"]
     return {name: np.array(points, dtype=float).T for name, points in by_quantity.items() if points}  # None: NaN
 
 
 def heldout_events(run: Path) -> list[dict[str, Any]]:
     """Held-out losses that the run has now, oldest first: without those of steps that it made again after a crash or a
     rollback."""
+    return [event for event in _kept(read_events(run)) if event["event"] == "heldout"]
+
+
+def _kept(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Held-out losses and what was said of idle experts, without those of steps that were made again."""
     kept: list[dict[str, Any]] = []
-    for event in read_events(run):
+    for event in events:
         name = event.get("event")
         if name in ("started", "resumed", "rolled_back"):
             first = event.get("to_step", event.get("step", 0))
             kept = [one for one in kept if one["step"] <= first]
-        elif name == "heldout":
-            kept = [*(one for one in kept if one["step"] < event["step"]), event]
+        elif name in ("heldout", "idle_experts"):
+            kept = [*(one for one in kept if one["event"] != name or one["step"] < event["step"]), event]
     return kept
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from data_pipeline.common.atomic import atomic_write
 from pretrain.pages.charts import BLUE, ORANGE, STYLE, svg
+from pretrain.pages.expert_maps import draw_experts
 from pretrain.pages.numbers import compact
 from pretrain.pages.page import page
 from pretrain.pages.run_curves import LAYER_QUANTITIES, QUANTITIES, Along, Quantity, RunCurves
@@ -91,12 +92,16 @@ def _shown(curves: Sequence[RunCurves], along: Along) -> list[Draw]:
 
 
 def _shown_by_layer(curves: Sequence[RunCurves], along: Along) -> list[Draw]:
-    """A panel for each run and each quantity that it has by layer."""
+    """A panel for each run and each quantity that it has by layer, and for its experts."""
     return [
         partial(_draw_layers, quantity=quantity, curve=curve, along=along, alone=len(curves) == 1)
         for curve in curves
         for quantity in LAYER_QUANTITIES
         if curve.layers(quantity)
+    ] + [
+        partial(draw_experts, experts=curve.experts, of_run="" if len(curves) == 1 else f", {curve.label}")
+        for curve in curves
+        if curve.experts is not None
     ]
 
 
@@ -135,6 +140,8 @@ def _draw_layers(axes: Axes, quantity: Quantity, curve: RunCurves, along: Along,
     chosen = (
         {names.index(layers[at]) for at in np.linspace(0, len(layers) - 1, _MOST_NAMED).astype(int)} if layers else ()
     )
+    if quantity.key == "idle_experts/":
+        axes.set_ylim(-0.03, 1.03)
     handles = [axes.lines[number] for number in sorted(chosen)]
     axes.legend(handles, [names[number] for number in sorted(chosen)], fontsize=6, loc="best")
     _name_axes(axes, quantity, along, "" if alone else f", {curve.label}")

@@ -7,20 +7,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.pages.numbers import compact
-from pretrain.pages.run_curves import QUANTITIES, Along, Quantity, RunCurves
+from pretrain.pages.run_curves import QUANTITIES, Along, ExpertCounts, Quantity, RunCurves, layer_name, loads
+from pretrain.run_dir.experts import IDLE_LOAD
 
 MARKS = "*o+x#@%&abcdefghijklmnpqrstuvwyz"
 """characters of the runs, in order"""
 _ROWS, _LABEL = 10, 9
+LOADS = ((IDLE_LOAD, "_"), (0.5, "."), (0.8, "-"), (1.25, "="), (2, "+"), (5, "#"), (math.inf, "@"))
+"""characters of loads below a multiple of the mean"""
 _NARROWEST = 20
 
 
 def terminal_lines(curves: Sequence[RunCurves], along: Along, notes: Sequence[str], columns: int) -> Iterator[str]:
-    """Yields a chart of each quantity that a run has, then the names of the runs and the notes."""
+    """Yields a chart of each quantity that a run has, a map of its experts, then the names of the runs and the
+    notes."""
     for quantity in QUANTITIES:
         if any(quantity.key in curve.points for curve in curves):
             yield quantity.title + (" (logarithmic)" if quantity.log else "")
             yield from _chart(curves, quantity, max(_NARROWEST, columns - _LABEL - 2), along)
+            yield ""
+    for curve in curves:
+        if curve.experts is not None:
+            yield from _experts(curve.experts, "" if len(curves) == 1 else f", {curve.label}", columns)
             yield ""
     for number, curve in enumerate(curves):
         yield f"{MARKS[number % len(MARKS)]} {curve.label}"
@@ -50,6 +58,23 @@ def _chart(curves: Sequence[RunCurves], quantity: Quantity, width: int, along: A
         yield f"{label:>{_LABEL}} |{''.join(cells)}".rstrip()
     ends = f"{compact(left)} {along}", compact(right)
     yield " " * (_LABEL + 2) + ends[0] + ends[1].rjust(width - len(ends[0]))
+
+
+def _experts(experts: ExpertCounts, of_run: str, columns: int) -> Iterator[str]:
+    """A row for each layer, and a character for each expert, or for neighbours where the terminal is too narrow."""
+    names, loads_LE = [layer_name(layer) for layer in experts.counts], loads(experts)
+    label = max(map(len, names))
+    together = math.ceil(loads_LE.shape[1] / max(_NARROWEST, columns - label - 2))
+    parts = np.array_split(loads_LE, math.ceil(loads_LE.shape[1] / together), axis=1)
+    each = f", {together} together" if together > 1 else ""
+    yield f"load of experts at step {experts.step:,}{of_run}{each}"
+    yield f"  of the mean: {' '.join(f'{sign} <{level:g}' for level, sign in LOADS[:-1])} {LOADS[-1][1]} more"
+    for name, row in zip(names, np.stack([part.mean(axis=1) for part in parts], axis=1), strict=True):
+        yield f"{name:>{label}} |{''.join(_sign(load) for load in row)}|"
+
+
+def _sign(load: float) -> str:
+    return next(sign for level, sign in LOADS if load < level)
 
 
 def _drawable(points: NDArray[np.float64], quantity: Quantity) -> NDArray[np.float64]:

@@ -4,12 +4,13 @@ The rank that reports writes them. They may be read at any time, also during the
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pretrain.run_dir.experts import TOKENS_PER_EXPERT
 from pretrain.run_dir.json_lines import JsonLinesWriter, append_json_lines, newest_json_lines, read_json_lines
 from pretrain.run_dir.paths import RunDir
 
@@ -50,14 +51,16 @@ class StepMetrics:
     """mean of each term of a loss with several terms, nats"""
     figures: Mapping[str, float] = field(default_factory=dict)
     """figures that only some models have, by their keys"""
+    tokens_per_expert: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """tokens of the global batch that chose each expert, by layer of experts"""
 
     def line(self) -> dict[str, Any]:
-        """Returns the line of metrics.jsonl: a key for each value, those of `figures`, and `loss_NAME` for each
-        term."""
+        """Returns the line of metrics.jsonl: a key for each value, those of `figures`, `loss_NAME` for each
+        term, and `tokens_per_expert/LAYER` for each layer of experts."""
         values = asdict(self)
-        figures, terms = values.pop("figures"), values.pop("terms")
+        figures, terms, experts = (values.pop(name) for name in ("figures", "terms", "tokens_per_expert"))
         line: dict[str, Any] = values | figures | {f"loss_{name}": mean for name, mean in terms.items()}
-        return line
+        return line | {f"{TOKENS_PER_EXPERT}{layer}": counts for layer, counts in experts.items()}
 
 
 class MetricsLog(JsonLinesWriter):
@@ -79,7 +82,7 @@ class MetricsLog(JsonLinesWriter):
 
 class EventLog(JsonLinesWriter):
     """Writer of events.jsonl: started, planned, resumed, changed, saved, save_failed, heldout, figures, best, warning,
-    stopped, failed, finished."""
+    idle_experts, stopped, failed, finished."""
 
     def __init__(
         self,

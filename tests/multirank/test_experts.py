@@ -1,7 +1,10 @@
 """Layers of experts on several ranks: what layouts could compute otherwise, and whether the tests would see it."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -102,30 +105,59 @@ def test_micro_batches_do_not_matter() -> None:
 
 
 def _figures(parallels: list[dict[str, Any]], **sections: Any) -> list[Any]:
-    """Returns the terms and figures of the last step on each layout, and the state of its routers."""
+    """Returns the terms and figures of the last step on each layout, the state of its routers, and for each step the
+    tokens of each expert, with how often ranks met and the host waited."""
     found = []
     for parallel in parallels:
-        engine = build_engine(family_config(FAMILY, parallel=parallel, **sections))
-        source, results = SyntheticStream(engine.config), []
+        track = {"experts_every_steps": STEPS}
+        engine = build_engine(family_config(FAMILY, parallel=parallel, track=track, **sections))
+        source, results, calls = SyntheticStream(engine.config), [], []
         for step in range(1, STEPS + 1):
             batch = source.batch((step - 1) * ROWS, ROWS, engine.data_rank, engine.data_world)
-            results.append(engine.train_step(batch, 1e-3, step))
+            waits = [(torch.distributed, "all_reduce"), (torch.Tensor, "tolist"), (torch.Tensor, "item")]
+            with ExitStack() as stack:
+                every = [stack.enter_context(_counted(owner, name)) for owner, name in waits]
+                results.append(engine.train_step(batch, 1e-3, step))
+            calls.append([len(one) for one in every])
         means = {name: total / count for name, (total, count) in results[-1].terms.items()}
-        found.append((means, dict(results[-1].figures), whole_state(engine)["router/chosen"]))
+        experts = [(result.tokens_per_expert, of_step) for result, of_step in zip(results, calls, strict=True)]
+        found.append((means, dict(results[-1].figures), whole_state(engine)["router/chosen"], experts))
         meet_again()
     return found
 
 
+@contextmanager
+def _counted(owner: Any, name: str) -> Iterator[list[str]]:
+    """Inside, the list grows with each call of a function."""
+    calls, real = list[str](), getattr(owner, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return real(*args, **kwargs)
+
+    with patch.object(owner, name, counted):
+        yield calls
+
+
 def test_terms_and_counts_are_the_same_on_every_layout() -> None:
-    ((terms, figures, chosen),) = run_ranks(1, _figures, [{}])[0]
+    ((terms, figures, chosen, experts),) = run_ranks(1, _figures, [{}])[0]
     assert set(terms) == {"tokens", "router_z", "router_balance"}
     assert terms["router_balance"] == pytest.approx(1, abs=0.3)
     assert 1 < figures["expert_load"] < 4
     assert 0.8 < figures["expert_entropy"] < 1
     assert chosen.shape == (3, 8, 2)
     assert (chosen[..., 1].sum(1) == 2 * ROWS * LENGTH).all(), "two experts of each token, in each layer"
-    layouts = [{"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"}, {"pipeline": 4}, {"context": 4}]
-    for others, other_figures, other_chosen in run_ranks(4, _figures, layouts)[0]:
+    (unlogged, calls), (counts, calls_of_logged) = experts
+    assert (unlogged, calls_of_logged) == ({}, calls), "no step exchanges or waits for counts"
+    assert counts == {f"decoder.layers.{n}": chosen[n - 1, :, 1].astype(int).tolist() for n in (1, 2, 3)}
+    assert type(counts["decoder.layers.1"][0]) is int
+    layouts = [
+        {"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"},
+        *({"pipeline": 4}, {"context": 4}, {"expert": 2}),
+    ]
+    for others, other_figures, other_chosen, other_experts in run_ranks(4, _figures, layouts)[0]:
+        assert [one for one, _ in other_experts] == [{}, counts]
+        assert other_experts[0][1] == other_experts[1][1]
         assert others == pytest.approx(terms, abs=TOLERANCE)
         assert other_figures == pytest.approx(figures, abs=TOLERANCE)
         assert np.array_equal(other_chosen, chosen)

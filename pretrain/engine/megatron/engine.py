@@ -219,6 +219,9 @@ class MegatronEngine:
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
         with record_function("step/optimizer"):
             of_layers = [one.values for one in (scores, routed) if one is not None]
+            every = self.config.track.experts_every_steps
+            if routed is not None and every and step % every == 0:
+                of_layers.append(routed.chosen_LE.double().view(-1))  # exact, as integers below 2**53 are
             found = [self.sharding.norm(), computed.sums.view(-1), *of_layers]
             norm, loss_sum, judged, *values = torch.cat(found).tolist()
         values, more = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
@@ -228,8 +231,9 @@ class MegatronEngine:
         figures = self._outputs.read() if self._outputs is not None and looks else {}
         if scores is not None:
             figures, more = figures | scores.read(more[: len(SCORE_FIGURES)]), more[len(SCORE_FIGURES) :]
+        tokens_per_expert: dict[str, list[int]] = {}
         if self.router is not None:
-            of_routing, of_router = self.router.read(more, counts[len(self.objective.weights) :])
+            of_routing, of_router, tokens_per_expert = self.router.read(more, counts[len(self.objective.weights) :])
             figures |= of_routing
             loss_sum += sum(factors[name] * value for name, (value, _) in of_router.items())
             terms |= of_router
@@ -268,6 +272,7 @@ class MegatronEngine:
             tokens=computed.tokens,
             flops=computed.flops,
             figures=figures,
+            tokens_per_expert=tokens_per_expert,
         )
 
     def _compute_gradient(self, batch: Rows, data_rank: int, *, step: int, keeps: bool) -> ComputedStep:

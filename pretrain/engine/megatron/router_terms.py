@@ -144,12 +144,15 @@ class RouterTerms:
 
     def read(
         self, values: Sequence[float], counts: Sequence[float]
-    ) -> tuple[dict[str, float], dict[str, tuple[float, int]]]:
-        """The figures of a step, and the sum and count of each term, from the values of `RoutedStep.values` and the
-        counts of the global batch."""
-        figures = dict(zip(FIGURES, values, strict=False))
-        sums = zip(self.weights, values[len(FIGURES) :], counts, strict=True)
-        return figures, {name: (value, int(count)) for name, value, count in sums}
+    ) -> tuple[dict[str, float], dict[str, tuple[float, int]], dict[str, list[int]]]:
+        """The figures of a step, the sum and count of each term, and the tokens of each expert by layer, from the
+        counts of the global batch and the values of `RoutedStep.values`, which may have those of
+        `RoutedStep.chosen_LE` behind them; without these there are none by layer."""
+        figures, end = dict(zip(FIGURES, values, strict=False)), len(FIGURES) + len(self.weights)
+        sums = zip(self.weights, values[len(FIGURES) : end], counts, strict=True)
+        chosen = np.array(values[end:]).reshape(-1, self._experts).astype(np.int64).tolist()
+        by_layer = dict(zip(self._numbers, chosen, strict=True)) if chosen else {}
+        return figures, {name: (value, int(count)) for name, value, count in sums}, by_layer
 
     def applied(self, step: RoutedStep) -> None:
         """Notes that the step was applied: the next one balances by its choices, and biases move."""

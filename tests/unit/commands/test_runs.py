@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import colormaps
 from matplotlib.image import imread
 
 from pretrain.__main__ import main
@@ -17,7 +18,7 @@ from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.model_spec.parameters import num_parameters
-from pretrain.pages.run_curves import heldout_events, labels, read_curves
+from pretrain.pages.run_curves import ExpertCounts, heldout_events, labels, loads, read_curves
 from tests.helpers.tiny import tiny_config
 
 
@@ -244,6 +245,44 @@ def test_figures_of_layers_have_panels_of_their_own(two: Path, tmp_path: Path) -
     assert text.count("<svg") == 5 + 2
     assert "gradient norm by layer, a" in text
     assert imread(png).shape[0] == 4 * 3.0 * 150, "seven panels, two in a row"
+
+
+def test_experts_have_a_heat_map_of_the_newest_counts(
+    two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = two / "a" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    layers = {"decoder.layers.1": [100, 80, 120, 100], "mtp.layers.0.transformer_layer": [0, 399, 1, 0]}
+    for line in lines[:3]:
+        line |= {f"tokens_per_expert/{name}": counts for name, counts in layers.items()}
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = [{"event": "idle_experts", "step": step, "text": f"step {step}: idle"} for step in (1, 3, 4)]
+    with (two / "a" / "events.jsonl").open("a") as events:
+        for event in (*said, {"event": "rolled_back", "step": 4, "to_step": 3}):
+            events.write(json.dumps(event) + "\n")
+    (a, b), notes = read_curves([two], "steps")
+    assert a.experts == ExpertCounts(3, layers)
+    assert b.experts is None
+    assert loads(a.experts).tolist() == [[1, 0.8, 1.2, 1], [0, 3.99, 0.01, 0]]
+    assert a.points["idle_experts/mtp.layers.0.transformer_layer"].tolist() == [[1, 2, 3], [0.75] * 3]
+    assert "a: step 3: idle" in notes
+    assert "a: step 4: idle" not in notes, "which is made again"
+
+    monkeypatch.setenv("COLUMNS", "60")
+    page, png = tmp_path / "plot.html", tmp_path / "plot.png"
+    assert main(["plot", str(two), "--terminal", "--out", str(png)]) == 0
+    out = capsys.readouterr().out
+    assert out.split("load of experts at step 3, a\n")[1].splitlines()[1:3] == ["    1 |====|", "mtp 0 |_#__|"]
+    assert max(len(line) for line in out.splitlines() if "wrote" not in line) <= 60
+    pixels = imread(png)[..., :3]
+    colours = colormaps["RdBu_r"]([0.0, (1 + np.log10(3.99)) / 2])[:, :3]
+    idle, used = ((np.abs(pixels - colour).max(axis=-1) < 0.01).sum() for colour in colours)
+    assert idle / used == pytest.approx(3, rel=0.1), "three experts are idle, and one has four times the mean"
+    assert main(["plot", str(two), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 5 + 2
+    assert "load of experts at step 3, a" in text
+    assert "a: step 3: idle" in text
 
 
 def test_a_table_and_a_plot_load_no_torch(two: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ STEP = StepMetrics(
     mfu=None,
     save_seconds=0.0,
 )
+EXPERTS = {"decoder.layers.1": [7, *range(10)]}
 PATIENCE_S = 200.0  # for what must happen, on a machine with other things to do
 
 

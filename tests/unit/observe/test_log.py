@@ -134,6 +134,39 @@ def test_each_of_several_sources_with_labels_in_a_step_has_a_column(tmp_path: Pa
     assert not {"loss_source_rare", "by_source"} & line.keys()
 
 
+def test_experts_are_counted_by_layer_and_a_layer_that_collapses_is_said_once(tmp_path: Path) -> None:
+    even, collapsed, nearly = [100, 90, 110, 95], [2, 200, 8, 190], [5, 200, 11, 184]
+    steps = [[even, even], [even, collapsed], [], [collapsed, collapsed], [even, nearly], [[1, 0, 0, 9], collapsed]]
+
+    def logged(name: str, **health: Any) -> Path:
+        settings = config(run={"dir": str(tmp_path / name)}, track={"mlflow": False}, health=health)
+        with RunLog(settings, plan_layout(settings, 2), True) as log:
+            log.begin(settings, 0, 0)
+            for step, layers in enumerate(steps, 1):
+                experts = {f"decoder.layers.{number}": counts for number, counts in enumerate(layers)}
+                result = StepResult(
+                    loss_sum=1.0, token_count=1, grad_norm=1.5, skipped=False, tokens_per_expert=experts
+                )
+                log.step(step, 1, batch(1), result, learning_rate=0.5, seconds=0.25, save_seconds=0.125, peak=PEAK)
+        return tmp_path / name
+
+    def said(run: Path) -> list[tuple[int, dict[str, int]]]:
+        return [(event["step"], event["idle"]) for event in read_events(run) if event["event"] == "idle_experts"]
+
+    run = logged("run")
+    lines = read_metrics(run)
+    assert [[line.get(f"tokens_per_expert/decoder.layers.{n}") for n in (0, 1)] for line in lines] == [
+        layers or [None, None] for layers in steps
+    ]
+    assert not any("tokens_per_expert" in line for line in lines)
+    first, second = {"decoder.layers.1": 2}, {"decoder.layers.0": 2}
+    assert said(run) == [(2, first), (4, second), (6, first)], "ten tokens of a layer say nothing"
+    warning = next(event["text"] for event in read_events(run) if event["event"] == "idle_experts")
+    assert warning.startswith("step 2: 2 of 4 experts of decoder.layers.1 are idle: each has less than a tenth of the ")
+    assert said(logged("less", idle_experts=0.25)) == [(2, first), (4, second)], "one of four is enough"
+    assert said(logged("none", idle_experts=None)) == said(logged("more", idle_experts=0.6)) == []
+
+
 def test_events_tell_the_story(tmp_path: Path) -> None:
     run(tmp_path, 1, 2, ends="stopped")
     run(tmp_path, 2, 3)

@@ -16,7 +16,7 @@ from pretrain.observe.points import DataInput, Point
 from pretrain.observe.sqlite_uri import sqlite_uri
 from pretrain.observe.track import Trackers, keep_report
 from tests.helpers.small_configs import config
-from tests.unit.observe.conftest import PATIENCE_S, STEP
+from tests.unit.observe.conftest import EXPERTS, PATIENCE_S, STEP
 
 DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})
 
@@ -43,7 +43,8 @@ def track(run: RunConfig, steps: range, status: Any = "finished", **more: Any) -
     warnings: list[str] = []
     tracker = Trackers(run, warnings.append, **more)
     for step in steps:
-        tracker.step(replace(STEP, step=step, loss=10.0 - step))
+        experts = EXPERTS if step == 2 else {}
+        tracker.step(replace(STEP, step=step, loss=10.0 - step, tokens_per_expert=experts))
     tracker.close(status)
     return warnings
 
@@ -130,7 +131,13 @@ def test_numbers_that_are_unknown_are_absent(tracked: Path) -> None:
     assert set(the_run(tracked).data.metrics) == {
         *("loss", "grad_norm", "learning_rate", "tokens", "samples", "step_seconds", "tokens_per_second"),
         *("save_seconds", "heldout_loss", "eval/last_word/0-shot/accuracy"),
+        *(f"tokens_per_expert/decoder.layers.1/{number:02}" for number in range(11)),
     }
+
+
+def test_the_tokens_of_each_expert_arrive(tracked: Path) -> None:
+    found = client(tracked).get_metric_history(the_run(tracked).info.run_id, "tokens_per_expert/decoder.layers.1/10")
+    assert [(point.step, point.value) for point in found] == [(2, 9.0)]
 
 
 def test_parameters_are_the_resolved_config(tracked: Path) -> None:

@@ -146,6 +146,34 @@ def test_an_outage_loses_nothing_and_repeats_nothing(tmp_path: Path, monkeypatch
     assert len(warnings) == 1
 
 
+def test_counts_of_experts_fill_one_place_of_what_waits_and_arrive_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    class Leaving(FakeRun):
+        def log_metrics(self, points: list[Any]) -> None:
+            sent.append(len(points))
+            self.failures = int(len(sent) == 3)  # away in the middle of them
+            super().log_metrics(points)
+
+    service = Leaving()
+    use(monkeypatch, service)
+    monkeypatch.setattr("pretrain.observe.track._PENDING", 9)
+    monkeypatch.setattr("pretrain.observe.track._POINTS_PER_BATCH", 20)
+    warnings = Warnings()
+    tracker = Trackers(run_config(tmp_path), warnings)
+    experts = {"decoder.layers.1": list(range(30)), "mtp.layers.0.transformer_layer": list(range(30))}
+    tracker.step(replace(STEP, step=1, tokens_per_expert=experts))
+    assert service.sent.wait(PATIENCE_S)
+    warnings.wait()
+    tracker.close("finished")
+    assert service.calls[-61:-1] == [(1, float(number)) for number in [*range(30), *range(30)]]
+    assert sent[-4:] == [20, 20, 20, 20], "the second of three is sent again"
+    (away,) = warnings
+    assert "cannot be used (gone)" in away
+
+
 def test_a_point_that_is_refused_for_good_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Strict(FakeRun):
         def log_metrics(self, points: list[Any]) -> None:

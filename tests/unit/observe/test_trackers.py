@@ -18,7 +18,7 @@ from pretrain.observe.points import DataInput, File, Point
 from pretrain.observe.track import TRACKERS, Trackers, check_trackers, keep_report
 from pretrain.observe.tracker import RunStatus, Tracker
 from tests.helpers.small_configs import config
-from tests.unit.observe.conftest import PATIENCE_S, STEP
+from tests.unit.observe.conftest import EXPERTS, PATIENCE_S, STEP
 
 ODD = "source_web/../a.b@v1 (x)+y=z:[0]"
 DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})
@@ -41,7 +41,8 @@ def share(run: RunConfig, steps: range, status: RunStatus) -> list[str]:
     trackers = Trackers(run, warnings.append, {"layout": "tp2"})
     trackers.data([DATA])
     for step in steps:
-        trackers.step(replace(STEP, step=step, loss=10.0 - step))
+        experts = EXPERTS if step == 3 else {}
+        trackers.step(replace(STEP, step=step, loss=10.0 - step, tokens_per_expert=experts))
     trackers.point(steps[-1], "heldout_loss", 5.5)
     trackers.point(steps[-1], ODD, 7.5)
     trackers.artifact(Path(run.run.dir) / "report.html", "reports")
@@ -88,7 +89,10 @@ def test_tensorboard_reads_each_step_once(tracked: Path) -> None:
     assert set(read.Tags()["scalars"]) == {
         *("loss", "grad_norm", "learning_rate", "tokens", "samples", "step_seconds", "tokens_per_second"),
         *("save_seconds", "heldout_loss", "eval/last_word/0-shot/accuracy", ODD),
+        *(f"tokens_per_expert/decoder.layers.1/{number:02}" for number in range(11)),
     }
+    experts = read.Scalars("tokens_per_expert/decoder.layers.1/10")
+    assert [(one.step, one.value) for one in experts] == [(3, 9.0)]
 
 
 def test_tensorboard_shows_config_and_facts_as_texts(tracked: Path) -> None:
@@ -139,6 +143,8 @@ def test_wandb_has_steps_scores_and_the_status_offline(tracked: Path) -> None:
     assert losses == [(step, 10.0 - step) for step in (1, 2, 3, 4, 3, 4, 5)]
     assert [line[ODD] for line in lines if ODD in line] == [7.5, 7.5]
     assert [(line["step"], line["heldout_loss"]) for line in lines if "heldout_loss" in line] == [(4, 5.5), (5, 5.5)]
+    expert = "tokens_per_expert/decoder.layers.1/10"
+    assert [(line["step"], line[expert]) for line in lines if expert in line] == [(3, 9.0), (3, 9.0)]
     scored = "eval/last_word/0-shot/accuracy"
     assert [(line["step"], line[scored]) for line in lines if scored in line] == [(4, 0.25)]
     runs = [record.run for record in records if record.WhichOneof("record_type") == "run"]

@@ -53,7 +53,7 @@ def test_a_line_has_exactly_the_keys_of_the_contract_in_order(tmp_path: Path) ->
     keys = "step loss grad_norm learning_rate tokens samples data_hash step_seconds tokens_per_second mfu"
     later = "save_seconds loss_scale device_peak_bytes host_peak_bytes"
     assert list(json.loads(line)) == [*keys.split(), *later.split()]
-    assert json.loads(line) | {"terms": {}, "figures": {}} == vars(STEP)
+    assert json.loads(line) | {"terms": {}, "figures": {}, "tokens_per_expert": {}} == vars(STEP)
 
 
 def test_each_line_is_there_for_others_within_moments(tmp_path: Path) -> None:
