@@ -66,7 +66,8 @@ def loads(experts: ExpertCounts) -> NDArray[np.float64]:
     """[layers, experts]: tokens of each expert as a multiple of its layer's mean."""
     counts_LE = np.array(list(experts.counts.values()), dtype=float)
     means_L1 = counts_LE.mean(axis=1, keepdims=True)
-    return np.divide(counts_LE, means_L1, out=np.zeros_like(counts_LE), where=means_L1 > 0)
+    loads_LE: NDArray[np.float64] = counts_LE / means_L1.clip(min=1 / counts_LE.shape[1])
+    return loads_LE
 
 
 def layer_name(layer: str) -> str:
