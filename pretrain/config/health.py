@@ -86,9 +86,8 @@ class Health(Section):
         0.5,
         gt=0,
         le=1,
-        description="of a model with experts: a warning names each layer of which at least this fraction of the "
-        "experts is idle, each with less than a tenth of the mean load, at steps of track.experts_every_steps; null: "
-        "none",
+        description="fraction of the experts of a layer from which on a warning names the layer, if they are idle: "
+        "each with less than a tenth of the mean load, at steps of track.experts_every_steps; null: no warning",
     )
 
     @field_validator("hang_s")

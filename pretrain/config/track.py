@@ -68,8 +68,8 @@ class Track(Section):
     experts_every_steps: int = Field(
         100,
         ge=0,
-        description="of a model with experts: steps between counts of the tokens that chose each expert, by layer, in "
-        "metrics.jsonl and trackers; 0: none",
+        description="steps between counts of the tokens that chose each expert, by layer of experts, in metrics.jsonl "
+        "and trackers; 0: none",
     )
 
     @property

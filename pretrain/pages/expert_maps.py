@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.ticker import MaxNLocator
 
 from pretrain.pages.run_curves import ExpertCounts, layer_name, loads
 from pretrain.run_dir.experts import IDLE_LOAD
@@ -24,7 +25,7 @@ def draw_experts(axes: Axes, experts: ExpertCounts, of_run: str) -> None:
     names = [layer_name(layer) for layer in experts.counts]
     shown = range(0, len(names), math.ceil(len(names) / _MOST_LAYERS_NAMED))
     axes.set_yticks(list(shown), [names[number] for number in shown], fontsize=7)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     bar = axes.figure.colorbar(image, ax=axes, ticks=[IDLE_LOAD, 1, 1 / IDLE_LOAD], label="multiple of the mean")
     bar.ax.set_yticklabels([f"≤ {IDLE_LOAD:g}", "1", f"≥ {1 / IDLE_LOAD:g}"])
     bar.ax.minorticks_off()

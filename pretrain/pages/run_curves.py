@@ -59,7 +59,7 @@ class ExpertCounts:
 
     step: int
     counts: Mapping[str, Sequence[int]]
-    """those of each layer, in the model's order"""
+    """number of tokens of each expert by layer, in the model's order"""
 
 
 def loads(experts: ExpertCounts) -> NDArray[np.float64]:

@@ -93,16 +93,19 @@ def _shown(curves: Sequence[RunCurves], along: Along) -> list[Draw]:
 
 def _shown_by_layer(curves: Sequence[RunCurves], along: Along) -> list[Draw]:
     """A panel for each run and each quantity that it has by layer, and for its experts."""
-    return [
-        partial(_draw_layers, quantity=quantity, curve=curve, along=along, alone=len(curves) == 1)
+    alone = len(curves) == 1
+    by_layer: list[Draw] = [
+        partial(_draw_layers, quantity=quantity, curve=curve, along=along, alone=alone)
         for curve in curves
         for quantity in LAYER_QUANTITIES
         if curve.layers(quantity)
-    ] + [
-        partial(draw_experts, experts=curve.experts, of_run="" if len(curves) == 1 else f", {curve.label}")
+    ]
+    of_experts: list[Draw] = [
+        partial(draw_experts, experts=curve.experts, of_run="" if alone else f", {curve.label}")
         for curve in curves
         if curve.experts is not None
     ]
+    return by_layer + of_experts
 
 
 def _last(curve: RunCurves, key: str) -> float | None:
