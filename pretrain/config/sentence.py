@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from data_pipeline.common.problems import problem_text
+from data_pipeline.common.problems import expected_kinds, problem_text
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.config.keys import keys
 from pretrain.config.section import section_of, variants_of
@@ -18,12 +19,15 @@ _MOST = 3  # suggestions
 
 def sentence(schema: type[BaseModel], error: ValidationError) -> str:
     """The first problem that `schema` has with a tree."""
-    problem = error.errors()[0]
+    problem, *others = error.errors()
     key = _find(schema, problem["loc"])
     value = problem["input"]
     match problem["type"]:
         case "value_error":
             return problem_text(problem)
+        case "missing" if problem["loc"] and isinstance(problem["loc"][-1], int):  # of a list of a fixed length
+            dotted, count = key.dotted.rpartition(".")[0], len(value)
+            return f"'{dotted}' = {shown(as_written(value))}: expected more than {count} item{'s' * (count != 1)}"
         case "missing":
             return f"'{key.dotted}' is required: set it in the file, or add {key.dotted}=VALUE to the command line"
         case "extra_forbidden":
@@ -35,7 +39,19 @@ def sentence(schema: type[BaseModel], error: ValidationError) -> str:
             hint = did_you_mean(map(repr, close_matches(tag, names, cutoff=_FAINTLY_ALIKE)))
             refusal = f"'{key.dotted}.name' = {tag!r}: expected one of {', '.join(names)}"
             return f"{refusal}: {hint}" if hint else refusal
-    return f"'{key.dotted}' = {shown(repr(value))}: {problem_text(problem)}"
+    alike = [problem, *(one for one in others if _find(schema, one["loc"]).dotted == key.dotted)]
+    return f"'{key.dotted}' = {shown(as_written(value))}: {expected_kinds(alike) or problem_text(problem)}"
+
+
+def as_written(value: Any) -> str:
+    """A value as a config has it: null, true and false, and texts in quotes."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {as_written(one)}' for name, one in value.items())}}}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return repr(value)
 
 
 def shown(text: str) -> str:
@@ -65,6 +81,8 @@ def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
         if part in choice:
             annotation, variants = choice[str(part)], choice
             continue
+        if _is_kind(annotation, part):
+            continue
         dotted.append(str(part)[:_SHOWN])
         found = section_of(annotation)
         if found is None or isinstance(part, int):
@@ -73,6 +91,20 @@ def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
         field = section.model_fields.get(part)
         annotation = None if field is None else field.annotation
     return _Key(".".join(dotted), annotation, section, variants)
+
+
+def _is_kind(annotation: Any, part: int | str) -> bool:
+    """Whether a part of pydantic's path to a plain value is no key but one of the kinds that it may have: `str`."""
+    names = {"str", "int", "float", "bool", "date"}
+    return isinstance(part, str) and _has_kinds(annotation) and (part in names or "[" in part)
+
+
+def _has_kinds(annotation: Any) -> bool:
+    """Whether plain values of a field, or those of its list, may be of several kinds."""
+    kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+    if get_origin(annotation) in (Union, UnionType) and len(kinds) > 1:
+        return section_of(annotation) is None
+    return get_origin(annotation) is not dict and any(map(_has_kinds, kinds))
 
 
 def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:

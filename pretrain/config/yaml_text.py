@@ -70,7 +70,8 @@ def parse(text: str, origin: str) -> Any:
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{origin}{where}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
     except (ValueError, ArithmeticError, LookupError, AssertionError) as error:  # of a number, a date or a tag
-        raise ConfigError(f"{origin}: not valid YAML ({error})") from None
+        why = "a number of thousands of digits" if "integer string conversion" in str(error) else error
+        raise ConfigError(f"{origin}: not valid YAML ({why})") from None
     _check_size(values, origin)
     return values
 

@@ -95,3 +95,36 @@ def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_a_mistake_in_a_choice_is_named(override: str, sentence: str, tmp_path: Path) -> None:
     assert sentence in _message(tmp_path, "init: t5", override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["objective={name: classification, labels: [null, 2]}"],
+            "'objective.labels.0' = null: expected text, true or false or an integer",
+        ),
+        (["objective={name: classification, labels: [a]}"], "'objective.labels' = ['a']: expected at least 2 items"),
+        (["track.kind=3"], "'track.kind' = 3: expected text or a list"),
+        (["evaluate.positive=[true]"], "'evaluate.positive' = [true]: expected text, true or false or an integer"),
+        (
+            ["optimizer={name: muon, learning_rate: 1, ns_coefficients: [1, 2]}"],
+            "'optimizer.ns_coefficients' = [1, 2]: expected more than 2 items",
+        ),
+        (
+            ["optimizer={name: muon, learning_rate: 1, ns_coefficients: [1, 2, 3, 4]}"],
+            "'optimizer.ns_coefficients' = [1, 2, 3, 4]: expected at most 3 items",
+        ),
+        (
+            ["objective={name: instructions, date: true}"],
+            "'objective.date' = true: expected a date such as 2024-07-26",
+        ),
+        (["train.steps=1e30"], "'train.steps' = 1e+30: expected a smaller integer"),
+        (["evaluate.figures=[[1]]"], "'evaluate.figures.0' = [1]: expected text"),
+        ([f"model.heads={'9' * 5000}"], "not valid YAML (a number of thousands of digits)"),
+        (["data.path=''"], "'data.path' = '': expected at least 1 character"),
+        (["data.phases=[{tokens: 1, weights: {str: -1}}]"], "'data.phases.0.weights.str' = -1: must be greater than"),
+    ],
+)
+def test_problems_are_said_in_the_words_of_the_config(overrides: list[str], said: str, tmp_path: Path) -> None:
+    assert said in _message(tmp_path, "", *overrides)
