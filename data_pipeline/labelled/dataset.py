@@ -7,6 +7,7 @@ makes tokens of it when a batch needs it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tempfile
@@ -172,6 +173,17 @@ class LabelledDataset:
         rows = (self.row("train", number) for number in range(min(self.num_rows("train"), _LOOKED_AT)))
         return list(dict.fromkeys(name for row in rows for name in row if name not in read and _has_text(row[name])))
 
+    def num_trained_on(self, split: LabelledSplit) -> int:
+        """Rows of a split that are rows of the training split too, byte by byte."""
+        trained = {_fingerprint(content) for content in self._contents("train")}
+        return sum(_fingerprint(content) in trained for content in self._contents(split))
+
+    def _contents(self, split: LabelledSplit) -> Iterator[bytes]:
+        """The bytes of each row of a split, without white space around them."""
+        lines = self._split(split)
+        for start, end in zip(lines.starts.tolist(), lines.ends.tolist(), strict=True):
+            yield lines.content[start:end].tobytes().strip()
+
     def sizes(self) -> dict[str, int]:
         """Rows of each split."""
         return {f"{name}_rows": len(lines.starts) for name, lines in self._lines.items()}
@@ -207,6 +219,10 @@ class LabelledDataset:
         if split not in self._lines:
             raise DataError(f"{self.path(split)} is missing: put it there, or choose another split.")
         return self._lines[split]
+
+
+def _fingerprint(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _bytes_of(tokenizer: Tokenizer) -> bytes:

@@ -130,6 +130,20 @@ class ChoiceSamples(RowSamples):
     labels: NDArray[np.int64]
     """[rows] numbers of the right choices."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `LabelledSamples`."""
+        count = 0
+        for number, label in enumerate(self.labels.tolist()):
+            choices = self.choices(number)
+            count += choices.count(choices[label]) > 1
+        if not count:
+            return ()
+        return (
+            f"{count:,} of {self.count:,} rows have the text of the right choice twice among their choices, which no "
+            "model can tell apart",
+        )
+
     def choices(self, number: int) -> list[str]:
         """Texts of the choices of a row."""
         texts: list[str] = self.dataset.row(self.split, number)[self.recipe.objective.choices]

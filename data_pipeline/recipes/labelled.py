@@ -202,7 +202,11 @@ class RowSamples(ABC):
     dataset: LabelledDataset
     split: LabelledSplit
     num_skipped: ClassVar[int] = 0
-    notes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `LabelledSamples`: none."""
+        return ()
 
     @property
     def count(self) -> int:

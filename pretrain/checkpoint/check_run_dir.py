@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data_pipeline.dataset.mix import MIX_MANIFEST
 from pretrain.errors import ConfigError
-from pretrain.run_dir.paths import RECORD, RunDir, complete_checkpoints
+from pretrain.run_dir.paths import RECORD, RunDir
 
 _DATASET = ("manifest.json", MIX_MANIFEST)
 _EXPORT = "config.json"  # of a model for transformers
@@ -19,7 +19,7 @@ def check_run_dir(path: Path) -> None:
     try:
         os.stat(path)
         path = path.resolve()
-        problem = None if _is_run(path) else _problem(path)
+        problem = None if RunDir(path).has_begun else _problem(path)
     except FileNotFoundError:
         problem = _of_a_run(path.resolve())
     except (OSError, ValueError) as error:
@@ -28,13 +28,6 @@ def check_run_dir(path: Path) -> None:
         problem = f"cannot be a directory ({error.strerror if isinstance(error, OSError) else error})"
     if problem is not None:
         raise ConfigError(f"run.dir={path} {problem}: choose a directory of its own for the run")
-
-
-def _is_run(path: Path) -> bool:
-    try:
-        return RunDir(path).metrics.is_file() or bool(complete_checkpoints(RunDir(path).checkpoints))
-    except OSError:  # a circle of links, or what this user may not read
-        return False
 
 
 def _problem(path: Path) -> str | None:
@@ -46,14 +39,14 @@ def _problem(path: Path) -> str | None:
         return "holds a dataset"
     if (path / _EXPORT).is_file():
         return "holds a model for transformers"
-    run = next((folder for folder in sorted(_folders(path)) if _is_run(folder)), None)
+    run = next((folder for folder in sorted(_folders(path)) if RunDir(folder).has_begun), None)
     return _of_a_run(path) if run is None else f"holds other runs, such as {run.name}"
 
 
 def _of_a_run(path: Path) -> str | None:
     """What is wrong with a path inside a folder that a run keeps for itself."""
     for folder in (path, *path.parents):
-        if folder in RunDir(folder.parent).folders and _is_run(folder.parent):
+        if folder in RunDir(folder.parent).folders and RunDir(folder.parent).has_begun:
             return f"lies in {folder.name} of the run {folder.parent}"
     return None
 

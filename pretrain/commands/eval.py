@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.commands import eval_fetch, eval_report
-from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
+from pretrain.commands.arguments import Parser, at_least_zero, check_directory, count, names, numbers
 from pretrain.commands.decoding import HOW, add_decoding, decoding
 from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.evaluate.decoding.base import Decoding
@@ -185,7 +185,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=at_least_zero,
         default=0,
         help="Seed of the choice of few-shot examples, of generated questions (arithmetic_*, arbitrary_labels) and of "
         "sampling (default 0).",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretrain.commands.arguments import Parser, numbers
 from pretrain.commands.finetune_fetch import main as fetch
@@ -25,6 +25,7 @@ def main(argv: list[str]) -> int:
     print_a_log()
     from pretrain.checkpoint.check_run_dir import check_run_dir
     from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
+    from pretrain.data.pointless_settings import check_new_run
     from pretrain.data.resolve import resolve
     from pretrain.observe.track import check_trackers
 
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> int:
         return _seeds(options.seeds, Path(config.run.dir), options.nproc, argv, stop)
     check_run_dir(Path(config.run.dir))
     config = resolve(config)
+    check_new_run(config)
     if needs_local_ranks(config, options.nproc, trains=True):
         return start_local_ranks(options.nproc, ["finetune", *argv], stop)
     from pretrain.training.finetuned import train_and_report
@@ -70,11 +72,30 @@ def finetune_parser() -> Parser:
 
 def config_of(options: Namespace) -> RunConfig:
     """Config of the run that options of `finetune_parser` ask for. Raises ConfigError."""
-    from pretrain.config.load import load
+    from pretrain.config.load import load, read_with
     from pretrain.config.run_config import RunConfig
 
+    _check_one_start(read_with(options.config, options.overrides), options.checkpoint)
     overrides = [*options.overrides, f"run.start_from={json.dumps(str(options.checkpoint))}"]
     return load(RunConfig, options.config, overrides)
+
+
+def _check_one_start(tree: dict[str, Any], checkpoint: Path) -> None:
+    """Raises ConfigError for a new run whose config, as it is written, names another start than `checkpoint`."""
+    from pretrain.errors import ConfigError
+    from pretrain.run_dir.paths import RunDir
+
+    run = tree.get("run")
+    given, run_dir = (run.get(key) if isinstance(run, dict) else None for key in ("start_from", "dir"))
+    if given is None or Path(str(given)).expanduser().absolute() == checkpoint.absolute():
+        return
+    directory = Path(str(run_dir)).expanduser()
+    if any(RunDir(path).has_begun for path in (directory, *directory.glob("seed-*"))):
+        return  # with the checkpoint, as before
+    raise ConfigError(
+        f"run.start_from={given} and the checkpoint {checkpoint} both say what weights the run starts from: leave "
+        "run.start_from out"
+    )
 
 
 def _seeds(seeds: list[int], run_dir: Path, nproc: int | None, argv: list[str], stop: StopRequest) -> int:

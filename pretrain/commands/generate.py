@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pretrain.commands.arguments import Parser, check_writable, count, utf8
+from pretrain.commands.arguments import Parser, at_least_zero, check_writable, count, utf8
 from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
 from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.commands.output import print_lines, write_lines
@@ -114,7 +114,7 @@ def _parser() -> Parser:
         type=utf8,
         help="String that ends a text, not included in it. Repeatable.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="Seed of sampling (default 0).")
+    parser.add_argument("--seed", type=at_least_zero, default=0, help="Seed of sampling (default 0).")
     parser.add_argument("--out", type=Path, help="Output file in JSON Lines (default: stdout, as text).")
     parser.add_nproc(SCORING_RANKS)
     add_decoding(parser, "Without these options, decoding is greedy; with --samples above 1, temperature is 1.")

@@ -10,6 +10,7 @@ from pretrain.commands.arguments import Parser, at_least_zero
 from pretrain.commands.local_ranks import check_local_layout
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.data.pointless_settings import check_new_run
 from pretrain.data.resolve import resolve
 from pretrain.run_dir.paths import RunDir
 
@@ -34,7 +35,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     config = load(RunConfig, options.config, options.overrides)
     ranks = options.nproc or 1
-    check_local_layout(resolve(config), ranks)
+    resolved = resolve(config)
+    check_local_layout(resolved, ranks)
+    check_new_run(resolved)
     directory = RunDir(config.run.dir).launch
     taken = snapshot.take(directory, config)
     attempts.allow(directory)

@@ -19,6 +19,7 @@ from pretrain.commands.site_options import add_site_options, site_of
 from pretrain.commands.verbs import unknown
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.data.pointless_settings import check_new_run
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
 
@@ -142,6 +143,7 @@ def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:
     config = with_preflight(load(RunConfig, options.config, options.overrides))
     resolved = config if options.before else resolve(config)  # a command before the run may build its data
     submission.check_run(resolved)
+    check_new_run(resolved)
     if not submission.site.gpus_per_node:
         _say(options, [_CPU_UNCHECKED])
     elif options.no_rehearse:
@@ -191,7 +193,9 @@ def _task(words: list[str], source: Path, submission: Submission) -> ArrayTask:
     else:
         overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
         config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
-    submission.check_run(resolve(config))
+    resolved = resolve(config)
+    submission.check_run(resolved)
+    check_new_run(resolved)
     return ArrayTask(tuple(words), str(Path(config.run.dir).absolute()))
 
 

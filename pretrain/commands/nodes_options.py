@@ -1,6 +1,7 @@
 """Options that `launch kubernetes` and `launch skypilot` share."""
 
 import argparse
+import sys
 from collections.abc import Callable
 
 from launch.checks import check
@@ -11,6 +12,7 @@ from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.node_fields import variable
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.data.pointless_settings import pointless_settings
 from pretrain.errors import ConfigError
 from pretrain.plan.device import find_device
 
@@ -70,6 +72,8 @@ def run_of(options: argparse.Namespace, gpus: int, hardware: str | None, command
     if gpus and hardware is None:
         raise unknown_memory("(launch skypilot) an --accelerators of one size, such as H100:8 or A100-80GB:8")
     check(config, options.nodes * ranks, find_device(hardware).memory_gib if gpus and hardware is not None else None)
+    for sentence in pointless_settings(config):  # no refusal: only the nodes know whether the run has begun
+        print(f"warning: {sentence}", file=sys.stderr)
     return NodesRun(
         config=config, nodes=options.nodes, ranks=ranks, restarts=options.restarts, command_line=command_line
     )

@@ -28,6 +28,7 @@ def main(argv: list[str]) -> int:
     from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
+    from pretrain.data.pointless_settings import check_new_run
     from pretrain.data.resolve import resolve
     from pretrain.observe.track import check_trackers
 
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
     check_run_dir(Path(config.run.dir))
     check_trackers(config)
     config = resolve(config)
+    check_new_run(config)
     if needs_local_ranks(config, options.nproc, trains=True):
         return start_local_ranks(options.nproc, ["train", *argv], stop)
     from pretrain.training.finetuned import train_and_report

@@ -33,6 +33,12 @@ def load(schema: type[Config], path: str | Path, overrides: list[str] | None = N
     return validate(schema, tree, str(path), overrides)
 
 
+def read_with(path: str | Path, overrides: list[str]) -> dict[str, Any]:
+    """The tree of a config as it is written, with `overrides`, of which nothing was checked. Raises ConfigError for
+    what is no YAML."""
+    return _overridden(read(locate(path)), overrides)
+
+
 def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides: list[str] | None = None) -> Config:
     """Turns a plain tree, changed by `overrides`, into a config; `origin` names it in errors."""
     overrides = overrides or []

@@ -103,6 +103,14 @@ class RunDir:
         return self.path / "source_model.json"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a run has begun here: it has logged a step, or saved. False where the folder cannot be read."""
+        try:
+            return self.metrics.is_file() or bool(complete_checkpoints(self.checkpoints))
+        except OSError:  # a circle of links, or what this user may not read
+            return False
+
+    @property
     def lock(self) -> Path:
         """File that the process which writes to the run holds locked."""
         return self.path / "lock"

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from data_pipeline.dataset.manifest import SPLITS
-from data_pipeline.dataset.source import DataSource
+from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import reads_all
 from data_pipeline.labelled.dataset import LabelledDataset
@@ -23,9 +23,9 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.identity import rank_fingerprint
 from pretrain.checkpoint.one_model import mtp_tensors
-from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
 from pretrain.config.start import teacher_checkpoint
+from pretrain.data.doubtful_settings import doubtful_settings
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.data.unseen_begin import warnings_of_training
@@ -110,7 +110,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_skipped_documents(stream, recipe),
         *_padding(stream),
         *_verified_later(config, stream),
-        *_ineffective_settings(config),
+        *doubtful_settings(config),
         *_rows_not_read(stream, recipe),
     )
     if config.data.verify:
@@ -203,12 +203,24 @@ def _rows_not_read(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tup
                         f"tokens: {recipe.objective.cut_by} says how many are kept"
                     )
                 notes += [f"{dataset.path(split)}: {note}" for note in recipe.samples(dataset, split).notes]
+            notes += [_trained_on(dataset, split) for split in dataset.splits() if split != "train"]
             if unread := dataset.unread_text(recipe.fields):
                 notes.append(
                     f"{dataset.path('train')}: no setting of the objective reads the text of the fields "
                     f"{', '.join(unread)}: if a model is to learn from one, name it in the setting for it"
                 )
-    return tuple(notes)
+    return tuple(filter(None, notes))
+
+
+def _trained_on(dataset: LabelledDataset, split: LabelledSplit) -> str:
+    """Says how many rows of a split are trained on; nothing if none is."""
+    count, rows = dataset.num_trained_on(split), dataset.num_rows(split)
+    if not count:
+        return ""
+    return (
+        f"{count:,} of {rows:,} rows of {dataset.path(split)} are rows of {dataset.path('train')} too: figures of the "
+        "split are of rows that the model has learned"
+    )
 
 
 def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
@@ -228,33 +240,6 @@ def _verified_later(config: RunConfig, stream: SampleStream | ChainedStreams) ->
         for dataset in stream.datasets
         if config.data.verify and dataset.remote
     )
-
-
-def _ineffective_settings(config: RunConfig) -> tuple[str, ...]:
-    """Warns of settings that have less effect than they say: a decay beyond the end, steps at a learning rate of 0, a
-    hang limit beyond the timeout."""
-    warnings, health, schedule = [], config.health, config.schedule
-    steps, tokens = run_length(config)
-    end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")
-    decay = getattr(schedule, "decay_length", None)
-    if decay is not None and decay > end:
-        warnings.append(
-            f"schedule.decay_{unit}={decay:,} is longer than the run, which ends after {end:,} {unit}: the learning "
-            f"rate ends at {schedule.factor(end, end):.0%} of its peak"
-        )
-    if schedule.factor(end, end) == 0:
-        stops = decay is not None and not schedule.decays_at_end and decay < end
-        when = f"from {decay:,} of {end:,} {unit} on" if stops else "in the last step"
-        warnings.append(
-            f"schedule.final_fraction=0 makes the learning rate 0 {when}, where nothing is trained: set a small one, "
-            "such as 0.01"
-        )
-    if health.hang_s is not None and health.hang_s > max(health.timeout_s / 2, Health().hang_s or 0):
-        warnings.append(
-            f"health.hang_s={health.hang_s:g} is more than half of health.timeout_s={health.timeout_s} and is "
-            f"reduced to {health.timeout_s / 2:g}"
-        )
-    return tuple(warnings)
 
 
 def starting_weights(config: RunConfig, dataset: DataSource) -> Path | None:

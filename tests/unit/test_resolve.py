@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from pretrain.config.run_config import RunConfig
+from pretrain.data.doubtful_settings import doubtful_settings
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
-from pretrain.training.build import _ineffective_settings
 from tests.helpers.small_configs import config
 
 
 def run(**sections: Any) -> RunConfig:
-    return config(train={"steps": 100}, **sections)
+    return config(**{"train": {"steps": 100}, "optimizer": {"learning_rate": 1e-3}, **sections})
 
 
 @pytest.mark.parametrize("second", ["a", "./a", "link", "LOCAL/a"])
@@ -45,13 +45,13 @@ def test_a_decay_that_no_run_of_this_length_has_is_refused(schedule: dict[str, A
 
 def test_settings_that_the_run_ends_before_are_said() -> None:
     long = {"name": "linear", "decay_steps": 200, "final_fraction": 0.0}
-    (note,) = _ineffective_settings(run(schedule=long))
+    (note,) = doubtful_settings(run(schedule=long))
     assert "schedule.decay_steps=200 is longer than the run" in note
     assert "ends at 50% of its peak" in note
-    (note,) = _ineffective_settings(run(health={"hang_s": 400, "timeout_s": 600}))
+    (note,) = doubtful_settings(run(health={"hang_s": 400, "timeout_s": 600}))
     assert "health.hang_s=400 is more than half of health.timeout_s=600 and is reduced to 300" in note
-    assert _ineffective_settings(run()) == _ineffective_settings(run(health={"timeout_s": 60})) == ()
-    assert _ineffective_settings(run(schedule={**long, "decay_steps": 100, "final_fraction": 0.01})) == ()
+    assert doubtful_settings(run()) == doubtful_settings(run(health={"timeout_s": 60})) == ()
+    assert doubtful_settings(run(schedule={**long, "decay_steps": 100, "final_fraction": 0.01})) == ()
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_settings_that_the_run_ends_before_are_said() -> None:
     ],
 )
 def test_steps_at_a_rate_of_zero_are_said(schedule: dict[str, Any], when: str) -> None:
-    (note,) = _ineffective_settings(run(schedule={**schedule, "final_fraction": 0}))
+    (note,) = doubtful_settings(run(schedule={**schedule, "final_fraction": 0}))
     assert f"schedule.final_fraction=0 makes the learning rate 0 {when}, where nothing is trained" in note
-    assert _ineffective_settings(run(schedule={**schedule, "final_fraction": 0.01})) == ()
+    assert doubtful_settings(run(schedule={**schedule, "final_fraction": 0.01})) == ()

@@ -1,10 +1,13 @@
 """What is typed after a verb: read as it was meant, or refused in one sentence."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pretrain.__main__ import main
+from pretrain.commands import eval as evaluate
+from pretrain.commands import generate
 from pretrain.commands.arguments import Parser, count, numbers, utf8
 from pretrain.errors import ConfigError
 
@@ -111,3 +114,12 @@ def test_data_s_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str
             main(["data", *argv, "--help"])
         assert leaving.value.code == 0
         assert f"\nexamples:\n  pretrain data {verb if argv else 'build'} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("make", "words"), [(generate._parser, ["run"]), (evaluate._parser, ["run", "--tasks", "heldout", "--out", "x"])]
+)
+def test_a_seed_is_not_negative(make: Callable[[], Parser], words: list[str]) -> None:
+    assert make().parse([*words, "--seed", "3"]).seed == 3
+    with pytest.raises(ConfigError, match="--seed: '-1' must be an integer of at least 0"):
+        make().parse([*words, "--seed", "-1"])

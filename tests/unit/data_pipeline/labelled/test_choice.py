@@ -195,3 +195,12 @@ def test_settings_that_do_not_suit_a_model_are_refused() -> None:
         Regression(both_orders=True).for_model("decoder", **model)
     with pytest.raises(ValidationError):
         Choice(max_choices=1)
+
+
+def test_rows_whose_right_choice_is_there_twice_are_counted(write: Write) -> None:
+    rows = _rows(3)
+    assert _recipe(write(rows).tokenizer()).samples(write(rows), "train").notes == ()
+    rows[0]["choices"] = ["is", "is"]
+    rows[1]["choices"] = ["a", "a", "b"]  # only wrong ones
+    (note,) = _recipe(write(rows).tokenizer()).samples(write(rows), "train").notes
+    assert note.startswith("1 of 3 rows have the text of the right choice twice")

@@ -162,3 +162,10 @@ def test_a_million_rows_open_in_seconds(write: Write) -> None:
     assert big.num_rows("train") == 10**6
     numbers = np.random.default_rng(0).integers(10**6, size=20).tolist()
     assert [big.row("train", number)["text"] for number in numbers] == [f"text {number}" for number in numbers]
+
+
+def test_rows_that_are_trained_on_are_counted(write: Write) -> None:
+    rows = [{"text": "a"}, {"text": "b"}, {"text": "c"}]
+    assert write(rows, rows[:2], test=[rows[2], {"text": "d"}]).num_trained_on("validation") == 2
+    dataset = write(rows, ['{"text": "a"}  ', {"text": "e"}], test=[{"text": "d"}], name="other")
+    assert [dataset.num_trained_on(split) for split in ("validation", "test")] == [1, 0]
