@@ -48,7 +48,7 @@ class AnsweredSplit:
     notes: Sequence[str] = ()
     """what is to be known about the answers, one sentence each"""
     most_frequent: MostFrequent | None = None
-    """None: no classifier of texts or words, or not judged by accuracy"""
+    """the most frequent class, of a classifier of texts or words that is judged by accuracy"""
 
 
 @dataclass(frozen=True, kw_only=True)

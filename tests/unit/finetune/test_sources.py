@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,9 @@ from pretrain.evaluate.heldout import HeldOut
 from pretrain.finetune.answers import RowAnswer
 from pretrain.finetune.eval_rows import figure_lines
 from pretrain.finetune.judge import AnsweredSplit, MostFrequent, _most_frequent
+from pretrain.finetune.report.write import FinetuneFacts, write_report
 from pretrain.finetune.sources import JudgedSplit, figures_by_source
+from tests.helpers.small_configs import config
 
 
 def _answered(figures: Mapping[str, float | None], loss_sum: float, rows: int, *notes: str) -> AnsweredSplit:
@@ -104,3 +109,22 @@ def test_accuracy_stands_beside_that_of_the_most_frequent_class() -> None:
     answered = replace(_answered({"accuracy": 0.5}, 6.0, 2), most_frequent=found)
     judged = JudgedSplit(by_source={"cola": answered}, several=False)
     assert figure_lines({"test": judged}) == ["test (2 rows): accuracy 0.5000 (always a: accuracy 0.4000)"]
+
+
+@pytest.mark.parametrize(("known", "said"), [(None, 0), (MostFrequent(label="a", accuracy=0.4), 1)])
+def test_the_page_names_the_most_frequent_class_where_there_is_one(
+    known: MostFrequent | None, said: int, tmp_path: Path
+) -> None:
+    answered = replace(_answered({"accuracy": 0.5}, 6.0, 2), most_frequent=known)
+    judged = JudgedSplit(by_source={"cola": answered}, several=False)
+    facts = FinetuneFacts(name="a", start="b", data="c", objective="d", step=1, layout="e", seed=1)
+    rows: Any = SimpleNamespace(line=lambda split, number: number)
+    write_report(
+        tmp_path,
+        config(run={"dir": str(tmp_path)}),
+        facts,
+        datasets={"cola": rows},
+        judged={"validation": judged},
+        num_cut={},
+    )
+    assert (tmp_path / "report.html").read_text().count("of always answering a, the most frequent class") == said
