@@ -6,6 +6,7 @@ from pretrain.config.attention import Dense
 from pretrain.config.health import Health, SpikesAct, SpikesWarn
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.patterns.function import Function
+from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.run_config import RunConfig
 from pretrain.data.pointless_settings import pointless_settings, singular_values
 from pretrain.run_length.schedule import learning_rate
@@ -109,13 +110,14 @@ def _attention(config: RunConfig) -> Iterator[str]:
         return  # the pattern is that of the weights, which were made for longer rows
     length = config.objective.row_length or model.sequence_length
     for kind in dict.fromkeys(attention.of_layer(layer) for layer in range(min(layers, len(attention.pattern)))):
-        if isinstance(kind, Dense | Function) or kind.name == "linformer":
+        if isinstance(kind, Dense | Function | Linformer):
             continue
         causal = not model.has_encoder
         if kind.mean_keys(length, causal) >= Dense().mean_keys(length, causal):
-            reach = f" of window={kind.window}" if getattr(kind, "window", None) is not None else ""
+            name, window = getattr(kind, "name", ""), getattr(kind, "window", None)
+            reach = f" of window={window}" if window is not None else ""
             yield (
-                f"the pattern {kind.name}{reach} in model.attention hides nothing in rows of {length} positions, "
+                f"the pattern {name}{reach} in model.attention hides nothing in rows of {length} positions, "
                 "so that it is dense"
             )
 
