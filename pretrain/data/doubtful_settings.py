@@ -8,7 +8,9 @@ from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.patterns.function import Function
 from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.run_config import RunConfig
+from pretrain.config.start import recorded_model
 from pretrain.data.pointless_settings import pointless_settings, singular_values
+from pretrain.errors import ConfigError
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import run_length
 
@@ -106,8 +108,8 @@ def _attention(config: RunConfig) -> Iterator[str]:
             f"model.attention.pattern has {len(attention.pattern)} entries for {layers} layers: no layer has the "
             "last ones"
         )
-    if config.run.start_from is not None:
-        return  # the pattern is that of the weights, which were made for longer rows
+    if _is_of_start(config):
+        return  # the weights were made for longer rows
     length = config.objective.row_length or model.sequence_length
     for kind in dict.fromkeys(attention.of_layer(layer) for layer in range(min(layers, len(attention.pattern)))):
         if isinstance(kind, Dense | Function | Linformer):
@@ -120,6 +122,17 @@ def _attention(config: RunConfig) -> Iterator[str]:
                 f"the pattern {name}{reach} in model.attention hides nothing in rows of {length} positions, "
                 "so that it is dense"
             )
+
+
+def _is_of_start(config: RunConfig) -> bool:
+    """Whether the attention is that of the weights that the run starts from, or these can no longer be asked."""
+    if config.run.start_from is None:
+        return False
+    try:
+        recorded = recorded_model(config.run.start_from).get("attention")
+    except ConfigError:
+        return True
+    return bool(recorded == config.model.attention.model_dump(mode="json"))
 
 
 def _finetuning(config: RunConfig) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pretrain.commands.finetune import config_of, finetune_parser
+from pretrain.config.attention import Attention, Banded
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.doubtful_settings import doubtful_settings
@@ -188,3 +189,13 @@ def test_a_run_is_given_one_start(tmp_path: Path) -> None:
     options = finetune_parser().parse(["checkpoint", str(file)])
     with pytest.raises(ConfigError, match="start_from=checkpoint is neither a checkpoint nor a run"):
         config_of(options)
+
+
+@pytest.mark.parametrize(("recorded", "said"), [(64, 0), (8, 1)])
+def test_a_window_beyond_the_row_may_be_that_of_the_weights(
+    recorded: int, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention = Attention(pattern=[Banded()], window=recorded).model_dump(mode="json")
+    monkeypatch.setattr("pretrain.data.doubtful_settings.recorded_model", lambda start: {"attention": attention})
+    config = changed("llama", model={"attention": {"pattern": ["banded"], "window": 64}}, run=STARTED)
+    assert len(doubtful_settings(config)) == said
