@@ -20,16 +20,15 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.wrapping import unwrap
+from data_pipeline.text.writing import JOINERS, without_idle_joiners
 
 _LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
-    r"\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+    r"\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
     r"\ufdd0-\ufdef\ufffe\uffff]"  # no characters, by definition
 )
-_JOINERS = re.compile(r"([^\x00-\x7f\s\u200c\u200d]?)([\u200c\u200d]+)(?=([^\x00-\x7f\s])?)")
-"""They spell words of Persian and of India and put emoji together; beside ASCII or a blank they are left-overs."""
 _MOJIBAKE_NEEDS = re.compile(r"[^\x00-\x7f]{2}|[\x80-\x9f\u0152\u0153\u00c2\u00c3]")
 """Found wherever ftfy's own (slower) expression finds something: two characters in a row that are not ASCII, or one of
 those that it takes for a sign by themselves or beside ASCII."""
@@ -39,6 +38,7 @@ class Repair(LocalStep):
     """One spelling for equal texts: characters, line ends and blanks."""
 
     takes_pairs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     name: Literal["repair"] = "repair"
     mojibake: bool = Field(
@@ -88,8 +88,8 @@ class Repair(LocalStep):
                 step("mojibake", "\n".join([_readable(line) for line in text.split("\n")]))
         step("line ends", _LINE_END.sub("\n", text.replace("\r\n", "\n")))
         step("unseen characters", _UNSEEN.sub("", text))
-        if "\u200c" in text or "\u200d" in text:
-            step("unseen characters", _JOINERS.sub(_joined, text))
+        if any(joiner in text for joiner in JOINERS):
+            step("unseen characters", without_idle_joiners(text))
         if self.normal_form == "nfc":
             step("normal form", unicodedata.normalize("NFC", text))
         elif self.normal_form == "nfkc":
@@ -114,8 +114,3 @@ class Repair(LocalStep):
 
 def _readable(line: str) -> str:
     return ftfy.fix_encoding(line) if not line.isascii() and _MOJIBAKE_NEEDS.search(line) else line
-
-
-def _joined(match: re.Match[str]) -> str:
-    before, joiners, after = match.groups()
-    return before + (joiners[0] if before and after else "")

@@ -1,6 +1,8 @@
-"""What Unicode says of writing: scripts, as sets of the `regex` package (its version 1)."""
+"""What Unicode says of writing: scripts, as sets of the `regex` package (its version 1), and joiners."""
 
 from __future__ import annotations
+
+import regex
 
 LATIN = r"[\p{Latin}--[\uff21-\uff3a\uff41-\uff5a]]"
 """Letters of the Latin script, but the full-width ones, which are written among Han and kana."""
@@ -9,3 +11,43 @@ UNSPACED = (
     r"\p{scx=Myanmar}\p{scx=Tibetan}]"
 )
 """Characters of scripts that are written without spaces between words."""
+
+JOINERS = "\u180e\u200c\u200d"
+"""Invisible characters that spell words between some letters: the vowel separator of Mongolian, ZWNJ and ZWJ."""
+_JOINED_LETTERS = {
+    "\u0d23\u0d4d": "\u0d7a",  # chillus of Malayalam (Unicode 5.1)
+    "\u0d28\u0d4d": "\u0d7b",
+    "\u0d30\u0d4d": "\u0d7c",
+    "\u0d32\u0d4d": "\u0d7d",
+    "\u0d33\u0d4d": "\u0d7e",
+    "\u0d15\u0d4d": "\u0d7f",
+    "\u09a4\u09cd": "\u09ce",  # khanda ta of Bengali and Assamese (Unicode 4.1)
+}
+"""What was written with a ZWJ behind it before Unicode had the letter."""
+_JOINED_LETTER = regex.compile(rf"({'|'.join(_JOINED_LETTERS)})\u200d+")
+_CURSIVE = (
+    r"[\p{scx=Arabic}\p{scx=Syriac}\p{scx=Mongolian}\p{scx=Nko}\p{scx=Mandaic}\p{scx=Adlam}\p{scx=Hanifi_Rohingya}]"
+)
+_LETTER = r"[\p{L}\p{M}\p{N}]"
+_BEYOND_ASCII = r"[^\x00-\x7f\s\u200c\u200d]"
+_SPELLING_JOINER = regex.compile(
+    r"((?<=\p{ccc=9}\p{M}*)[\u200c\u200d]"  # behind a virama (RFC 5892, A.1 and A.2)
+    rf"|(?<={_BEYOND_ASCII})[\u200c\u200d](?=[\u200c\u200d]*{_BEYOND_ASCII})"  # words, emoji
+    rf"|(?<=[{_CURSIVE}&&{_LETTER}])[\u200c\u200d](?=[\u200c\u200d]*{_LETTER})"
+    rf"|(?<={_LETTER})[\u200c\u200d](?=[\u200c\u200d]*[{_CURSIVE}&&{_LETTER}])"
+    # Beside a letter that joins to that side, it shows another form of it.
+    r"|(?<=[\p{jt=D}\p{jt=L}])\u200d|\u200d(?=[\u200c\u200d]*[\p{jt=D}\p{jt=R}])"
+    r")[\u200c\u200d]*|[\u200c\u200d]+",
+    regex.VERSION1,
+)
+_IDLE_SEPARATOR = regex.compile(
+    r"(?<![\p{Mongolian}&&[\p{L}\p{M}]])\u180e|\u180e(?![\p{Mongolian}&&\p{L}])", regex.VERSION1
+)
+
+
+def without_idle_joiners(text: str) -> str:
+    """`text` without the `JOINERS` that spell nothing, and with the letters that Unicode has for what was spelled with
+    them. Of several in a row, the first stays."""
+    text = str(_IDLE_SEPARATOR.sub("", text))
+    text = str(_JOINED_LETTER.sub(lambda match: _JOINED_LETTERS[match[1]], text))
+    return str(_SPELLING_JOINER.sub(r"\1", text))

@@ -1,5 +1,6 @@
 """Characters and white space are repaired, and nothing else is touched."""
 
+# ruff: noqa: RUF001
 from __future__ import annotations
 
 import json
@@ -47,8 +48,54 @@ def test_good_text_goes_through_as_it_is(tmp_path: Path) -> None:
     assert not stats.changed
 
 
-def test_joiners_beside_ascii_are_left_overs(tmp_path: Path) -> None:
-    assert run_local(Repair(), ["a\u200cb \u200dc"], tmp_path)[0] == ["ab c"]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می\u200cخواهم کتاب\u200cها",
+        "USB\u200cها را، سه PDF\u200cی دیگر، 20\u200cساله",  # Latin and digits beside Persian
+        "۱۴۰۰ ه\u200d.ش و ه\u200d",  # a letter's initial form
+        "क्\u200d क्\u200dष र्\u200dय श्री\u0964 ट्\u200c.",  # behind a virama, at a word's end too
+        "ম্\u200d, র\u200d্যাম",
+        "ශ්\u200dරී ලංකා",
+        "ಎಂಜಿನಿಯರ್\u200c ಸಾಫ್ಟ್\u200cವೇರ್",
+        "ᠨᠠᠢᠮ\u180eᠠ",
+        "👩\u200d👩\u200d👧 ❤\ufe0f\u200d🔥",
+    ],
+)
+def test_joiners_that_spell_words_stay(text: str) -> None:
+    assert Repair().repair(text, changed := Counter()) == text
+    assert not changed
+
+
+@pytest.mark.parametrize(
+    ("given", "letters"),
+    [
+        ("അവന്\u200d ന്\u200dറെ", "അവൻ ൻറെ"),
+        ("ര്\u200d ല്\u200d. ള്\u200d ണ്\u200d, ക്\u200d", "ർ ൽ. ൾ ൺ, ൿ"),
+        ("ഹൈഫന്\u200d\u200d", "ഹൈഫൻ"),
+        ("হঠাত্\u200d সত্\u200dকার", "হঠাৎ সৎকার"),
+    ],
+)
+def test_joiners_become_the_letters_that_unicode_has_for_them(given: str, letters: str) -> None:
+    assert Repair().repair(given, Counter()) == letters
+    assert Repair().repair(letters, Counter()) == letters
+
+
+@pytest.mark.parametrize(
+    ("given", "good"),
+    [
+        ("a\u200cb \u200dc", "ab c"),
+        ("کتاب\u200c ها\u200c. \u200cو", "کتاب ها. و"),
+        ("می\u200c\u200cخواهم", "می\u200cخواهم"),
+        ("中\u200d, 日\u200c x\u180ey ᠮ\u180e ", "中, 日 xy ᠮ"),
+    ],
+)
+def test_joiners_that_spell_nothing_are_left_overs(given: str, good: str) -> None:
+    assert Repair().repair(given, Counter()) == good
+
+
+def test_a_build_with_other_joiners_is_another() -> None:
+    assert Repair().version_of_settings() == 2
 
 
 def test_documents_without_text_are_dropped_with_a_sample_that_can_be_written(tmp_path: Path) -> None:
@@ -105,7 +152,7 @@ def test_single_characters_beside_ascii_that_ftfy_takes_for_signs_are_all_known(
 
 def test_repaired_text_stays_as_it_is(tmp_path: Path) -> None:
     random_ = random.Random(1)
-    alphabet = "ab \n\t\r\u00a0\u200b\u200c\u200d\u0301é\u2028\x85\x1f中\ud800\u1100\u1161"
+    alphabet = "ab \n\t\r\u00a0\u200b\u200c\u200d\u0301é\u2028\x85\x1f中\ud800\u1100\u1161നത\u0d4d\u09cd\u093cهاᠮ\u180e"
     for form in ("nfc", "nfkc", "none"):
         step = Repair(mojibake=False, normal_form=form)
         texts = ["".join(random_.choices(alphabet, k=20)) for _ in range(500)]
