@@ -87,7 +87,10 @@ class BuildConfig(ReadingConfig):
     @field_validator("steps", mode="before")
     @classmethod
     def _steps_by_name(cls, given: Any) -> Any:
-        return [make_step(one) for one in given] if isinstance(given, list) else given
+        if not isinstance(given, list):
+            return given
+        steps = [make_step(one) for one in given]
+        return [step.following(steps[:number]) for number, step in enumerate(steps)]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -3,8 +3,10 @@
 One index serves two ends. Decontamination removes from training text the grams of `ngram` words that any example holds.
 The overlap report says which examples occurred there, and looks for grams of as many words as fit each set: N is the
 5th percentile of its examples' lengths, at least 8 (less for synthetic tasks) and at most 13. An example is dirty when
-any of its N-grams is found. Examples of fewer words than that least are not looked for, as in the paper; about those
-between it and N words the paper says nothing: the whole example is their one gram here.
+any of its N-grams is found. Texts and examples are compared in one Unicode form (`comparable`), and an example also as
+the build reads it: what was repaired in the text would not be found otherwise. Examples of fewer words than that least
+are not looked for, as in the paper; about those between it and N words the paper says nothing: the whole example is
+their one gram here.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import base64
 import functools
 import hashlib
 import json
+import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -24,8 +27,11 @@ from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
 from data_pipeline.overlap.examples import MOST_WORDS, EvaluationSet
+from data_pipeline.text.normal_form import comparable
 from data_pipeline.text.words import Words
 
+Reading = Callable[[str], str]
+"""An example as it would be in the text that is searched."""
 REPORT = "overlap.json"
 """File of `overlap_report`, in the folder of the step that decontaminates."""
 _FORMAT = 2
@@ -70,14 +76,18 @@ class GramIndex:
     """[examples of all sets] `example_hashes` of each; 0 for the short ones."""
 
     @classmethod
-    def of(cls, against: Sequence[EvaluationSet], ngram: int) -> Self:
-        """Reads the examples. Raises DataError for what can't be read, or two sets of one name."""
-        return cls.of_texts(((name, texts, one.least_words) for one in against for name, texts in one.sets()), ngram)
+    def of(cls, against: Sequence[EvaluationSet], ngram: int, readings: Sequence[Reading] = (str,)) -> Self:
+        """Reads the examples, and takes each in all of the readings. Raises DataError for what can't be read, or two
+        sets of one name."""
+        sets = ((name, texts, one.least_words) for one in against for name, texts in one.sets())
+        return cls.of_texts(sets, ngram, readings)
 
     @classmethod
-    def of_texts(cls, sets: Iterable[tuple[str, Sequence[str], int]], ngram: int) -> Self:
-        """Makes the index of sets given as (name, text of each example, least words of a gram). Raises DataError for
-        two sets of one name."""
+    def of_texts(
+        cls, sets: Iterable[tuple[str, Sequence[str], int]], ngram: int, readings: Sequence[Reading] = (str,)
+    ) -> Self:
+        """Makes the index of sets given as (name, text of each example, least words of a gram). N is that of the first
+        reading. Raises DataError for two sets of one name."""
         facts: list[SetFacts] = []
         removable: list[NDArray[np.uint64]] = []
         hashes, holders, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], {ngram}
@@ -86,18 +96,21 @@ class GramIndex:
         for name, texts, least in sets:
             if any(name == other.name for other in facts):
                 raise DataError(f"Two evaluation sets are called {name}; give each a different name.")
-            batches = [Words.of(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
-            words = np.concatenate([np.zeros(0, np.int64), *(np.diff(batch.firsts) for batch in batches)])
-            n = report_ngram(words, least)
-            facts.append(SetFacts(name, n, len(texts), int((words < least).sum())))
-            for batch in batches:
-                examples.append(_looked_for(batch, least))
-                removable.append(batch.grams(ngram)[0])
-                for length, gram, example in _report_grams(batch, least, n):
-                    lengths.add(length)
-                    hashes.append(gram)
-                    holders.append(example + total)
-                total += len(batch.firsts) - 1
+            read = [_batches(texts, reading) for reading in readings]
+            counts = [np.concatenate([np.zeros(0, np.int64), *(np.diff(one.firsts) for one in its)]) for its in read]
+            n, short = report_ngram(counts[0], least), np.max(counts, axis=0) < least
+            facts.append(SetFacts(name, n, len(texts), int(short.sum())))
+            examples.append(np.where(short, np.uint64(0), example_hashes(texts)))
+            for batches in read:
+                first = total
+                for batch in batches:
+                    removable.append(batch.grams(ngram)[0])
+                    for length, gram, example in _report_grams(batch, least, n):
+                        lengths.add(length)
+                        hashes.append(gram)
+                        holders.append(example + first)
+                    first += len(batch.firsts) - 1
+            total += len(texts)
         return cls._sorted(
             tuple(facts),
             ngram,
@@ -219,9 +232,13 @@ def _filter_bit(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[n
     return (prefix >> np.uint64(3)).view(np.int64), np.uint8(1) << (prefix & np.uint64(7)).astype(np.uint8)
 
 
-def _looked_for(words: Words, least: int) -> NDArray[np.uint64]:
-    """[examples] hash of each that grams are made of; 0 for the shorter ones."""
-    return np.where(np.diff(words.firsts) < least, np.uint64(0), words.text_hashes())
+def gram_words(texts: Sequence[str]) -> Words:
+    """The words that grams are made of; their bounds are those in `comparable` of each text."""
+    return Words.of([comparable(text) for text in texts])
+
+
+def _batches(texts: Sequence[str], reading: Reading) -> list[Words]:
+    return [gram_words([reading(text) for text in texts[i : i + _BATCH]]) for i in range(0, len(texts), _BATCH)]
 
 
 def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
@@ -237,8 +254,9 @@ def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArr
 
 def example_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
     """[texts] 64 bits of each one's words, which are all that overlap goes by: two examples of equal words are both
-    dirty or both clean, however their spaces, cases and punctuation differ."""
-    batches = (Words.of(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH))
+    dirty or both clean, however their spaces, cases and punctuation differ, and their Unicode forms (NFC or NFD)."""
+    forms = [unicodedata.normalize("NFC", text) for text in texts]  # reports of earlier versions: as they were
+    batches = (Words.of(forms[first : first + _BATCH]) for first in range(0, len(forms), _BATCH))
     return np.concatenate([np.zeros(0, np.uint64), *(batch.text_hashes() for batch in batches)])
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.common.batches import batches
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.overlap.gram_index import GramIndex
-from data_pipeline.text.words import Words
+from data_pipeline.overlap.gram_index import GramIndex, gram_words
 
 _CHARACTERS = 1 << 20  # searched at a time: enough that a call's own cost is nothing
 
@@ -31,7 +30,7 @@ def grams_held(
     found, tokenizer = np.zeros(len(index.hashes), np.bool_), dataset.tokenizer()
     mine = islice(dataset.documents("train"), share, None, shares)
     for texts in batches((tokenizer.decode(tokens) for _, tokens in mine), len, _CHARACTERS):
-        words = Words.of(texts)
+        words = gram_words(texts)
         for length in index.lengths:
             found[index.lookup(words, length)[0]] = True
         searched += len(texts)

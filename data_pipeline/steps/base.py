@@ -8,10 +8,10 @@ every pass, so a document is identified by its position in its chunk.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -43,6 +43,10 @@ class Step(StrictSettings):
     def version_of_settings(self) -> int:
         """`version`, or an earlier one since which these settings have given equal results."""
         return self.version
+
+    def following(self, earlier: Sequence[Step]) -> Self:
+        """The step as it works behind the `earlier` ones of its build: as it is, unless what they do concerns it."""
+        return self
 
     def sources(self) -> list[str]:
         """Names of the sources that its settings refer to."""

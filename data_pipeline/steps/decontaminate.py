@@ -2,38 +2,42 @@
 
 Each n-gram of `ngram` words that also occurs in an example is removed, with a window of characters around it, which
 cuts the document into pieces. N-grams that many documents contain (laws, prayers, lists of countries) are kept, as are
-examples shorter than `ngram` words. Validation files are cleaned in the same way, but only training files count for the
-report and for how many documents contain an n-gram.
+examples shorter than `ngram` words. Text and examples are compared in one Unicode form, and the examples go through the
+steps `repair` that the text went through before. Validation files are cleaned in the same way, but only training files
+count for the report and for how many documents contain an n-gram.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.tasks import BuildTask
 from data_pipeline.overlap.examples import EvaluationSet
-from data_pipeline.overlap.gram_index import REPORT, GramIndex
+from data_pipeline.overlap.gram_index import REPORT, GramIndex, gram_words
 from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.readers import find_inputs
 from data_pipeline.reading.step_stats import StepStats
-from data_pipeline.steps.base import GatheredChunk, GlobalStep
-from data_pipeline.text.words import Words
+from data_pipeline.steps.base import GatheredChunk, GlobalStep, Step
+from data_pipeline.steps.repair import Repair, repaired_by
+from data_pipeline.text.normal_form import original_bounds
 
 _INDEX, _IGNORED = "grams.npz", "ignored.npy"
 
 
 class Decontaminate(GlobalStep):
     """Removes the n-grams of evaluation sets."""
+
+    version: ClassVar[int] = 2
 
     name: Literal["decontaminate"] = "decontaminate"
     against: list[EvaluationSet] = Field(
@@ -57,11 +61,25 @@ class Decontaminate(GlobalStep):
         default=10, ge=0, description="n-grams that more training documents than this contain are kept"
     )
 
+    _repairs: tuple[tuple[Repair, ...], ...] = PrivateAttr(default=((),))
+    """The steps that repaired the text before: a list for all sources, or for each kind of them."""
+
     @field_validator("against", mode="before")
     @classmethod
     def _files_alone(cls, value: Any) -> Any:
         values = value if isinstance(value, list | tuple) else [value]
         return [{"files": one} if isinstance(one, str) else one for one in values]
+
+    def following(self, earlier: Sequence[Step]) -> Self:
+        """See `Step`: the examples are repaired as the text was."""
+        repairs = [step for step in earlier if isinstance(step, Repair)]
+        sources: list[str | None] = [None, *(name for step in repairs for name in step.only or ())]
+        if self.only:
+            sources = [*self.only]
+        chains = [tuple(step for step in repairs if step.only is None or name in step.only) for name in sources]
+        step = self.model_copy()
+        step._repairs = tuple(chain for number, chain in enumerate(chains) if chain not in chains[:number])
+        return step
 
     def files(self) -> list[Path]:
         """The files of the evaluation sets."""
@@ -76,7 +94,7 @@ class Decontaminate(GlobalStep):
         index = _load(folder / _INDEX)
         holders = np.zeros(len(index.hashes), np.int64)
         for batch in batched(documents):
-            words = Words.of([document.text for document in batch])
+            words = gram_words([document.text for document in batch])
             for length in index.lengths:
                 gram, first = index.lookup(words, length)
                 holder = np.searchsorted(words.firsts, first, side="right") - 1
@@ -103,7 +121,7 @@ class Decontaminate(GlobalStep):
         removable[np.load(folder / _IGNORED)] = False
         source, more = ("", -1), 0
         for batch in batched(documents):
-            words = Words.of([document.text for document in batch])
+            words = gram_words([document.text for document in batch])
             gram, first = index.lookup(words, self.ngram)
             first = first[removable[gram]]
             borders = np.searchsorted(first, words.firsts)
@@ -111,8 +129,10 @@ class Decontaminate(GlobalStep):
                 if source != (document.file, document.index):
                     source, more = (document.file, document.index), 0
                 its = first[borders[number] : borders[number + 1]]
-                runs = words.begins[its], words.ends[its + self.ngram - 1]
-                kept = self._pieces(document, runs, stats) if len(its) else [document.text]
+                kept = [document.text]
+                if len(its):
+                    runs = original_bounds(document.text, words.begins[its], words.ends[its + self.ngram - 1])
+                    kept = self._pieces(document, runs, stats)
                 for piece, text in enumerate(kept):
                     # Where an earlier step has cut the document too, what follows moves on.
                     yield replace(document, texts=(text,), part=document.part + more + piece)
@@ -146,7 +166,7 @@ class Decontaminate(GlobalStep):
         return kept
 
     def _index(self, folder: Path) -> dict[str, Any]:
-        index = GramIndex.of(self.against, self.ngram)
+        index = GramIndex.of(self.against, self.ngram, [repaired_by(steps) for steps in self._repairs])
         with atomic_path(folder / _INDEX) as path:
             index.save(path)
         return {"grams": len(index.hashes), "digest": index.digest, "sets": [asdict(one) for one in index.sets]}

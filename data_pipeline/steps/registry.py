@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,7 +21,7 @@ from data_pipeline.steps.language import Language
 from data_pipeline.steps.length import Length
 from data_pipeline.steps.personal import Personal
 from data_pipeline.steps.quality import Quality
-from data_pipeline.steps.repair import Repair
+from data_pipeline.steps.repair import Repair, repaired_by
 
 _KINDS: list[type[Step]] = [
     Repair,
@@ -55,6 +56,13 @@ def make_step(given: Any) -> Step:
         return STEPS[name].model_validate(values)
     except ValidationError as error:
         raise ValueError(f"step {name}: {_sentence(STEPS[name], error)}") from None
+
+
+def recorded_repairs(steps: list[dict[str, Any]], source: str) -> Callable[[str], str]:
+    """What turns a text into what the steps `repair` of a build's record make of it in one source. Raises ValueError
+    for settings that this version does not know."""
+    repairs = [step for one in steps if one["name"] == "repair" if isinstance(step := make_step(one), Repair)]
+    return repaired_by([step for step in repairs if step.only is None or source in step.only])
 
 
 def _sentence(step: type[Step], error: ValidationError) -> str:

@@ -5,10 +5,11 @@ Best the first step of a build, as the others count lines, words and characters.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -114,3 +115,14 @@ class Repair(LocalStep):
 
 def _readable(line: str) -> str:
     return ftfy.fix_encoding(line) if not line.isascii() and _MOJIBAKE_NEEDS.search(line) else line
+
+
+def repaired_by(steps: Sequence[Repair]) -> Callable[[str], str]:
+    """What turns a text into what these steps make of it, one after the other."""
+    return functools.partial(_repaired, tuple(steps))
+
+
+def _repaired(steps: tuple[Repair, ...], text: str) -> str:
+    for step in steps:
+        text = step.repair(text, Counter())
+    return text

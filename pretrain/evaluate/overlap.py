@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet
 from data_pipeline.overlap.examples import LEAST_WORDS, MOST_WORDS
-from data_pipeline.overlap.gram_index import GramIndex, example_hashes
+from data_pipeline.overlap.gram_index import GramIndex, Reading, example_hashes
 from data_pipeline.overlap.search import grams_held
+from data_pipeline.steps.registry import recorded_repairs
 from pretrain.engine.base import Ranks
 from pretrain.evaluate.evaluator import Evaluation, LoadedTasks
 from pretrain.evaluate.measures.base import fraction
@@ -43,6 +45,7 @@ def searched_now(
             for name, task in work.tasks.items()
         ),
         MOST_WORDS,
+        [str, _as_repaired(dataset)],
     )
     held = grams_held(
         dataset,
@@ -53,6 +56,15 @@ def searched_now(
     )
     report = index.report(ranks.largest(held.astype(np.float64)) > 0)
     return [SearchedSet.read(facts, removed={}) for facts in report]
+
+
+def _as_repaired(dataset: Dataset) -> Reading:
+    """What the dataset's build made of its text by the step `repair`, nothing without it."""
+    build = dataset.manifest.build
+    try:
+        return recorded_repairs(build.config.get("steps", []), build.source)
+    except ValueError as error:
+        raise DataError(f"{dataset.address} was built with a repair that this version does not know: {error}") from None
 
 
 def overlap(

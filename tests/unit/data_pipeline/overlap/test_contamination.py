@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from data_pipeline.build.build import build
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
-from data_pipeline.overlap.gram_index import example_hashes
+from data_pipeline.overlap.gram_index import GramIndex, example_hashes
+from data_pipeline.overlap.search import grams_held
+from data_pipeline.steps.registry import recorded_repairs
 from tests.helpers.datasets import Silent, build_dataset, make_documents, settings
 
 DIRTY = 3
@@ -61,6 +64,17 @@ def test_examples_are_found_again_by_their_words(mixed: Path, examples: list[str
 def test_a_source_that_was_not_searched_has_no_sets(mixed: Path) -> None:
     assert Dataset(mixed / "clean").report()["steps"][0]["overlap"]["sets"], "the build's report tells of the step"
     assert searched_sets(Dataset(mixed / "clean")) == []
+
+
+def test_shards_are_searched_in_one_form_and_for_examples_as_their_build_repairs_text(tmp_path: Path) -> None:
+    """A set in NFD, and one that was read in a wrong encoding."""
+    text = "Mọi người sinh ra đều được tự do và bình đẳng về phẩm cách và các quyền"
+    dataset = build_dataset([*make_documents(0, 30), *[f"{text} {n}" for n in range(9)]], tmp_path, steps=["repair"])
+    record = dataset.manifest.build
+    readings = [str, recorded_repairs(record.config["steps"], record.source)]
+    for example, reading in ((unicodedata.normalize("NFD", text), 0), (text.encode().decode("latin-1"), 1)):
+        index = GramIndex.of_texts([("quiz", [example], 8)], 13, readings[: reading + 1])
+        assert index.report(grams_held(dataset, index))[0]["dirty"] == 1
 
 
 def test_a_build_without_the_step_has_no_sets(dataset: Dataset) -> None:

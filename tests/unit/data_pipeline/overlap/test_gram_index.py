@@ -110,6 +110,7 @@ def test_examples_have_one_hash_exactly_if_their_words_are_the_same_in_the_same_
     assert len(set(words)) == len(set(hashes)) == len(set(zip(words, hashes, strict=True)))
     assert hashes[::100] == [int(example_hashes([text])[0]) for text in texts[::100]], "alone as among others"
     assert example_hashes([]).tolist() == []
+    assert len(set(example_hashes(["vi\u1ec7t", "vie\u0323\u0302t", "VI\u00ca\u0323T"]).tolist())) == 1
     assert example_hashes(["To be, or not to be"])[0] == 0xDF77A6E8803F9E17, "as in every process and version"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+import unicodedata
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.tasks import run_tasks
 from data_pipeline.executors.processes import ProcessExecutor
 from data_pipeline.overlap.gram_index import overlap_report
@@ -19,6 +21,7 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import GatheredChunk
 from data_pipeline.steps.decontaminate import Decontaminate
+from data_pipeline.steps.registry import make_step
 from tests.helpers.breadth import slow
 from tests.helpers.steps import documents_of, run_global
 
@@ -194,6 +197,53 @@ def test_validation_files_are_cleaned_but_not_counted(tmp_path: Path) -> None:
 def test_sets_may_be_given_by_their_files_alone() -> None:
     given: list[Any] = ["a*.jsonl", ["a*.jsonl"], [{"files": "a*.jsonl"}]]
     assert len({Decontaminate(against=against).model_dump_json() for against in given}) == 1
+
+
+VIETNAMESE = "Mọi người sinh ra đều được tự do và bình đẳng về phẩm cách và các quyền"
+KOREAN = "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다 인간은 이성과 양심을 부여받았다"
+
+
+@pytest.mark.parametrize(
+    "example", [VIETNAMESE, KOREAN, PLANTED.translate({code: code + 0xFEE0 for code in range(33, 127)})]
+)
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC"), ("NFKC", "NFD"), ("NFD", "NFKC")])
+def test_an_example_in_another_unicode_form_is_found_and_cut_out(
+    tmp_path: Path, example: str, forms: tuple[str, str]
+) -> None:
+    given, written = (unicodedata.normalize(form, example) for form in forms)
+    before, after = (unicodedata.normalize(forms[1], f"{letter} " * 300) for letter in "éü")
+    assert cleaned(tmp_path, [f"{before}{written} {after}"], (given,)) == [[before[:-100], after[99:]]]
+    assert overlap_report(tmp_path / "step")["sets"][0]["dirty"] == 1
+
+
+def _behind(repairs: list[Any], folder: Path, example: str, **settings: Any) -> Decontaminate:
+    step = {"name": "decontaminate", "against": examples_file(folder, [example]), **settings}
+    sources = [{"name": name, "input": "a.txt"} for name in "ab"]
+    found = BuildConfig(sources=sources, output=folder, steps=[*repairs, step]).steps[-1]
+    assert isinstance(found, Decontaminate)
+    return found
+
+
+def test_examples_are_repaired_as_the_text_was(tmp_path: Path) -> None:
+    """A set that was read in a wrong encoding, in a build that repairs that."""
+    wrong = VIETNAMESE.encode().decode("latin-1")
+    documents = [documents_of([f"{VIETNAMESE} {'x' * 300}"])]
+    for number, (repairs, dirty) in enumerate([(["repair"], 1), ([], 0), ([{"name": "repair", "mojibake": False}], 0)]):
+        run_global(_behind(repairs, tmp_path, wrong), documents, folder := tmp_path / str(number))
+        assert overlap_report(folder)["sets"][0]["dirty"] == dirty
+
+
+def test_a_repair_of_some_sources_counts_for_these() -> None:
+    loose, of_a = {"name": "repair", "normal_form": "none"}, {"name": "repair", "only": ["a"]}
+    for only, counts in ((None, {1, 2}), (["a"], {2}), (["b"], {1})):
+        step = Decontaminate(against=["a.jsonl"], only=only)
+        found = step.following([make_step(loose), make_step("length"), make_step(of_a)])
+        assert {len(chain) for chain in found._repairs} == counts
+        assert found.model_dump() == step.model_dump(), "the identity of a build has the steps that repair"
+
+
+def test_a_build_that_compares_in_one_form_is_another() -> None:
+    assert Decontaminate(against=["a.jsonl"]).version_of_settings() == 2
 
 
 def test_a_lambada_passage_planted_in_real_text_is_found_and_removed(tmp_path: Path, real_text: Path) -> None:
