@@ -84,7 +84,7 @@ class TokenizerConfig(StrictSettings):
 
     type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes", "characters"] = Field(
         default="bpe",
-        description="kind to train: bpe or unigram (sentencepiece), wordpiece (BERT's, lower case) or byte_bpe "
+        description="kind to train: bpe or unigram (sentencepiece), wordpiece (BERT's) or byte_bpe "
         "(GPT-2's and RoBERTa's); or bytes (ByT5's 259 ids) or characters (CANINE's code points), which need no "
         "training",
     )
@@ -102,6 +102,15 @@ class TokenizerConfig(StrictSettings):
         default=None,
         description="special tokens of a trained bpe or unigram besides <|endoftext|>: bert ([PAD] [CLS] [SEP] "
         "[MASK]), t5 (<pad> </s>), or none by default; an objective appends those that the tokenizer lacks",
+    )
+    lowercase: bool | None = Field(
+        default=None,
+        description="whether a trained wordpiece puts text into lower case, as BERT's uncased does; default: true",
+    )
+    strip_accents: bool | None = Field(
+        default=None,
+        description="whether a trained wordpiece takes marks off letters (schön becomes schon, ガ カ); default: as "
+        "lowercase, and false where that changes more than 1% of the training sample's words, whose marks are letters",
     )
     path: FilePath | None = Field(
         default=None,
@@ -133,6 +142,15 @@ class TokenizerConfig(StrictSettings):
             raise ValueError(
                 f"specials={self.specials} is for bpe and unigram; {self.type} has its own specials: remove the key"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _case_is_wordpiece_s(self) -> Self:
+        for name in ("lowercase", "strip_accents"):
+            if getattr(self, name) is None or (self.path is None and self.type == "wordpiece"):
+                continue
+            whose = f"type={self.type} keeps case and marks" if self.path is None else "path has settings of its own"
+            raise ValueError(f"{name} is for a trained wordpiece, and {whose}: remove the key, or set type=wordpiece")
         return self
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds, load_
 
 _BUILD_VERSION = 2  # increase it when the same input and settings give another dataset
 _WORK_VERSION = 4  # increase it when the format of a stopped build's scratch folder changes
+_WORDPIECE_VERSION = 2  # increase it when training a wordpiece on the same text gives another one
 SHARD_SETTINGS = ("member_tokens", "shard_tokens")
 """Settings that only the last stages depend on."""
 FileState = tuple[int, int, int]
@@ -32,13 +33,15 @@ EXECUTION_SETTINGS = ("output", "executor", "ray_address", "workers", "piece_byt
 
 
 class Reading(Enum):
-    """How a tokenizer of `tokenizer.path` is read, and whether documents begin with its begin of text."""
+    """How the tokenizer is made: one of `tokenizer.path` read, and documents given its begin of text, or a wordpiece
+    trained."""
 
     RELEASED = auto()
-    """With the files beside it, and begins."""
+    """With the files beside it, and begins; trained as _WORDPIECE_VERSION is."""
     WITHOUT_BEGINS = auto()
+    """Without begins; trained as version 1, which had 1,000 characters at most and took marks off all letters."""
     BARE_FILE = auto()
-    """Without both."""
+    """Without begins and the files beside it."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,10 @@ def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecor
 
 def accepted_identities(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> Iterator[str]:
     """Build identities that a dataset of these settings may have: the present one, and those of earlier versions, whose
-    copies of a text lay side by side, whose documents had no begin of text, and which read a tokenizer without the
-    files beside it."""
+    copies of a text lay side by side, which trained a wordpiece otherwise, whose documents had no begin of text, and
+    which read a tokenizer without the files beside it."""
     yield build_identity(config, sources, sha256)
-    earlier = partial(build_identity, config, sources, sha256, copies_apart=False)
+    earlier = partial(build_identity, config, sources, sha256, as_now=False)
     yield earlier()
     yield earlier(Reading.WITHOUT_BEGINS)
     if config.tokenizer.path and bounds_of(config.tokenizer) == AS_RELEASED:
@@ -111,17 +114,18 @@ def build_identity(
     sha256: dict[Path, str],
     reading: Reading = Reading.RELEASED,
     *,
-    copies_apart: bool = True,
+    as_now: bool = True,
 ) -> str:
-    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer, and
-    whether the copies of a text lie apart (`copies.py`)."""
+    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer, and,
+    `as_now`, that copies of a text lie apart (`copies.py`) and how a wordpiece is trained."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.execution_settings()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     readers = reader_versions(sha256)  # sha256 has every file that is read
-    order = "copies apart" if copies_apart else ""
-    versions = [entry for entry in (readers, _step_versions(config), order) if entry]  # else it stays as it was
+    order = "copies apart" if as_now else ""
+    trained = _training_version(config) if as_now else []
+    versions = [entry for entry in (readers, _step_versions(config), order, trained) if entry]  # else it stays as it was
     settings = _settings(config, reading)
     return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
 
@@ -134,7 +138,14 @@ def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
     given = [[[path.name, *file_state(path)[:2]] for path in step.files()] for step in config.steps]
     steps = [step.model_dump(mode="json", exclude=set(step.paths)) for step in config.steps]
     readers = reader_versions(path for source in sources for path in (file.path for file in source.inputs))
-    return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, readers, _step_versions(config)])
+    versions = [readers, _step_versions(config), *filter(None, [_training_version(config)])]
+    return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, *versions])
+
+
+def _training_version(config: BuildConfig) -> list[str | int]:
+    """Kind and version of a tokenizer whose training has changed since version 1."""
+    settings = config.tokenizer
+    return ["wordpiece", _WORDPIECE_VERSION] if settings.trains and settings.type == "wordpiece" else []
 
 
 def _step_versions(config: BuildConfig) -> list[list[str | int]]:

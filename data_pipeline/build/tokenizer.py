@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,12 +23,17 @@ from data_pipeline.build.passes import KEY_BUCKETS, ChunkSummary, GroupSummary, 
 from data_pipeline.common.arrays import read_arrays
 from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.tasks import BuildTask
+from data_pipeline.config import TokenizerConfig
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.changed_words import FEW, changed_by_stripping, changed_in
 from data_pipeline.tokenizers.load import train_tokenizer
 from data_pipeline.tokenizers.released import load_released
 
 _log = logging.getLogger(__name__)
+_LOOKED_AT = 2**20  # characters of a source in which changed words are counted
+_LOOKED_AT_CHUNKS = 64  # which hold more than that
 _NAMED = 3  # files that an error about a source without text names
 
 
@@ -78,6 +84,10 @@ def make_tokenizer(
     """Makes the tokenizer; returns its file in `folder`."""
     settings = config.tokenizer
     samples: dict[str, tuple[int, list[Path]]] = {}  # by source: bytes to sample, and files of sampled documents
+    if settings.path is not None:  # which may change words
+        for source in sources:
+            chunks = (s.chunk for s in summaries if s.chunk.source == source.name and s.documents)
+            samples[source.name] = 0, [cleaned_documents(config, c, folder) for c in islice(chunks, _LOOKED_AT_CHUNKS)]
     if settings.trains:
         total_weight = sum(source.weight for source in sources)
         tasks = []
@@ -130,15 +140,59 @@ def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folde
         tokenizer = released.tokenizer
     else:
         texts = [text for wanted_bytes, paths in samples.values() for text in _chosen(paths, wanted_bytes)]
-        tokenizer = train_tokenizer(texts, settings.type, settings.vocabulary, settings.specials)
+        tokenizer = _train(settings, texts)
         if settings.begin_of_text or settings.end_of_text:
             with TemporaryDirectory() as temporary:
                 file = Path(temporary) / tokenizer.file_name
                 tokenizer.save(file)
                 tokenizer = load_released(file, bounds_of(settings)).tokenizer
+    if settings.path is not None or settings.type == "wordpiece":  # the others that are trained here change no word
+        for source, (_, paths) in samples.items():
+            _warn_of_changed_words(tokenizer, source, _first_texts(paths))
     with atomic_path(folder / tokenizer.file_name) as path:
         tokenizer.save(path)
     return tokenizer.file_name
+
+
+def _train(settings: TokenizerConfig, texts: list[str]) -> Tokenizer:
+    """A tokenizer of the texts. Marks stay on letters where they belong to them, unless the settings say otherwise."""
+    lowercase = settings.lowercase is not False
+    strip_accents = settings.strip_accents
+    if settings.type == "wordpiece" and lowercase and strip_accents is None:
+        changed = changed_by_stripping(texts)
+        if changed.share > FEW:
+            strip_accents = False
+            _log.warning("tokenizer.strip_accents is false, since with true %s; set the key to decide.", changed)
+    return train_tokenizer(
+        texts,
+        settings.type,
+        settings.vocabulary,
+        settings.specials,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+    )
+
+
+def _warn_of_changed_words(tokenizer: Tokenizer, source: str, texts: list[str]) -> None:
+    changed = changed_in(tokenizer, texts)
+    if changed.share > FEW:
+        _log.warning(
+            "%s of the text%s in this tokenizer, so that words which differ in that become one: give one that keeps "
+            "them, or train one (tokenizer.strip_accents=false keeps marks, tokenizer.type=unigram all characters).",
+            changed,
+            f" of {source}" if source else "",
+        )
+
+
+def _first_texts(paths: list[Path]) -> list[str]:
+    """Texts of the first documents in the files, about _LOOKED_AT characters."""
+    found, characters = list[str](), 0
+    for document in (document for path in paths for document in load_documents(path)):
+        found += [text[:_LOOKED_AT] for text in document.texts]
+        characters += sum(map(len, document.texts))
+        if characters >= _LOOKED_AT:
+            break
+    return found
 
 
 def _chosen(paths: list[Path], wanted_bytes: int) -> Iterator[str]:

@@ -114,6 +114,11 @@ class Tokenizer(ABC):
         """The ids of the special pieces by name, as far as the file has them."""
         return {}
 
+    @property
+    def unknown(self) -> int | None:
+        """The id of what no piece spells (BERT's [UNK]); None: the pieces spell any text."""
+        return None
+
     def opened(self, ids: Sequence[int]) -> list[int]:
         """A text's ids, preceded by the begin of text if there is one."""
         return list(ids) if self.begin_of_text is None else [self.begin_of_text, *ids]

@@ -1,7 +1,7 @@
 """Tokenizers of the `tokenizers` library, in Hugging Face's tokenizer.json: BERT's wordpiece, GPT-2's byte-level BPE.
 
-wordpiece loses case, accents and white space, as BERT's does; byte_bpe gives every text back. Special pieces are never
-found in text: "[SEP]" in a document is three or more ordinary pieces.
+wordpiece loses white space and, by default, case and accents, as BERT's does; byte_bpe gives every
+text back. Special pieces are never found in text: "[SEP]" in a document is three or more ordinary pieces.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _MAX_IDS = 2**22  # four times the largest vocabulary in use
 _INSIDE = "##"  # prefix of a wordpiece that continues a word
-_ALPHABET = 1000  # characters that a trained wordpiece vocabulary has at most; rarer ones make a word unknown
+_ALPHABET = 1000  # most frequent characters that a trained wordpiece vocabulary has, where it has room for them
+_COVERAGE = 0.9995  # of a text that its characters make up, even where these are more; rarer ones make a word unknown
+_LEAST_COVERAGE = 0.99  # where the vocabulary is too small for that
 _WORD_STARTS = str.maketrans({"Ġ": " ", "Ċ": "\n", "\u2581": " "})  # in byte-level BPE, and in sentencepiece's ways
 
 
@@ -121,6 +123,16 @@ class JsonTokenizer(Tokenizer):
         """See `Tokenizer`."""
         return dict(self._special)
 
+    @property
+    def unknown(self) -> int | None:
+        """See `Tokenizer`."""
+        model = self._tokenizer.model
+        if isinstance(model, models.Unigram):
+            index = json.loads(self.content)["model"].get("unk_id")  # the library's object does not say
+        else:
+            index = self._tokenizer.token_to_id(model.unk_token or "")
+        return None if index is None else int(index)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))
@@ -169,16 +181,24 @@ class JsonTokenizer(Tokenizer):
         return piece.translate(_WORD_STARTS)
 
 
-def train_wordpiece(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
-    """BERT's uncased kind (Devlin et al. 2019), with its specials first. Raises DataError as train_tokenizer says.
+def bert_normalizer(lowercase: bool = True, strip_accents: bool | None = None) -> normalizers.BertNormalizer:
+    """What BERT's tokenizers do to a text before they cut it. `strip_accents` takes marks off their letters; None: as
+    `lowercase`, which is how BERT was released."""
+    return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+
+
+def train_wordpiece(
+    texts: Iterable[str], vocabulary: int, normalizer: normalizers.BertNormalizer | None = None
+) -> JsonTokenizer:
+    """BERT's kind (Devlin et al. 2019), with its specials first; without a `normalizer`, uncased as it was released.
+    Raises DataError as train_tokenizer says.
 
     The library numbers the pieces that continue a word in the order of its hash table, and breaks ties by number.
     Passed as special tokens, in a fixed order, they get the same numbers in every run.
     """
-    tokenizer = _wordpiece({"[UNK]": 0}, lowercase=True)
+    tokenizer = _wordpiece({"[UNK]": 0}, normalizer or bert_normalizer())
     kept = list(texts)
-    alphabet = _alphabet(tokenizer, kept)
-    inside = [f"{_INSIDE}{c}" for c in alphabet if len(_words(tokenizer, f"a{c}")) == 1]
+    alphabet, inside = _alphabet(tokenizer, kept, room=vocabulary - len(BERT_SPECIALS))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary,
         special_tokens=[*BERT_SPECIALS, *inside],
@@ -190,7 +210,7 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
     known = _known(tokenizer, kept, set(alphabet))  # a list: the trainer would wait for a tokenizer that is in use
     tokenizer.train_from_iterator(known, trainer)
     _check_size(tokenizer, vocabulary, least=len(BERT_SPECIALS) + len(inside) + len(alphabet))
-    return _with_specials(_wordpiece(tokenizer.get_vocab(), lowercase=True), BERT_SPECIALS)
+    return _with_specials(_wordpiece(tokenizer.get_vocab(), tokenizer.normalizer), BERT_SPECIALS)
 
 
 def train_byte_bpe(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
@@ -227,15 +247,13 @@ def from_bert_vocabulary(
         raise DataError(f"{origin} holds a piece twice; give the vocab.txt as it was published.")
     specials = [piece for piece in BERT_SPECIALS if piece in vocabulary]
     cased = any(piece != piece.lower() for piece in vocabulary if not (piece[:1] == "[" and piece[-1:] == "]"))
-    tokenizer = _wordpiece(vocabulary, lowercase=not cased)
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
+    tokenizer = _wordpiece(vocabulary, normalizer or bert_normalizer(lowercase=not cased))
     return _with_specials(tokenizer, specials)
 
 
-def _wordpiece(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
+def _wordpiece(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=_INSIDE))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=_INSIDE)
     return tokenizer
@@ -251,13 +269,23 @@ def _words(tokenizer: tokenizers.Tokenizer, text: str) -> list[str]:
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
 
 
-def _alphabet(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[str]:
-    """The most frequent characters of the texts as the tokenizer sees them, in the order of their code points."""
+def _alphabet(tokenizer: tokenizers.Tokenizer, texts: list[str], room: int) -> tuple[list[str], list[str]]:
+    """The most frequent characters of the texts as the tokenizer sees them, in the order of their code points, and the
+    pieces for those of them that may continue a word: _ALPHABET, or more for _COVERAGE of the texts. Fewer if there is
+    no `room` for these pieces, but enough for _LEAST_COVERAGE."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tokenizer.normalizer.normalize_str(text))
     seen = sorted((character for character in counts if not character.isspace()), key=lambda c: (-counts[c], c))
-    return sorted(seen[:_ALPHABET])
+    inside = {c: f"{_INSIDE}{c}" for c in seen if len(_words(tokenizer, f"a{c}")) == 1}
+    covered = np.cumsum([counts[c] for c in seen]) / max(sum(counts[c] for c in seen), 1)
+    least, wanted = (int((covered < share).sum()) + 1 for share in (_LEAST_COVERAGE, _COVERAGE))
+    fits = int((np.cumsum([1 + (c in inside) for c in seen]) <= room).sum())
+    size = max(wanted, min(_ALPHABET, len(seen)))
+    if size > fits:
+        size = max(min(wanted, fits), least)
+    kept = sorted(seen[:size])
+    return kept, [inside[c] for c in kept if c in inside]
 
 
 def _known(tokenizer: tokenizers.Tokenizer, texts: list[str], alphabet: set[str]) -> list[str]:

@@ -104,20 +104,26 @@ def open_tokenizer(content: bytes, path: Path, *, needs_end: bool = True) -> Tok
 
 
 def train_tokenizer(
-    texts: Iterable[str], kind: Kind, vocabulary: int, specials: Literal["bert", "t5"] | None = None
+    texts: Iterable[str],
+    kind: Kind,
+    vocabulary: int,
+    specials: Literal["bert", "t5"] | None = None,
+    *,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
 ) -> Tokenizer:
     """Train on `texts`; the same texts in the same order give the same bytes, on any number of threads.
 
-    `specials` names a row of CONTROL_SYMBOLS; wordpiece and byte_bpe have their own. Raises DataError, naming the
-    size that would do, when the texts don't fill or don't fit the vocabulary. There is nothing to train of bytes and
-    characters.
+    `specials` names a row of CONTROL_SYMBOLS; wordpiece and byte_bpe have their own. `lowercase` and `strip_accents`
+    (None: as `lowercase`) are wordpiece's. Raises DataError, naming the size that would do, when the texts don't fill
+    or don't fit the vocabulary. There is nothing to train of bytes and characters.
     """
     if kind == "bytes":
         return byte.ByteTokenizer()
     if kind == "characters":
         return characters.CharacterTokenizer()
     if kind == "wordpiece":
-        return hf_json.train_wordpiece(texts, vocabulary)
+        return hf_json.train_wordpiece(texts, vocabulary, hf_json.bert_normalizer(lowercase, strip_accents))
     if kind == "byte_bpe":
         return hf_json.train_byte_bpe(texts, vocabulary)
     return sentencepiece.train(texts, kind, vocabulary, CONTROL_SYMBOLS[specials])

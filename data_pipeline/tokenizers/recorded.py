@@ -72,6 +72,11 @@ class RecordedTokenizer(Tokenizer):
         """See `Tokenizer`."""
         return self.recorded.special_pieces()
 
+    @property
+    def unknown(self) -> int | None:
+        """See `Tokenizer`."""
+        return self.recorded.unknown
+
     def texts(self) -> list[str]:
         """See `Tokenizer`."""
         return self.recorded.texts()

@@ -122,6 +122,11 @@ class SentencePiece(Tokenizer):
         model = self._processor
         return {model.id_to_piece(index): index for index in range(self.vocabulary_size) if model.is_control(index)}
 
+    @property
+    def unknown(self) -> int | None:
+        """See `Tokenizer`. A model with bytes spells any text."""
+        return None if self._space_spelled else int(self._processor.unk_id())
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
         return str(self._processor.decode([int(i) for i in ids]))

@@ -213,6 +213,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "data_pipeline.tokenizers": (
         "base",
         "byte",
+        "changed_words",
         "characters",
         "load",
         "named_tokens",

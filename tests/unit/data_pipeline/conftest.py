@@ -44,9 +44,9 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Fills with the texts that tokenizers are trained on."""
     seen: list[str] = []
 
-    def spy(texts: list[str], *others: Any) -> Tokenizer:
+    def spy(texts: list[str], *others: Any, **options: Any) -> Tokenizer:
         seen.extend(texts)
-        return train_tokenizer(texts, *others)
+        return train_tokenizer(texts, *others, **options)
 
     monkeypatch.setattr("data_pipeline.build.tokenizer.train_tokenizer", spy)
     return seen

@@ -73,7 +73,7 @@ def test_datasets_of_before_stay_what_they_are(tmp_path: Path) -> None:
     config = settings(input=str(tmp_path / "in-set"), output=tmp_path / "set", tokenizer=TOKENIZER)
     sources = find_sources(config)
     sha256 = {file.path: file_sha256(file.path) for file in sources[0].inputs}
-    before = build_identity(config, sources, sha256, copies_apart=False)
+    before = build_identity(config, sources, sha256, as_now=False)
     assert dataset.manifest.build.identity == build_identity(config, sources, sha256) != before
     assert before in accepted_identities(config, sources, sha256)
     path = dataset.directory / MANIFEST

@@ -134,6 +134,7 @@ def test_a_vocabulary_of_a_wrong_size_names_one_that_will_do(kind: Kind) -> None
 
 def test_a_character_too_rare_for_the_alphabet_makes_its_word_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ALPHABET", 5)
+    monkeypatch.setattr(module, "_COVERAGE", 0.97)
     trained = train_tokenizer(["abab abab ab cab deab"] * 3 + ["zab"], "wordpiece", 18)
     assert trained.encode("zab") == [trained.id_of("[UNK]")]
     assert trained.id_of("[UNK]") not in trained.encode("cab")
