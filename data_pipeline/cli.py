@@ -14,6 +14,7 @@ from data_pipeline.common.scratch import scratch_folder
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
+from data_pipeline.dataset.unknown_tokens import MANY, WAY_OUT, unknown_share_of
 from data_pipeline.dataset.unseen_begin import BUILD_AGAIN, piece_name, unseen_begin
 from data_pipeline.overlap.contamination import searched_sets
 
@@ -102,8 +103,7 @@ def _counts(dataset: Dataset) -> str:
     lines.append(
         f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: the loss of a model that learns only this"
     )
-    lines += _copies(dataset)
-    lines += _begin(dataset)
+    lines += [*_copies(dataset), *_unknown(dataset), *_begin(dataset)]
     lines.append(f"identity    {manifest.identity[:16]}")
     return "\n".join(lines)
 
@@ -118,6 +118,15 @@ def _copies(dataset: Dataset) -> list[str]:
     return [
         f"copies      {copies:,} of {documents:,} documents ({copies / documents:.2%}) have the text of another{drop}"
     ]
+
+
+def _unknown(dataset: Dataset) -> list[str]:
+    """The share of what the tokenizer can't spell, if there may be any; a warning where it is large."""
+    share = unknown_share_of(dataset)
+    if share is None:
+        return []
+    lines = [f"unknown     {share:.2%} of the training split's tokens"]
+    return [*lines, f"warning: {share:.1%} of the tokens are unknown to the tokenizer: {WAY_OUT}"][: 1 + (share > MANY)]
 
 
 def _begin(dataset: Dataset) -> list[str]:

@@ -112,6 +112,13 @@ class TokenizerConfig(StrictSettings):
         description="whether a trained wordpiece takes marks off letters (schön becomes schon, ガ カ); default: as "
         "lowercase, and false where that changes more than 1% of the training sample's words, whose marks are letters",
     )
+    unknown_limit: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="share of a source's tokens that may be unknown to the tokenizer ([UNK]); a build with more is "
+        "refused",
+    )
     path: FilePath | None = Field(
         default=None,
         description="an existing tokenizer: a sentencepiece .model, tokenizer.json, BERT vocab.txt or GPT-2's "

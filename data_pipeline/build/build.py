@@ -53,6 +53,7 @@ from data_pipeline.dataset.manifest import (
 )
 from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest, MixSource
 from data_pipeline.dataset.shard_writer import token_dtype
+from data_pipeline.dataset.unknown_tokens import WAY_OUT, unknown_share
 from data_pipeline.errors import DataError
 from data_pipeline.executors.processes import ProcessExecutor
 from data_pipeline.executors.ray_cluster import connected
@@ -142,6 +143,7 @@ def _build(
     plans = plan_splits(config, sources, summaries=summaries, tokens=tokens, cutoff=cutoff, folder=folder)
     check_output(config, plans, tokenizer.vocabulary_size, folder)
     made = write_shards(config, sources, plans, vocabulary=tokenizer.vocabulary_size, folder=folder, run=run)
+    _check_unknown(config, plans, tokenizer)
     finish = partial(
         _finish,
         config,
@@ -156,6 +158,19 @@ def _build(
         folder=folder,
     )
     run("finishing", [BuildTask("finish", finish, serial=True)])
+
+
+def _check_unknown(config: BuildConfig, plans: list[SplitPlan], tokenizer: Tokenizer) -> None:
+    """Raises DataError for a source of which the tokenizer can spell too little."""
+    limit = config.tokenizer.unknown_limit
+    for plan in plans:
+        share = unknown_share(unigram_counts(plan, tokenizer.vocabulary_size), tokenizer)
+        if share is not None and share > limit:
+            of_source = f" of {plan.source}" if plan.source else ""
+            raise DataError(
+                f"{share:.1%} of the tokens{of_source} ({plan.split}) are unknown to the tokenizer, which is more than "
+                f"tokenizer.unknown_limit={limit:g} allows: {WAY_OUT}, or raise the limit, which keeps what is done."
+            )
 
 
 @contextmanager

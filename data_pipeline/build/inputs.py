@@ -33,13 +33,12 @@ EXECUTION_SETTINGS = ("output", "executor", "ray_address", "workers", "piece_byt
 
 
 class Reading(Enum):
-    """How the tokenizer is made: one of `tokenizer.path` read, and documents given its begin of text, or a wordpiece
-    trained."""
+    """How a tokenizer of `tokenizer.path` is read, and documents are given its begin of text."""
 
     RELEASED = auto()
-    """With the files beside it, and begins; trained as _WORDPIECE_VERSION is."""
+    """With the files beside it, and begins."""
     WITHOUT_BEGINS = auto()
-    """Without begins; trained as version 1, which had 1,000 characters at most and took marks off all letters."""
+    """Without begins."""
     BARE_FILE = auto()
     """Without begins and the files beside it."""
 
@@ -162,7 +161,7 @@ def _settings(config: BuildConfig, reading: Reading = Reading.RELEASED) -> dict[
             "validation_input": True,
             "sources": True,
             **dict.fromkeys(EXECUTION_SETTINGS, True),
-            "tokenizer": {"path"},
+            "tokenizer": {"path", "unknown_limit"},
             "steps": True,
         },
         exclude_none=True,

@@ -6,26 +6,28 @@ from typing import Any
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
+from data_pipeline.dataset.unknown_tokens import MANY, unknown_share_of
 from data_pipeline.errors import DataError
 from pretrain.pages.page import page, write_text
 
 
 def read_reports(directory: Path) -> dict[str, dict[str, Any]]:
-    """Reads the report of each source of a mix, by its name; a plain dataset's name is empty. Raises DataError if a
-    build recorded less than the page shows."""
+    """Reads the report of each source of a mix, by its name; a plain dataset's name is empty. "unknown" is its share of
+    unknown tokens, or None. Raises DataError if a build recorded less than the page shows."""
     names = (
         [source.name for source in MixManifest.load(directory).sources]
         if (directory / MIX_MANIFEST).is_file()
         else [""]
     )
-    reports = {name: Dataset(directory / name).report() for name in names}
+    datasets = {name: Dataset(directory / name) for name in names}
+    reports = {name: dataset.report() for name, dataset in datasets.items()}
     for name, report in reports.items():
         if not report or any("characters" not in step for step in report["steps"]):
             raise DataError(
                 f"{directory / name} was built by a version that recorded less than the page shows; build it again, to "
                 "another output."
             )
-    return reports
+    return {name: {**report, "unknown": unknown_share_of(datasets[name])} for name, report in reports.items()}
 
 
 def write_page(path: Path, title: str, reports: Mapping[str, Mapping[str, Any]]) -> None:
@@ -46,6 +48,8 @@ def _source(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": name,
         "malformed": report["malformed"],
+        "unknown": report["unknown"],
+        "many_unknown": (report["unknown"] or 0) > MANY,
         "steps": steps,
         "documents": [worked[0]["seen"], worked[-1]["kept"]] if worked else None,
         "characters": [worked[0]["characters"]["seen"], worked[-1]["characters"]["kept"]] if worked else None,
