@@ -124,7 +124,9 @@ def build_identity(
     readers = reader_versions(sha256)  # sha256 has every file that is read
     order = "copies apart" if as_now else ""
     trained = _training_version(config) if as_now else []
-    versions = [entry for entry in (readers, _step_versions(config), order, trained) if entry]  # else it stays as it was
+    versions = [
+        entry for entry in (readers, _step_versions(config), order, trained) if entry
+    ]  # else it stays as it was
     settings = _settings(config, reading)
     return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
 

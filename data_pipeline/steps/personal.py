@@ -27,7 +27,7 @@ from pydantic import Field
 from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.writing import LATIN, UNSPACED
+from data_pipeline.writing.scripts import LATIN, UNSPACED
 
 _LATIN = rf"[{LATIN}[\p{{M}}&&\p{{Inherited}}]]"
 _LETTER = rf"[{_LATIN}0-9]"  # what an address in Latin letters is made of, besides signs

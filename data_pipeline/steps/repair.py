@@ -21,7 +21,7 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.wrapping import unwrap
-from data_pipeline.text.writing import JOINERS, without_idle_joiners
+from data_pipeline.writing.scripts import JOINERS, without_idle_joiners
 
 _LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

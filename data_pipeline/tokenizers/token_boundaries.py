@@ -18,7 +18,7 @@ from data_pipeline.writing.boundaries import DECIMAL_STOP, THROUGH, Boundaries, 
 Ids = NDArray[np.int64]
 
 _NO_TEXT = b"\0"
-"""of a special token"""
+"""the bytes of a special token"""
 _NO_CHARACTER = 0xFFFD
 _LATIN, _HAN = b"x", "\u4e2d".encode()
 
@@ -40,7 +40,7 @@ class _Row:
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> _Row:
-        """Those of tokens with these texts; empty: of a special token."""
+        """The row of tokens with these texts; an empty one is of a special token."""
         sizes = np.array([len(piece) or len(_NO_TEXT) for piece in pieces], np.int64)
         text = np.frombuffer(b"".join(piece or _NO_TEXT for piece in pieces), np.uint8)
         token = np.repeat(np.arange(len(pieces)), sizes)
@@ -72,9 +72,10 @@ def _decoded(text: NDArray[np.uint8], firsts: Ids, ends: Ids) -> Ids:
 
 @dataclass(frozen=True)
 class TokenBoundaries:
-    """Of a vocabulary whose ids have these texts [vocabulary], as bytes; empty: of a special token."""
+    """Boundaries in rows of a vocabulary."""
 
     pieces: Sequence[bytes]
+    """[vocabulary] the text of each id, as bytes; an empty one is of a special token"""
 
     def begins_word(self, ids: Ids) -> NDArray[np.bool_]:
         """[n] whether a word begins with each token of a row [n]."""

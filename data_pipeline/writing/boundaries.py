@@ -58,8 +58,8 @@ class Boundaries:
 
     @classmethod
     def of(cls, codes: NDArray[np.integer], separates: NDArray[np.bool_] | None = None) -> Boundaries:
-        """Those of a text of these code points [characters], of which some may be no text but tokens that `separates`
-        [characters] words, as white space does."""
+        """The boundaries of a text of these code points [characters]. Where `separates` [characters] says so, one is no
+        text but a token between words, as white space is."""
         of = kinds()[codes]
         apart = np.zeros(len(codes), np.bool_) if separates is None else separates
         space = (of & SPACE > 0) | apart

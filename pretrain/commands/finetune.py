@@ -75,7 +75,7 @@ def config_of(options: Namespace) -> RunConfig:
     from pretrain.config.load import load, read_with
     from pretrain.config.run_config import RunConfig
 
-    _check_one_start(read_with(options.config, options.overrides), options.checkpoint)
+    _check_one_start(read_with(RunConfig, options.config, options.overrides), options.checkpoint)
     overrides = [*options.overrides, f"run.start_from={json.dumps(str(options.checkpoint))}"]
     return load(RunConfig, options.config, overrides)
 

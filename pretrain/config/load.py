@@ -33,10 +33,10 @@ def load(schema: type[Config], path: str | Path, overrides: list[str] | None = N
     return validate(schema, tree, str(path), overrides)
 
 
-def read_with(path: str | Path, overrides: list[str]) -> dict[str, Any]:
-    """The tree of a config as it is written, with `overrides`, of which nothing was checked. Raises ConfigError for
+def read_with(schema: type[BaseModel], path: str | Path, overrides: list[str]) -> dict[str, Any]:
+    """The tree of a config of `schema` as it is written, with `overrides`, of which nothing was checked. Raises ConfigError for
     what is no YAML."""
-    return _overridden(read(locate(path)), overrides)
+    return _overridden(schema, read(locate(path), schema), overrides)
 
 
 def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides: list[str] | None = None) -> Config:

@@ -46,7 +46,7 @@ def test_datasets_of_before_are_known(kind: str, tmp_path: Path) -> None:
 
     now = identities()
     assert before in now
-    assert (now[0] == before) == (kind != "wordpiece")
+    assert now[0] != before, "copies lie apart"
     assert identities(unknown_limit=0.5) == now
     if kind == "wordpiece":
         assert not {*now} & {*identities(lowercase=False)}

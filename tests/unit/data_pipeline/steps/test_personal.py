@@ -1,6 +1,5 @@
 """Addresses and numbers of persons are masked; what only looks like them stays."""
 
-# ruff: noqa: RUF001
 from __future__ import annotations
 
 import random

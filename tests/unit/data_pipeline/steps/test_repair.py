@@ -1,6 +1,5 @@
 """Characters and white space are repaired, and nothing else is touched."""
 
-# ruff: noqa: RUF001
 from __future__ import annotations
 
 import json
