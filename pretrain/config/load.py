@@ -34,8 +34,8 @@ def load(schema: type[Config], path: str | Path, overrides: list[str] | None = N
 
 
 def read_with(schema: type[BaseModel], path: str | Path, overrides: list[str]) -> dict[str, Any]:
-    """The tree of a config of `schema` as it is written, with `overrides`, of which nothing was checked. Raises ConfigError for
-    what is no YAML."""
+    """The tree of a config of `schema` as it is written, with `overrides`, of which nothing was checked. Raises
+    ConfigError for what is no YAML."""
     return _overridden(schema, read(locate(path), schema), overrides)
 
 
