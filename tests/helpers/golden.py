@@ -40,6 +40,8 @@ LAYOUTS: dict[str, tuple[int, str]] = {
 _SIZES = (f"train.steps={STEPS}", "model.hidden=64", "model.sequence_length=64")
 _GPT = (*_SIZES, "batch={sequences: 8, micro_sequences: 4}", "model.attention.window=16", "schedule.warmup_tokens=2048")
 _OTHERS = (*_SIZES, "batch={sequences: 8, micro_sequences: 4}", "schedule.warmup_steps=4", "model.ffn=128")
+_ASCII = ("objective.boundaries=ascii",)
+"""the rule by which words and sentences were found when the curves were recorded"""
 _DROPOUT = ("model.dropout=0.1", "model.attention_dropout=0.1")
 
 
@@ -60,13 +62,13 @@ CASES: dict[str, Case] = {
     "gpt-bf16": Case("gpt", (*_GPT, "precision=bf16")),
     "gpt-shared": Case("gpt", (*_GPT, *_DROPOUT, "batch.micro_sequences=2"), ("tp2pp2dp2+sp+vp2+full+zero1",)),
     "gpt-sharded": Case("gpt", (*_GPT, *_DROPOUT), ("cp2dp2+zero2",)),
-    "bert": Case("bert", _OTHERS),
+    "bert": Case("bert", (*_OTHERS, *_ASCII)),
     "roberta": Case("roberta", _OTHERS),
-    "deberta": Case("deberta", _OTHERS),
-    "xlnet": Case("xlnet", (*_OTHERS, *_DROPOUT, "model.sequence_length=80")),
+    "deberta": Case("deberta", (*_OTHERS, *_ASCII)),
+    "xlnet": Case("xlnet", (*_OTHERS, *_ASCII, *_DROPOUT, "model.sequence_length=80")),
     "t5": Case("t5", (*_OTHERS, "model.target_length=16")),
     "transformer": Case("transformer", (*_OTHERS, "model.target_length=64"), dataset="pairs"),
-    "bart": Case("bart", (*_OTHERS, "model.target_length=64")),
+    "bart": Case("bart", (*_OTHERS, *_ASCII, "model.target_length=64")),
 }
 
 
