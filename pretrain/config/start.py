@@ -72,6 +72,18 @@ def teacher_checkpoint(teacher: str) -> Path:
     return next(_checkpoints(teacher, "distillation.teacher"))
 
 
+def continued_checkpoint(run_dir: str, branch_from: str | None) -> Path | None:
+    """The checkpoint that a run continues: the newest of its own, or that of the run that it branches from. None: it
+    has none, or none that can be found, as is said where it resumes."""
+    for path in (run_dir, branch_from):
+        try:
+            if path is not None:
+                return next(_checkpoints(path))
+        except ConfigError:
+            continue
+    return None
+
+
 def recorded_tokenizer(start_from: str) -> Path:
     """File of the tokenizer of the newest checkpoint of a run, or of one checkpoint."""
     return next(_checkpoints(start_from)) / TOKENIZER

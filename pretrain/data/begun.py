@@ -7,12 +7,13 @@ from typing import Any
 
 from data_pipeline.recipes.objective import Objective
 from pretrain.config.run_config import RunConfig
-from pretrain.run_dir.paths import RECORD, RunDir, complete_checkpoints
+from pretrain.config.start import continued_checkpoint
+from pretrain.run_dir.paths import RECORD
 
 
 def as_begun(config: RunConfig) -> RunConfig:
-    """The config with such settings of its objectives: those of a new run, or those that the newest checkpoint in
-    `run.dir` records."""
+    """The config with such settings of its objectives: those of a new run, or those that the checkpoint records
+    which the run continues."""
     recorded = _recorded(config)
     objective = _as_begun(config.objective, None if recorded is None else recorded.get("objective", {}))
     of_source = {} if recorded is None else {_called(one): one for one in _sources(recorded)}
@@ -38,10 +39,10 @@ def _as_begun(objective: Any, recorded: dict[str, Any] | None) -> Any:
 
 
 def _recorded(config: RunConfig) -> dict[str, Any] | None:
-    """The config in the newest checkpoint of `run.dir`; None: there is none."""
+    """The config in the checkpoint that the run continues; None: it is new."""
+    checkpoint = continued_checkpoint(config.run.dir, config.run.branch_from)
     try:
-        checkpoints = complete_checkpoints(RunDir(config.run.dir).checkpoints)
-        return None if not checkpoints else dict(json.loads((checkpoints[-1] / RECORD).read_bytes())["config"])
+        return None if checkpoint is None else dict(json.loads((checkpoint / RECORD).read_bytes())["config"])
     except (OSError, ValueError, KeyError, TypeError):  # which is said where the run resumes
         return {}
 

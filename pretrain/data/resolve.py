@@ -26,6 +26,7 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.config.schedule import Schedule
 from pretrain.config.start import (
+    continued_checkpoint,
     recorded_chat_template,
     recorded_source_tokenizer,
     recorded_teacher,
@@ -37,7 +38,7 @@ from pretrain.data.chat_source import chat_source_of
 from pretrain.data.start_model import check_start
 from pretrain.errors import ConfigError
 from pretrain.model_spec.start_layers import teacher_names
-from pretrain.run_dir.paths import SOURCE_TOKENIZER, TOKENIZER, RunDir, complete_checkpoints
+from pretrain.run_dir.paths import SOURCE_TOKENIZER, TOKENIZER
 from pretrain.run_length.segments import run_length
 
 
@@ -255,12 +256,9 @@ def open_dataset(config: RunConfig, source: Source) -> DataSource:
 
 
 def _own(config: RunConfig, name: str) -> Path | None:
-    """A file of the run's newest checkpoint; None: there is none."""
-    try:
-        checkpoints = complete_checkpoints(RunDir(config.run.dir).checkpoints)
-    except (OSError, ValueError):  # which is said where the run opens its directory
-        return None
-    return checkpoints[-1] / name if checkpoints and (checkpoints[-1] / name).is_file() else None
+    """A file of the checkpoint that the run continues; None: there is none."""
+    checkpoint = continued_checkpoint(config.run.dir, config.run.branch_from)
+    return None if checkpoint is None or not (checkpoint / name).is_file() else checkpoint / name
 
 
 def _tokenizer_path(config: RunConfig) -> Path:

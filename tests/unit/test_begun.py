@@ -47,6 +47,8 @@ def test_a_run_resumes_as_it_was_begun(tmp_path: Path, recorded: dict[str, Any],
     assert as_begun(config).objective.boundaries == "unicode"
     _begin(config, MASKED | recorded, [])
     assert as_begun(config).objective.boundaries == boundaries
+    run = {"dir": str(tmp_path / "branch"), "branch_from": str(tmp_path)}
+    assert as_begun(_config(tmp_path, run=run)).objective.boundaries == boundaries, "of a branch"
     own = _config(tmp_path, objective=MASKED | {"boundaries": "unicode"})
     assert as_begun(own).objective.boundaries == "unicode", "what a user sets stays, and is compared"
 
