@@ -83,7 +83,8 @@ def test_an_exported_and_imported_model_has_the_same_held_out_loss(alone: dict[s
     assert without.returncode == 2
     assert "give a run whose data can be read" in without.stderr
     config = json.loads((alone["bert"] / "checkpoints" / "step-00000006" / "record.json").read_text())["config"]
-    more = (f"data.path={config['data']['path']}", "objective.next_sentence=true")
+    segments = ("objective.next_sentence=true", "objective.boundaries=unicode")
+    more = (f"data.path={config['data']['path']}", *segments)
     losses = []
     for run, overrides in ((alone["bert"], ()), (back, more)):
         out = tmp_path / f"report-{len(losses)}"

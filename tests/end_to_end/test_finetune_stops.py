@@ -28,7 +28,7 @@ objective: OBJECTIVE
 data: {path: ROWS}
 optimizer: {learning_rate: 3e-3}
 schedule: {name: linear, warmup_steps: 2}
-evaluate: {every_steps: 5, new_tokens: 4}
+evaluate: {every_steps: 5EVALUATED}
 checkpoint: {every_steps: 4, in_flight: 0}
 track: {mlflow: false}
 """
@@ -94,7 +94,13 @@ def _write_case(directory: Path, case: str) -> None:
             of_split = [json.loads(line) for line in path.open()]
             turns = [{"prompt": row["text"], "response": f" {row['label']}"} for row in of_split]
             path.write_text("".join(f"{json.dumps(row)}\n" for row in turns))
-    config = CONFIG.replace("OBJECTIVE", objective).replace("ROWS", str(rows)).replace("RUN", str(directory / "run"))
+    writes = ", new_tokens: 4" if "instructions" in objective else ""
+    config = (
+        CONFIG.replace("EVALUATED", writes)
+        .replace("OBJECTIVE", objective)
+        .replace("ROWS", str(rows))
+        .replace("RUN", str(directory / "run"))
+    )
     (directory / "config.yaml").write_text(config)
 
 
