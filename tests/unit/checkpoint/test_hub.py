@@ -89,7 +89,7 @@ def test_a_model_of_the_hub_is_a_folder_of_what_is_no_program(hub: Hub, tmp_path
     assert isinstance(gated, list)
     names = {path.name for path in (snapshots / COMMIT).iterdir()}
     assert names == {
-        "config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "chat_template.jinja",
+        "README.md", "config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "chat_template.jinja",
         "model.safetensors.index.json", "part-1.safetensors", "part-2.safetensors",
     }  # fmt: skip
     again, other = find(

@@ -275,7 +275,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
     ),
     "an update of another layer": (
         lambda t: t.update({name.replace("o_proj", "q_proj"): t[name].clone() for name in list(t) if "o_pr" in name}),
-        "self_attn.q_proj, which target_modules of ",
+        "self_attn.q_proj, which target_modules, exclude_modules and layers_to_transform of ",
     ),
     "an A without B": (lambda t: t.pop(f"{_LAYER}.lora_B.weight"), "has no B beside it that fits r=4"),
     "an infinite value": (lambda t: t[f"{_LAYER}.lora_B.weight"].fill_(torch.inf), "no finite numbers"),

@@ -96,7 +96,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         "language": 1, "gap_fraction": 0.5, "selection": "lead", "score_noise": 0.1, "kept_fraction": 0.1,
         "language_model_weight": 0.5, "predict_one_in": 4, "max_span": 3, "masked_fraction": 1.0, "mask_smoothing": 0.7,
         "bi_data": True, "geometric": 0.2, "mask_together": True, "units": "optional",
-        "heldout_noise_density": 0.4, "max_predictions": 9, "buckets": 64,
+        "heldout_noise_density": 0.4, "max_predictions": 9, "buckets": 64, "boundaries": "unicode",
         "template_variables": {"enable_thinking": False}, "date": "2024-07-26", "loss_on": "generation",
     }  # fmt: skip
     for key in kind.model_fields.keys() - {
@@ -113,6 +113,7 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
         needed: dict[str, Any] = {
             "short_fraction": {"next_sentence": True}, "ngrams": words, "geometric": {**words, "ngrams": 3},
             "mask_together": words,
+            "boundaries": words if name == "masked" else {"next_sentence": True} if "character" in name else {},
         }.get(key, {})  # fmt: skip
         needed |= {"codes": {"wiki": "Wiki"}} if name == "control" else {}
         needed |= (

@@ -10,7 +10,7 @@ from pretrain.config.optimizer import OptimizerSettings
 class SgdSettings(OptimizerSettings):
     name: Literal["sgd"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="decay of the running sum of gradients")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases of layers and norms")
 
     @property
     def num_moments(self) -> int:
