@@ -4,6 +4,7 @@ is, and whoever trains on it or scores the model is told. Data with it is traine
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.build.build import build
+from data_pipeline.build.inputs import build_identity
 from data_pipeline.cli import build_and_show, inspect
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.causal import Causal
@@ -39,6 +41,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
     made = {"plain": build_dataset(TEXTS, folder, "plain_set", tokenizer={"path": plain})}
     made["begun"] = build_dataset(TEXTS, folder, "begun_set", tokenizer={"path": begun})
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data_pipeline.build.build.build_identity", partial(build_identity, as_now=False))
         patch.setattr(JsonTokenizer, "begin_of_text", property(lambda self: None, lambda self, value: None))
         made["old"] = build_dataset(TEXTS, folder, "old_set", tokenizer={"path": begun}, workers=1)
     return made
