@@ -183,7 +183,7 @@ class CharacterRecipe:
         check_dataset(dataset, self.tokenizer)
         text, read = self.objective.text_tokens(self.sequence_length), without_begins(dataset)
         if self.objective.next_sentence:
-            known = Vocabulary.of(dataset.tokenizer(), self.objective.needs, self.objective.boundaries)
+            known = self.objective.vocabulary(dataset.tokenizer())
             return Segments(
                 read,
                 split,

@@ -17,7 +17,6 @@ from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Sample, check_dataset, generator, one_span_per_sample, too_short_error
 from data_pipeline.recipes.targets import RowShape, TargetObjective, TargetRecipe
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Vocabulary
 
 
 class CorruptionObjective(TargetObjective):
@@ -43,7 +42,7 @@ class CorruptionObjective(TargetObjective):
                 f"A target of {length} positions is too short: {self.name} with inputs of {sequence_length} needs "
                 f"{needed}; leave the length out, or set at least that."
             )
-        known = Vocabulary.of(tokenizer, self.needs, getattr(self, "boundaries", None))
+        known = self.vocabulary(tokenizer)
         full = not decoder_only and self.fills_inputs(sequence_length)
         shape = RowShape(
             sequence_length=sequence_length,

@@ -26,7 +26,7 @@ from data_pipeline.recipes.objective import BoundedObjective, ModelShape
 from data_pipeline.recipes.pieces import DocumentPieces
 from data_pipeline.recipes.targets import RowShape, TargetRecipe
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
 class GapSentences(BoundedObjective):
@@ -79,7 +79,7 @@ class GapSentences(BoundedObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> GapSentencesRecipe:
         """See `Objective`."""
-        known = Vocabulary.of(tokenizer, self.needs, self.boundaries)
+        known = self.vocabulary(tokenizer)
         shape = RowShape(
             sequence_length=sequence_length,
             target_length=target_length or self.target_length(sequence_length),

@@ -36,7 +36,6 @@ from data_pipeline.recipes.masking import EncoderRecipe, Masking, MaskingObjecti
 from data_pipeline.recipes.objective import BoundedObjective, NoiseDensity
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Vocabulary
 
 
 class Masked(BoundedObjective, MaskingObjective):
@@ -173,7 +172,7 @@ class Masked(BoundedObjective, MaskingObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> MaskedRecipe:
         """See `Objective`."""
-        known = Vocabulary.of(tokenizer, self.needs, self.boundaries)
+        known = self.vocabulary(tokenizer)
         return MaskedRecipe(self, sequence_length, known, self.text_tokens(sequence_length, decoder_only))
 
 

@@ -16,7 +16,7 @@ from data_pipeline.config import StrictSettings
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe, Samples
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, WritingRule, specials
+from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, Vocabulary, WritingRule, specials
 
 ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 """What a position attends to. decoder: earlier positions; prefix_decoder: also all of a prefix; encoder: all."""
@@ -124,6 +124,10 @@ class Objective(StrictSettings):
         """The ids of the special tokens, with `tokenizer`."""
         return specials(tokenizer, self.needs)
 
+    def vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
+        """The vocabulary of `tokenizer`, with what samples need of it."""
+        return Vocabulary.of(tokenizer, self.needs)
+
     def settings(self) -> dict[str, Any]:
         """Settings that samples depend on, as plain values: part of the fingerprint of an order of samples."""
         plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", *_NOT_OF_SAMPLES})
@@ -200,6 +204,10 @@ class BoundedObjective(Objective):
                 "where words begin or sentences end; leave it out"
             )
         return self
+
+    def vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
+        """See `Objective`: with these boundaries."""
+        return Vocabulary.of(tokenizer, self.needs, self.boundaries)
 
     def for_new_run(self) -> Self:
         """See `Objective`."""

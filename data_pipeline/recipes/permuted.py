@@ -25,7 +25,7 @@ from data_pipeline.recipes.base import Ids, check_dataset, generator, too_short_
 from data_pipeline.recipes.masking import EncoderRecipe
 from data_pipeline.recipes.objective import BoundedObjective, ModelShape
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 _SLOTS = 8  # rows have a multiple of this many queries, so that ranks can share their positions
 _AROUND = 3  # sep, sep, cls
@@ -82,7 +82,7 @@ class Permuted(BoundedObjective):
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
     ) -> PermutedRecipe:
         """See `Objective`."""
-        known = Vocabulary.of(tokenizer, self.needs, self.boundaries)
+        known = self.vocabulary(tokenizer)
         return PermutedRecipe(self, sequence_length, known, self.text_tokens(sequence_length) // 2)
 
 

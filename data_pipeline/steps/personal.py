@@ -64,7 +64,7 @@ _LOCAL_IN_ANY = _compiled(rf"(?|{_IN_LATIN}|{_IN_OTHER})\Z")
 # Digits behind letters are the name's in иван2020@, and the address's in 邮箱2020@.
 _LOCAL = _compiled(rf"(?|{_IN_LATIN}|{_IN_SPACED}|{_IN_ATTACHED}(?<={_ATTACHED}))\Z")
 
-_W = rf"[{LATIN}\p{{Nd}}]"  # goes on a number or an identifier; letters of other scripts begin or end a word beside it
+_W = rf"[{LATIN}\p{{Nd}}]"  # continues a number or an identifier, as letters of other scripts do not
 _IPV4 = _compiled(rf"[0-9](?<![{_W}.]_*.)(?<!ersion .)[0-9]{{0,2}}(?:\.[0-9]{{1,3}}){{3}}(?!_*{_W}|\.[0-9])")
 _LOW_FIRST, _LOW = 24, 100  # of an address that looks like a number of sections, versions or enzymes
 _CONTEXT = 32  # characters on each side

@@ -13,7 +13,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.writing.boundaries import DECIMAL_STOP, THROUGH, Boundaries, kinds
+from data_pipeline.writing.boundaries import (
+    CLOSER,
+    DECIMAL_STOP,
+    LINE_END,
+    SPACE,
+    TERMINAL,
+    THROUGH,
+    WEAK,
+    Boundaries,
+    kinds,
+)
 
 Ids = NDArray[np.int64]
 
@@ -93,9 +103,27 @@ class TokenBoundaries:
 
     def ends_sentence(self, ids: Ids) -> NDArray[np.bool_]:
         """[n] whether a sentence ends with each token of a row [n]."""
-        row, found = self._row(ids), np.zeros(len(ids), np.bool_)
-        found[row.last[row.boundaries().ends_sentence]] = True
+        # Between tokens that may end one, the first of the others says all that these do.
+        kept = ~self._are_plain(ids)
+        kept[1:] |= kept[:-1].copy()
+        (places,) = kept.nonzero()
+        found = np.zeros(len(ids), np.bool_)
+        if len(places):
+            row = self._row(ids[places])
+            found[places[row.last[row.boundaries().ends_sentence]]] = True
         return found
+
+    def _are_plain(self, ids: Ids) -> NDArray[np.bool_]:
+        known = self._plain
+        for index in np.unique(ids[known[ids] < 0]).tolist():
+            known[index] = _is_plain(self.pieces[index])
+        plain: NDArray[np.bool_] = known[ids] > 0
+        return plain
+
+    @cached_property
+    def _plain(self) -> NDArray[np.int8]:
+        """[vocabulary] `_is_plain` of each piece; -1: not asked so far, as few of a large vocabulary are met."""
+        return np.full(len(self.pieces), -1, np.int8)
 
     def _begins_word_by_character(self, ids: Ids) -> NDArray[np.bool_]:
         row, found = self._row(ids), np.zeros(len(ids), np.bool_)
@@ -141,6 +169,15 @@ class _Tables:
         np.add.at(counts[1], row.first, belonging)
         through = (counts[0] == counts[1]).reshape(-1, 7)[:, 2]
         return cls(np.array(whole), of_piece[:, 2], ~of_piece[:, 6], of_piece[:, 3], through)
+
+
+def _is_plain(piece: bytes) -> bool:
+    """Whether a text is of whole characters, with nothing that ends a sentence or closes behind its end, and more than
+    white space."""
+    if not piece or not _is_whole(piece):
+        return False
+    of = kinds()[[ord(character) for character in piece.decode()]]
+    return not (of & (TERMINAL | WEAK | CLOSER | LINE_END)).any() and not (of & SPACE > 0).all()
 
 
 def _is_whole(piece: bytes) -> bool:

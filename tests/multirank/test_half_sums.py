@@ -140,7 +140,7 @@ def _climbs_of_experts() -> list[list[tuple[float | None, bool]]]:
 
 
 def test_with_the_same_routes_experts_leave_out_the_same_steps() -> None:
-    """By its own routes the second leaves out another step: a token that flips has other gradients."""
+    """With its own routes the second run skips a different step, since a flipped token changes the gradients."""
     one, other = run_ranks(1, _climbs_of_experts)[0]
     assert sum(skipped for _, skipped in one) >= 2
     assert other == one

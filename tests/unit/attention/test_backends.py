@@ -157,7 +157,7 @@ def test_the_documentation_s_table_is_the_list_of_backends() -> None:
 
 
 def test_the_first_pass_of_a_recomputed_layer_has_the_kernel_of_the_second() -> None:
-    """Of a CPU, torch has one for masks that need a gradient, and one for others, which rounds otherwise."""
+    """On a CPU, torch has one kernel for masks that need a gradient and another, with other rounding, for the rest."""
     q, k, v = torch.randn(3, 2, HEADS, 64, 8, generator=torch.Generator().manual_seed(0))
     table = torch.randn(127, HEADS, generator=torch.Generator().manual_seed(1)).requires_grad_()
     case = _case(DENSE, False, queries=64, keys=64, bias=lambda distances: table[distances + 63], learns_bias=True)

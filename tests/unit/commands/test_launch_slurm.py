@@ -204,7 +204,7 @@ LARGE = ("model.layers=80", "model.hidden=8192", "model.heads=64", "model.ffn=32
     ],
 )
 def test_the_memory_of_gpus_is_that_of_the_hardware(given: list[str], told: list[str]) -> None:
-    """Of `--hardware`, the site's file, or the constraint, whose nodes may differ: the least."""
+    """It comes from `--hardware`, the site's file, or the smallest nodes that the constraint admits."""
     Path("site.yaml").write_text("hardware: h100")
     with pytest.raises(ConfigError, match=r"does not fit in memory: .* has 79\.1; "):
         launch(*given, *GPUS, *LARGE, "--no-rehearse", *told)

@@ -65,7 +65,7 @@ def test_a_sign_that_is_chance_is_no_departure_where_adam_adds_the_decay_to_a_gr
 
 
 class Signum(OptimizerSettings):
-    """As of a plug-in: the sign of a momentum."""
+    """A rule that a plug-in might add: the sign of a momentum."""
 
     name: Literal["signum"] = "signum"
     momentum: float = 0.75

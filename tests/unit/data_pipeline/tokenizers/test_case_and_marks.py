@@ -118,7 +118,7 @@ def test_keys_of_case_are_for_a_trained_wordpiece() -> None:
 
 
 def test_a_vocabulary_has_the_characters_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 500 Han characters, the 250 most frequent ones left 29% unknown."""
+    """With the 250 most frequent of 500 Han characters, 29% of the text was unknown."""
     monkeypatch.setattr(hf_json, "_ALPHABET", 250)
     draw = random.Random(0)
     texts = ["".join(chr(0x4E00 + int(500 * draw.random() ** 2)) for _ in range(500)) for _ in range(40)]
