@@ -55,6 +55,17 @@ def test_every_link_outside_the_site_leads_to_a_file(page: str) -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+def test_links_between_pages_lead_to_files_on_a_git_host_too() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    missing = [
+        f"{page}: {link}"
+        for page, text in pages.items()
+        for link in (found.partition("#")[0] for found in LINKED.findall(text))
+        if link.endswith(".md") and "://" not in link and not (ROOT / "docs" / link).exists()
+    ]
+    assert missing == []
+
+
 def _defines(path: Path, names: list[str]) -> bool:
     """Whether a module defines a function or class, or a method of one: `names` from the outermost."""
     node: ast.AST | None = ast.parse(path.read_text(encoding="utf-8"))
