@@ -29,6 +29,7 @@ from pretrain.data.doubtful_settings import doubtful_settings
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.data.unknown_tokens import warnings_of_unknown
+from pretrain.data.writing_notes import warnings_of_writing
 from pretrain.data.unseen_begin import warnings_of_training
 from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
@@ -109,6 +110,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_unused_embedding_rows(config, recipe),
         *warnings_of_training(config, stream.datasets),
         *warnings_of_unknown(stream.datasets),
+        *warnings_of_writing(config, stream.datasets),
         *_skipped_documents(stream, recipe),
         *_padding(stream),
         *_verified_later(config, stream),

@@ -51,7 +51,9 @@ def _run(commands: str, folder: Path) -> str:
     words[:1] = [sys.executable, "-m", "pretrain"] if words[0] == "pretrain" else [sys.executable]
     output, metrics = folder / "output", folder / "runs" / "book" / "metrics.jsonl"
     stops = "train" in words and not metrics.exists()
-    to_file = [words.pop() for _ in range(2)][0] if ">" in words else None
+    to_file = None
+    if ">" in words:
+        *words, _, to_file = words
     with output.open("w") as printed:
         target = printed if to_file is None else (folder / to_file).open("w")
         process = subprocess.Popen(words, cwd=folder, stdout=target, stderr=subprocess.STDOUT, env=os.environ)

@@ -1,0 +1,68 @@
+"""What a run says of words and sentences of its text: too many or few tokens are masked, or texts have no sentences."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.source import DataSource
+from data_pipeline.recipes.masked import Masked, MaskedRecipe
+from data_pipeline.recipes.objective import BoundedObjective
+from pretrain.config.run_config import RunConfig
+
+_ROWS, _DOCUMENTS = 64, 128
+"""of each dataset that are looked at"""
+_FAR = 1.25
+"""times as much, or as little, as was asked for"""
+_MANY = 0.2
+"""of the documents"""
+
+
+def warnings_of_writing(config: RunConfig, datasets: Sequence[DataSource]) -> tuple[str, ...]:
+    """Warnings of the tokenized datasets of a run, whose first rows and documents are read for it."""
+    found = list[str]()
+    for dataset, source in zip(datasets, config.data.resolved_sources, strict=True):
+        objective = source.objective or config.objective
+        if isinstance(dataset, Dataset) and isinstance(objective, BoundedObjective) and objective.needs_boundaries:
+            if isinstance(objective, Masked) and (objective.whole_words or objective.units is not None):
+                found += _of_masks(config, dataset, objective)
+            if not isinstance(objective, Masked) or objective.has_segments:
+                found += _of_sentences(config, dataset, objective)
+    return tuple(found)
+
+
+def _of_masks(config: RunConfig, dataset: Dataset, objective: Masked) -> Iterator[str]:
+    recipe = objective.recipe(dataset.tokenizer(), config.sequence_length)
+    assert isinstance(recipe, MaskedRecipe), "it is that of the objective"
+    samples = recipe.samples(dataset, "train")
+    numbers = np.arange(min(_ROWS, samples.count))
+    rows = samples.rows(config.run.seed, np.stack([0 * numbers, 0 * numbers, numbers], axis=1))
+    is_text = ~recipe.known.is_special[rows.labels]
+    if rows.attention_mask is not None:
+        is_text &= rows.attention_mask > 0
+    share = float(rows.loss_mask.sum() / max(1, is_text.sum()))
+    if not objective.noise_density / _FAR <= share <= objective.noise_density * _FAR:
+        yield (
+            f"{share:.1%} of the tokens in the first {len(numbers)} rows of {dataset.address} are masked, and "
+            f"objective.noise_density={objective.noise_density:g} asks for {objective.noise_density:.1%}: its words or "
+            "units are too long, or too few, to mask as a whole"
+        )
+
+
+def _of_sentences(config: RunConfig, dataset: Dataset, objective: BoundedObjective) -> Iterator[str]:
+    known = objective.vocabulary(dataset.tokenizer())
+    starts = dataset.starts("train")
+    ends = np.append(starts[1:], dataset.num_tokens("train"))[:_DOCUMENTS]
+    lengths = np.minimum(ends - starts[:_DOCUMENTS] - 1, config.sequence_length)
+    texts = [
+        dataset.window("train", int(start), int(length))
+        for start, length in zip(starts[:_DOCUMENTS], lengths, strict=True)
+        if length > 1
+    ]
+    without = sum(not known.sentence_ends(text)[:-1].any() for text in texts)
+    if texts and without > _MANY * len(texts):
+        yield (
+            f"{without:,} of the first {len(texts):,} documents of {dataset.address} have no end of a sentence within "
+            f"{config.sequence_length} tokens, and objective.name={objective.name} is about sentences: what it does "
+            "with these is to cut them at random, or nothing"
+        )
