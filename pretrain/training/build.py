@@ -29,8 +29,8 @@ from pretrain.data.doubtful_settings import doubtful_settings
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.data.unknown_tokens import warnings_of_unknown
-from pretrain.data.writing_notes import warnings_of_writing
 from pretrain.data.unseen_begin import warnings_of_training
+from pretrain.data.writing_notes import warnings_of_writing
 from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather

@@ -1,6 +1,5 @@
 """What a run says of words and sentences of its text."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
