@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 from types import FrameType
 
-from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
+from pretrain.data.chat_settings import chat_settings
 from pretrain.data.chat_source import chat_source
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
@@ -49,7 +49,7 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest, r
     group = file_group(config.health.timeout_s, _PATIENCE)
     chat = None
     if not raw and prompts.continues and config.model.is_causal and template.is_file():
-        settings = config.objective if isinstance(config.objective, Instructions) else Instructions()
+        settings = chat_settings(config.objective, run_of(checkpoint))
         today = gather(date.today(), group)[0]
         variables = settings.template_variables
         if (source := chat_source(run_of(checkpoint).source_model, tokenizer)) is not None:

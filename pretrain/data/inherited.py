@@ -4,8 +4,10 @@ chat template, and what the folder of an imported model says besides weights."""
 import json
 from pathlib import Path
 
+from data_pipeline.recipes.instructions import Instructions
 from pretrain.config.run_config import RunConfig
 from pretrain.config.start import recorded_run
+from pretrain.data.chat_settings import kept
 from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import RunDir
 
@@ -21,12 +23,17 @@ def inherited_files(config: RunConfig) -> dict[Path, bytes]:
     found = dict[Path, bytes]()
     for path, sources in (
         (run.chat_template, [one.chat_template for one in runs]),
+        (run.chat_settings, [one.chat_settings for one in runs]),
         (run.source_model, [one.source_model for one in runs]),
     ):
         if (source := next((file for file in sources if file.is_file()), None)) is not None:
             found[path] = source.read_bytes()
-    if (template := getattr(config.objective, "chat_template", None)) is not None:
-        found[run.chat_template] = Path(template).read_bytes()
+    objective = config.objective
+    if isinstance(objective, Instructions) and objective.chat_template is not None:
+        found[run.chat_template] = Path(objective.chat_template).read_bytes()
+        found.pop(run.chat_settings, None)
+        if (settings := kept(objective)) is not None:
+            found[run.chat_settings] = settings
         if run.source_model in found:
             found[run.source_model] = _answering(found[run.source_model])
     return found

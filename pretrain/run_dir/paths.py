@@ -97,6 +97,11 @@ class RunDir:
         return self.path / "chat_template.jinja"
 
     @property
+    def chat_settings(self) -> Path:
+        """Variables and date by which the chat template renders, of a run that was not trained with it itself."""
+        return self.path / "chat_settings.json"
+
+    @property
     def source_model(self) -> Path:
         """What the model's folder in another library's format says besides weights, of an imported model or of one that
         was trained from it (`checkpoint/hf/source_model.py`)."""

@@ -17,6 +17,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint.hf import chat, source_model
 from pretrain.checkpoint.hf.source_model import GENERATION, SPECIAL_TOKENS, TURNS, Rendered, SourceModel
 from pretrain.config.model import Model
+from pretrain.data.chat_settings import chat_settings
 from pretrain.errors import RunError
 from pretrain.run_dir.paths import run_of
 
@@ -175,10 +176,9 @@ def rendering_of(
     """The chat template of a checkpoint's run, with the names of the source's special tokens, and the variables and the
     date of an objective that renders by it."""
     names = {} if source is None or source.noted is None else _UNNAMED | source.noted.names
-    variables, day = (
-        (objective.template_variables, objective.date) if isinstance(objective, Instructions) else ({}, None)
-    )
-    return ChatTemplate(run_of(checkpoint).chat_template, tokenizer, {**names, **variables}, day)
+    run = run_of(checkpoint)
+    settings = chat_settings(objective, run)
+    return ChatTemplate(run.chat_template, tokenizer, {**names, **settings.template_variables}, settings.date)
 
 
 def end_of_turn(template: ChatTemplate) -> int | None:

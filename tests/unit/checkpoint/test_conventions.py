@@ -18,6 +18,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.recorded import RecordedTokenizer
 from pretrain.checkpoint.hf.conventions import Conventions, conventions_of, end_of_turn
 from pretrain.checkpoint.hf.source_model import Noted, SourceModel
+from pretrain.data.chat_settings import kept
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.run_dir.paths import RECORD, TOKENIZER, RunDir
@@ -122,6 +123,11 @@ def test_the_end_of_turn_is_found_as_the_run_s_own_settings_render_it(
     path.write_text(template)
     objective = Instructions(chat_template=str(path), messages="messages", **settings)
     assert _of(checkpoint, tokenizer, None, objective).ends == (TURN, END)
+    # A run of plain text that starts from it keeps what the template asks for.
+    if (content := kept(objective)) is not None:
+        RunDir(checkpoint.parents[1]).chat_settings.write_bytes(content)
+    found = _of(checkpoint, tokenizer, None)
+    assert (found.ends, found.turns) == ((TURN, END), _of(checkpoint, tokenizer, None, objective).turns)
 
 
 def test_a_template_that_renders_no_answer_exports_nothing(checkpoint: Path, tokenizer: Tokenizer) -> None:
@@ -200,6 +206,7 @@ def test_a_run_that_starts_from_it_keeps_what_exports_say(checkpoint: Path, tmp_
     start = RunDir(checkpoint.parents[1])
     start.source_model.write_text(_source(END).text())
     run = RunDir(tmp_path / "next")
+    start.chat_settings.write_text('{"template_variables": {"a": 1}}')
     for objective, answers in ((None, False), (Instructions(chat_template=str(start.chat_template)), True)):
         config = small_config(run={"dir": str(run.path), "start_from": str(start.path)})
         config = config if objective is None else config.model_copy(update={"objective": objective})
@@ -208,6 +215,7 @@ def test_a_run_that_starts_from_it_keeps_what_exports_say(checkpoint: Path, tmp_
         writer.begin(config, 0)
         writer.close()
         assert run.chat_template.read_text() == CHATML
+        assert run.chat_settings.is_file() != answers, "an objective of conversations has settings of its own"
         record = json.loads(run.source_model.read_text())
         assert record == json.loads(_source(END).text()) | {"answers_by_template": answers}
     start.path.rename(tmp_path / "gone")
