@@ -11,11 +11,11 @@ from data_pipeline.recipes.objective import BoundedObjective
 from pretrain.config.run_config import RunConfig
 
 _ROWS, _DOCUMENTS = 64, 128
-"""of each dataset that are looked at"""
+"""rows and documents of each dataset that are looked at"""
 _FAR = 1.25
 """times as much, or as little, as was asked for"""
 _MANY = 0.2
-"""of the documents"""
+"""share of documents without an end that is said"""
 
 
 def warnings_of_writing(config: RunConfig, datasets: Sequence[DataSource]) -> tuple[str, ...]:

@@ -23,11 +23,12 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
 
 
 def _said(dataset: Dataset, **objective: Any) -> list[str]:
+    segments = {"segments": 2, "binary_head": True} if objective.get("next_sentence") else {}
     values: dict[str, Any] = {
         "run": {"dir": "unused"},
         "train": {"steps": 3},
         "batch": {"sequences": 4},
-        "model": {"family": "bert", "layers": 1, "hidden": 8, "heads": 1, "sequence_length": 64},
+        "model": {"family": "bert", "layers": 1, "hidden": 8, "heads": 1, "sequence_length": 64, **segments},
         "objective": {"name": "masked", **objective},
         "optimizer": {"learning_rate": 1},
         "data": {"path": str(dataset.directory)},

@@ -211,6 +211,7 @@ def test_a_run_that_starts_from_it_keeps_what_exports_say(checkpoint: Path, tmp_
         config = small_config(run={"dir": str(run.path), "start_from": str(start.path)})
         config = config if objective is None else config.model_copy(update={"objective": objective})
         run.path.mkdir(exist_ok=True)
+        run.chat_settings.unlink(missing_ok=True)
         writer = RunDirWriter(run.path, lambda: None, lambda sentence: None)
         writer.begin(config, 0)
         writer.close()
