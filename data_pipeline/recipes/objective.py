@@ -196,10 +196,6 @@ class BoundedObjective(Objective):
     def needs_boundaries(self) -> bool:
         """Whether samples depend on them."""
 
-    def vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
-        """The vocabulary of `tokenizer`, with these boundaries."""
-        return Vocabulary.of(tokenizer, self.needs, self.boundaries)
-
     @model_validator(mode="after")
     def _boundaries_are_needed(self) -> Self:
         if self.boundaries is not None and not self.needs_boundaries:

@@ -62,7 +62,7 @@ def _run(commands: str, folder: Path) -> str:
                 process.send_signal(signal.SIGINT)
                 break
             time.sleep(0.2)
-        assert process.wait(timeout=600) in (0, 130 if stops else 0), output.read_text()
+        assert process.wait(timeout=600) == (75 if stops else 0), output.read_text()
     return output.read_text()
 
 
