@@ -21,7 +21,7 @@ def locate(path: Path) -> list[Path]:
     """Checkpoints that a path refers to, newest first: itself, or those of a run. Raises ConfigError if there is none,
     RunError if the path cannot be read."""
     try:
-        if (path / RECORD).exists() or (path / MANIFEST).exists():
+        if (path / RECORD).exists() or ((path / MANIFEST).exists() and not _is_dataset(path)):
             return [_linked(path)]
         checkpoints = complete_checkpoints(RunDir(path).checkpoints)
         inside = complete_checkpoints(path) if not checkpoints else []
@@ -48,6 +48,11 @@ def link_best(checkpoint: Path) -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(checkpoint.name)
     temporary.replace(link)
+
+
+def _is_dataset(path: Path) -> bool:
+    """Whether a folder with a manifest is a dataset, whose manifest has the same name as a checkpoint's."""
+    return any(path.glob("*-00000.tar"))
 
 
 def _linked(path: Path) -> Path:

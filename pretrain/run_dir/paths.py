@@ -170,7 +170,7 @@ def complete_checkpoints(checkpoints: Path) -> list[Path]:
     try:
         steps = {path: step for path in checkpoints.iterdir() if (step := checkpoint_step(path.name)) is not None}
         return sorted((path for path in steps if path.is_dir()), key=steps.__getitem__)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

@@ -46,6 +46,16 @@ def opened(path: Path, *overrides: str, trust: bool = False, uses: tuple[str, ..
     return find_checkpoints(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses, model)[1]
 
 
+def test_a_file_and_a_dataset_are_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {}\n")
+    (tmp_path / "dataset").mkdir()
+    for name in ("manifest.json", "train-00000.tar"):
+        (tmp_path / "dataset" / name).write_text("{}")
+    for path in (tmp_path / "config.yaml", tmp_path / "dataset"):
+        with pytest.raises(ConfigError, match="is neither a checkpoint nor a run that has one"):
+            locate(path)
+
+
 def test_the_newest_is_taken_again_where_a_run_removes_a_checkpoint_that_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
