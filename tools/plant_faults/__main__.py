@@ -1,0 +1,216 @@
+"""Plants faults in the product, one at a time in a copy, and prints those that no test near them notices.
+
+    python -m tools.plant_faults                                    # in the lines that differ from main
+    python -m tools.plant_faults --since v0.1.0 --minutes 30        # from another state
+    python -m tools.plant_faults pretrain/models/routing.py         # in whole files
+
+Each fault is tried with the tests that ran its line before it was planted, the quickest first, then with tests of
+ranks and commands that import the file. Exit status 0: every fault was noticed; 1: some were not, and are printed:
+write a test that fails while the fault is in, or find that it changes nothing.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from tools.plant_faults.faults import Fault, faults
+from tools.plant_faults.nearest import ImportGraph
+from tools.plant_faults.trial import TestRun, alone, notices, prepare, study
+
+_PRODUCT = ("pretrain/", "data_pipeline/", "launch/")
+_SLOWER = 3.0  # times the seconds of a test without a fault, beside other work
+_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a fault: the test that noticed it, or None; whether any test was tried."""
+
+    path: str
+    fault: Fault
+    noticed_by: str | None
+    tried: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help="Files of the product. Default: the lines that differ from --since.")
+    parser.add_argument("--since", default="main", help="Git revision to compare with.")
+    parser.add_argument("--faults", type=int, default=100, help="Most faults, drawn evenly from the files.")
+    parser.add_argument("--minutes", type=float, default=30, help="No fault begins after this time.")
+    parser.add_argument("--seconds", type=float, default=60, help="Most seconds of tests for one fault.")
+    parser.add_argument("--near", type=int, default=12, help="Files of tests for each file of the product.")
+    parser.add_argument("--jobs", type=int, default=2, help="Faults that are tried side by side.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed by which faults are drawn.")
+    options = parser.parse_args()
+    began = time.monotonic()
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # with GPUs in use no process could be forked
+    root = Path.cwd()
+    named: dict[str, set[int] | None] = dict.fromkeys(options.files)
+    lines = named or _changed_lines(options.since)
+    drawn = _drawn(root, lines, options.faults, options.seed)
+    if not drawn:
+        print("no line in which a fault could be planted")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="faults-") as directory:
+        copies = [Path(directory) / str(number) for number in range(options.jobs)]
+        for copy in copies:
+            _copy(root, copy)
+        prepare()
+        tests = _near_tests(root, copies, sorted({path for path, _ in drawn}), options)
+        print(
+            f"{len(drawn)} faults in {len({path for path, _ in drawn})} files, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        outcomes = _try_all(drawn, tests, copies, began + 60 * options.minutes, options.seconds)
+    _report(outcomes, len(drawn))
+    return int(any(outcome.noticed_by is None for outcome in outcomes))
+
+
+def _changed_lines(since: str) -> dict[str, set[int] | None]:
+    """Lines of the product's files that differ from a git revision, or are new."""
+    command = [
+        "git",
+        "diff",
+        "-U0",
+        "--no-color",
+        "--no-ext-diff",
+        since,
+        "--",
+        *(f"{folder}*.py" for folder in _PRODUCT),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"--since {since}: {done.stderr.strip()}")
+    found: dict[str, set[int] | None] = {}
+    lines = set[int]()
+    for line in done.stdout.splitlines():
+        if line.startswith("+++ "):
+            lines = set()
+            if line.startswith("+++ b/"):
+                found[line.removeprefix("+++ b/")] = lines
+        elif line.startswith("@@"):
+            first, _, count = line.split("+")[1].split(" ")[0].partition(",")
+            lines |= set(range(int(first), int(first) + int(count or 1)))
+    return found
+
+
+def _drawn(root: Path, lines: dict[str, set[int] | None], most: int, seed: int) -> list[tuple[str, Fault]]:
+    """Up to `most` faults, as many of each file as there are."""
+    draw, by_file = random.Random(seed), []
+    for path, wanted in sorted(lines.items()):
+        found = faults((root / path).read_text(encoding="utf-8"), wanted)
+        draw.shuffle(found)
+        by_file.append([(path, fault) for fault in found])
+    in_turn = [fault for turn in zip_longest(*by_file) for fault in turn if fault is not None]
+    return in_turn[:most]
+
+
+def _copy(root: Path, copy: Path) -> None:
+    """The files of the project that git knows or would add, links as links."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (source := root / name).is_symlink() or source.is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy / name, follow_symlinks=False)
+
+
+def _near_tests(
+    root: Path, copies: Sequence[Path], paths: Sequence[str], options: argparse.Namespace
+) -> dict[str, list[TestRun]]:
+    """The tests near each file, run once without a fault."""
+    known = ImportGraph(root)
+    near = {path: known.near(path, options.near) for path in paths}
+    files = sorted({file for found in near.values() for file in found})
+    shares = [files[number :: len(copies)] for number in range(len(copies))]
+
+    def run(number: int) -> list[TestRun]:
+        out = copies[number].with_name(f"study-{number}.out")
+        return study(copies[number], shares[number], paths, out, 60 * options.minutes)
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        by_file: dict[str, list[TestRun]] = defaultdict(list)
+        for runs in pool.map(run, range(len(copies))):
+            for test in runs:
+                by_file[test.name.partition("::")[0]].append(test)
+    return {path: [test for file in found for test in by_file[file]] for path, found in near.items()}
+
+
+def _try_all(
+    drawn: Sequence[tuple[str, Fault]],
+    tests: dict[str, list[TestRun]],
+    copies: Sequence[Path],
+    until: float,
+    seconds: float,
+) -> list[Outcome]:
+    free = list(copies)
+
+    def attempt(job: tuple[str, Fault]) -> Outcome | None:
+        if time.monotonic() > until:
+            return None
+        copy, (path, fault) = free.pop(), job
+        source = (copy / path).read_text(encoding="utf-8")
+        chosen = list(_within(tests[path], path, fault, seconds))
+        try:
+            (copy / path).write_text(fault.planted(source), encoding="utf-8")
+            allowed = _START_S + _SLOWER * sum(test.seconds for test in chosen)
+            by = notices(copy, chosen, copy.with_name(f"{copy.name}.out"), allowed) if chosen else None
+        finally:
+            (copy / path).write_text(source, encoding="utf-8")
+            free.append(copy)
+        outcome = Outcome(path, fault, by, len(chosen))
+        with alone:
+            print(_line(outcome, source), flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        return [outcome for outcome in pool.map(attempt, drawn) if outcome is not None]
+
+
+def _within(tests: Sequence[TestRun], path: str, fault: Fault, seconds: float) -> Iterator[TestRun]:
+    """The tests for a fault that `seconds` have room for: those that ran its lines, quickest first, then those that
+    start processes, in which lines are not counted."""
+    reach = [test for test in tests if test.reaches(path, fault.first, fault.last)]
+    others = [test for test in tests if test.starts_processes and test not in reach]
+    for test in (*sorted(reach, key=lambda test: test.seconds), *sorted(others, key=lambda test: test.seconds)):
+        seconds -= test.seconds
+        if seconds < 0:
+            return
+        yield test
+
+
+def _line(outcome: Outcome, source: str) -> str:
+    fault = outcome.fault
+    old = source.encode()[fault.start : fault.end].decode()
+    edit = " ".join(f"{old} -> {fault.text or 'nothing'}".split())
+    told = f"noticed by {outcome.noticed_by}" if outcome.noticed_by else f"SURVIVES {outcome.tried} tests"
+    return f"{outcome.path}:{fault.line}  {fault.kind}: {edit}  {told}"
+
+
+def _report(outcomes: Sequence[Outcome], drawn: int) -> None:
+    tried = Counter(outcome.path for outcome in outcomes)
+    alive = Counter(outcome.path for outcome in outcomes if outcome.noticed_by is None)
+    print(f"\n{'tried':>6}{'alive':>6}  file")
+    for path in sorted(tried):
+        print(f"{tried[path]:6}{alive[path]:6}  {path}")
+    print(
+        f"{tried.total():6}{alive.total():6}  in all"
+        + (f", of {drawn} drawn: time is up" if tried.total() < drawn else "")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
