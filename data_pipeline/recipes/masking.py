@@ -119,12 +119,10 @@ class Masking:
         if units is not None:
             _begin_units(begins, units)
         begins[positions[0]] = True
-        if self.known.boundaries is not None:
-            _cut_long(begins, positions, budget)
-        (firsts,) = begins[positions].nonzero()  # of words, among `positions`
-        sizes = np.empty_like(firsts)
-        np.subtract(firsts[1:], firsts[:-1], out=sizes[:-1])
-        sizes[-1] = len(positions) - firsts[-1]
+        firsts, sizes = _words(begins, positions)
+        if self.known.boundaries is not None and sizes.max() > budget:
+            _cut_long(begins, positions, firsts, sizes, budget)
+            firsts, sizes = _words(begins, positions)
         if self.ngrams > 1:
             apart = positions[firsts] != positions[firsts - 1] + 1
             words, group_of = self._spans(sizes, apart, budget, random)
@@ -158,13 +156,20 @@ class Masking:
         return np.array(chosen), np.unique(spans, return_inverse=True)[1]
 
 
-def _cut_long(begins: NDArray[np.bool_], positions: Ids, budget: int) -> None:
+def _words(begins: NDArray[np.bool_], positions: Ids) -> tuple[Ids, Ids]:
+    """(where words begin, among `positions`; of how many of these they are)"""
+    (firsts,) = begins[positions].nonzero()
+    sizes = np.empty_like(firsts)
+    np.subtract(firsts[1:], firsts[:-1], out=sizes[:-1])
+    sizes[-1] = len(positions) - firsts[-1]
+    return firsts, sizes
+
+
+def _cut_long(begins: NDArray[np.bool_], positions: Ids, firsts: Ids, sizes: Ids, budget: int) -> None:
     """Marks in `begins` [n] further beginnings within words of more than `budget` of the `positions`, such as long
     addresses, so that none takes more than all words together may."""
-    (firsts,) = begins[positions].nonzero()
-    sizes = np.diff(firsts, append=len(positions))
-    for first, size in zip(firsts[sizes > budget].tolist(), sizes[sizes > budget].tolist(), strict=True):
-        begins[positions[first : first + size : budget]] = True
+    for word in (sizes > budget).nonzero()[0].tolist():
+        begins[positions[firsts[word] : firsts[word] + sizes[word] : budget]] = True
 
 
 def _begin_units(begins: NDArray[np.bool_], units: Ids) -> None:

@@ -31,6 +31,7 @@ IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
     "attention": ("--lengths 512 --rounds 1", {}),
     "attention packed": ("--lengths 512 --rounds 1 --packed", {}),
     "attention memory": ("--memory 512 --alone --patterns dense", {}),
+    "boundaries": ("TEXT --length 64 --kinds bytes", {"boundaries._ROWS": 2, "boundaries._SECONDS": 0.0}),
     "data resume": ("--rounds 1", {"data_reading._SAMPLES": 70_000}),
     "data tokenizing": ("--text TEXT --rounds 1", {"data_encoding._VOCABULARY": 400}),
     "data dedup": ("--text TEXT --documents 60", {}),
