@@ -31,10 +31,11 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.released import load_released
 from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, Vocabulary
+from data_pipeline.writing.boundaries import SPACE, Boundaries, kinds
 
 _MASKED, _REPLACED = 0.8, 0.1  # fractions of the chosen subwords; the rest stay unchanged
 _SHORT = 0.1  # fraction of the rows of two segments that are cut to a random length, as BERT's
-_LAST_SPACE = 0x3000
+_LAST_SPACE = 0x3000  # by the first rule: with four separators of ASCII that Unicode's White_Space lacks
 _SPACES = np.array([point for point in range(_LAST_SPACE + 1) if chr(point).isspace()])
 
 Predictions = tuple[Ids, Ids, Ids]
@@ -74,6 +75,11 @@ class CharacterObjective(BoundedObjective):
         return self.next_sentence
 
     @property
+    def needs_sentences(self) -> bool:
+        """See `BoundedObjective`."""
+        return self.next_sentence
+
+    @property
     def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
         return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
@@ -105,6 +111,11 @@ class CharacterSpans(CharacterObjective):
     buckets: int = Field(
         default=16384, gt=1, description="a character is predicted as its code point modulo this number"
     )
+
+    @property
+    def needs_boundaries(self) -> bool:
+        """See `BoundedObjective`: of words."""
+        return True
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
@@ -220,7 +231,7 @@ class CharacterRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class CharacterSpansRecipe(CharacterRecipe):
-    """Words between white space; no other boundary is looked for."""
+    """Words without the white space around them."""
 
     objective: CharacterSpans
 
@@ -232,16 +243,28 @@ class CharacterSpansRecipe(CharacterRecipe):
     def predictions(self, row: Ids, random: np.random.Generator) -> Predictions:
         """Words of so many characters in all, every one of which is masked."""
         text = self.is_text(row)
-        starts, sizes = _runs(text & ~np.isin(row, _SPACES))
+        budget = min(self.target_length, max(1, round(self.objective.noise_density * int(text.sum()))))
+        starts, sizes = self._words(row, text, budget)
         if not len(starts):
             return row, np.empty(0, np.int64), np.empty(0, np.int64)
-        budget = min(self.target_length, max(1, round(self.objective.noise_density * int(text.sum()))))
         words = single_words(sizes, budget, random)
         chosen = np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])[:budget]
         tokens = row.copy()
         tokens[chosen] = self.specials.mask
         places = random.permutation(chosen)
         return tokens, places, row[places] % self.objective.buckets
+
+    def _words(self, row: Ids, text: NDArray[np.bool_], budget: int) -> tuple[Ids, Ids]:
+        """(first positions, lengths) of the words of a row; of more characters than `budget`, their parts."""
+        if self.objective.boundaries != "unicode":
+            return _runs(text & ~np.isin(row, _SPACES))
+        written = text & (kinds()[row] & SPACE == 0)
+        begins = Boundaries.of(row, ~text).begins_word & written
+        begins |= written & ~np.append(False, written[:-1])
+        starts, sizes = _parts(begins, written)
+        for word in np.flatnonzero(sizes > budget).tolist():
+            begins[starts[word] : starts[word] + sizes[word] : budget] = True
+        return _parts(begins, written)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,6 +363,12 @@ class SegmentsOfCharacters:
         read, visible = pad_rows(tokens, length, self.known.specials.pad)
         of_segments, _ = pad_rows(segments, length, 0)
         return Rows(read, labels, mask, attention_mask=visible, segments=of_segments, label_positions=places)
+
+
+def _parts(begins: NDArray[np.bool_], members: NDArray[np.bool_]) -> tuple[Ids, Ids]:
+    """(first positions, lengths) of what begins, up to the next one that does or the next that is no member."""
+    starts, edges = np.flatnonzero(begins), np.append(np.flatnonzero(begins | ~members), len(begins))
+    return starts, edges[np.searchsorted(edges, starts, "right")] - starts
 
 
 def _runs(members: NDArray[np.bool_]) -> tuple[Ids, Ids]:

@@ -148,6 +148,11 @@ class Masked(BoundedObjective, MaskingObjective):
         return self.whole_words or self.units is not None or self.has_segments
 
     @property
+    def needs_sentences(self) -> bool:
+        """See `BoundedObjective`."""
+        return self.has_segments
+
+    @property
     def loss(self) -> str:
         """See `Objective`."""
         return "next_sentence" if self.next_sentence else "sentence_order" if self.sentence_order else "tokens"

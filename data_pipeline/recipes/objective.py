@@ -196,6 +196,11 @@ class BoundedObjective(Objective):
     def needs_boundaries(self) -> bool:
         """Whether samples depend on them."""
 
+    @property
+    def needs_sentences(self) -> bool:
+        """Whether samples depend on where sentences end."""
+        return self.needs_boundaries
+
     @model_validator(mode="after")
     def _boundaries_are_needed(self) -> Self:
         if self.boundaries is not None and not self.needs_boundaries:

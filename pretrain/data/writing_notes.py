@@ -6,6 +6,7 @@ import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.source import DataSource
+from data_pipeline.recipes.characters import CharacterSpans, CharacterSpansRecipe
 from data_pipeline.recipes.masked import Masked, MaskedRecipe
 from data_pipeline.recipes.objective import BoundedObjective
 from pretrain.config.run_config import RunConfig
@@ -24,28 +25,35 @@ def warnings_of_writing(config: RunConfig, datasets: Sequence[DataSource]) -> tu
     for dataset, source in zip(datasets, config.data.resolved_sources, strict=True):
         objective = source.objective or config.objective
         if isinstance(dataset, Dataset) and isinstance(objective, BoundedObjective) and objective.needs_boundaries:
-            if isinstance(objective, Masked) and (objective.whole_words or objective.units is not None):
+            if isinstance(objective, CharacterSpans) or (
+                isinstance(objective, Masked) and (objective.whole_words or objective.units is not None)
+            ):
                 found += _of_masks(config, dataset, objective)
-            if not isinstance(objective, Masked) or objective.has_segments:
+            if objective.needs_sentences:
                 found += _of_sentences(config, dataset, objective)
     return tuple(found)
 
 
-def _of_masks(config: RunConfig, dataset: Dataset, objective: Masked) -> Iterator[str]:
+def _of_masks(config: RunConfig, dataset: Dataset, objective: Masked | CharacterSpans) -> Iterator[str]:
     recipe = objective.recipe(dataset.tokenizer(), config.sequence_length)
-    assert isinstance(recipe, MaskedRecipe), "it is that of the objective"
     samples = recipe.samples(dataset, "train")
     numbers = np.arange(min(_ROWS, samples.count))
     rows = samples.rows(config.run.seed, np.stack([0 * numbers, 0 * numbers, numbers], axis=1))
-    is_text = ~recipe.known.is_special[rows.labels]
+    if isinstance(recipe, CharacterSpansRecipe):
+        is_text = recipe.is_text(rows.tokens) | (rows.tokens == recipe.specials.mask)
+    else:
+        assert isinstance(recipe, MaskedRecipe), "it is that of the objective"
+        is_text = ~recipe.known.is_special[rows.labels]
     if rows.attention_mask is not None:
         is_text &= rows.attention_mask > 0
-    share = float(rows.loss_mask.sum() / max(1, is_text.sum()))
-    if not objective.noise_density / _FAR <= share <= objective.noise_density * _FAR:
+    num_text = max(1, int(is_text.sum()))
+    share, asked = float(rows.loss_mask.sum() / num_text), objective.noise_density
+    most = len(numbers) * recipe.target_length / num_text  # which objective.max_predictions may lower
+    if not min(asked, most) / _FAR <= share <= asked * _FAR:
         yield (
             f"{share:.1%} of the tokens in the first {len(numbers)} rows of {dataset.address} are masked, and "
-            f"objective.noise_density={objective.noise_density:g} asks for {objective.noise_density:.1%}: its words or "
-            "units are too long, or too few, to mask as a whole"
+            f"objective.noise_density={asked:g} asks for {asked:.1%}: its words or units are too long, or too few, to "
+            "mask as a whole"
         )
 
 

@@ -1,11 +1,14 @@
 """What a run says of words and sentences of its text."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.recipes.characters import CharacterSpans
 from pretrain.config.run_config import RunConfig
 from pretrain.data.writing_notes import warnings_of_writing
 from tests.helpers.datasets import build_dataset, make_documents
@@ -50,3 +53,19 @@ def test_texts_without_an_end_of_a_sentence_are_counted(datasets: dict[str, Data
     assert "documents of" in note
     assert "have no end of a sentence within 64 tokens, and objective.name=masked is about sentences" in note
     assert _said(datasets["en"], next_sentence=True, boundaries="unicode") == []
+
+
+def test_masked_characters_are_counted_and_sentences_are_not_asked_for(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    texts = {
+        "zh": ["".join(random.choice(_CHARACTERS, 200)) for _ in range(60)],
+        "blank": [(" " * 19).join(random.choice(_CHARACTERS, 20)) for _ in range(60)],
+    }
+    for name, said in (("zh", 0), ("blank", 1)):
+        dataset = build_dataset(texts[name], tmp_path, name, tokenizer={"type": "characters"})
+        source = SimpleNamespace(objective=CharacterSpans(boundaries="unicode"))
+        data, run = SimpleNamespace(resolved_sources=[source]), SimpleNamespace(seed=0)
+        notes = warnings_of_writing(SimpleNamespace(sequence_length=64, run=run, data=data), [dataset])  # type: ignore[arg-type]
+        assert [" are masked, and objective.noise_density=0.15 asks for 15.0%" in note for note in notes] == [
+            True
+        ] * said

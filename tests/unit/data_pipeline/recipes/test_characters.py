@@ -115,6 +115,32 @@ def test_a_text_without_white_space_is_cut_at_the_limit(characters: Dataset) -> 
     assert not len(recipe.predictions(spaces, np.random.default_rng(0))[1])
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("我们的 ABC公司，好。", ["我", "们", "的", "ABC", "公", "司", "，", "好。"]),
+        ("ฉันก็ ok", ["ฉั", "น", "ก็", "ok"]),
+        ("यह है। नहीं", ["यह", "है।", "नहीं"]),
+        ("abc defghijklmn", ["abc", "defgh", "ijklm", "n"]),  # of which no more than five may be masked
+    ],
+)
+def test_words_of_any_writing_are_masked(text: str, words: list[str]) -> None:
+    recipe = CharacterSpans(boundaries="unicode", max_predictions=5).recipe(CharacterTokenizer(), LENGTH)
+    row = np.array([0xE000, *map(ord, text), 0xE001])
+    starts, sizes = recipe._words(row, recipe.is_text(row), 5)
+    assert ["".join(map(chr, row[a : a + size])) for a, size in zip(starts, sizes, strict=True)] == words
+
+
+def test_a_row_without_white_space_is_masked_everywhere() -> None:
+    recipe = CharacterSpans(boundaries="unicode").recipe(CharacterTokenizer(), LENGTH)
+    row = np.array([0xE000, *[ord("日")] * (LENGTH - 2), 0xE001])
+    rows = [recipe.predictions(row, np.random.default_rng(seed)) for seed in range(40)]
+    assert {len(places) for _, places, _ in rows} == {round(0.15 * (LENGTH - 2))}
+    masked = np.mean([tokens == MASK for tokens, _, _ in rows], axis=0)
+    assert masked[[0, -1]].max() == 0
+    assert 0 < masked[1:-1].min() <= masked.max() < 0.5
+
+
 def _of_subwords(characters: Dataset, subwords: Path) -> CharacterSubwordsRecipe:
     return CharacterSubwords(subwords=subwords).recipe(characters.tokenizer(), LENGTH)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.recipes.characters import CharacterSpans
 from data_pipeline.recipes.denoising import Denoising, sentence_permutation
 from data_pipeline.recipes.gap_sentences import GapSentences
 from data_pipeline.recipes.masked import Masked
@@ -100,6 +101,7 @@ def test_segments_of_chinese_are_sentences() -> None:
         (Denoising(noise=["token_masking"]), False),
         (GapSentences(), True),
         (Permuted(), True),
+        (CharacterSpans(), True),
     ],
 )
 def test_a_new_run_has_unicode_s_boundaries_where_it_needs_any(objective: BoundedObjective, is_needed: bool) -> None:
