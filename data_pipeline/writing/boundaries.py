@@ -16,14 +16,14 @@ import regex
 from numpy.typing import NDArray
 
 SPACE, ALONE, MARK, TERMINAL, WEAK, CLOSER, LINE_END, DIGIT = (1 << bit for bit in range(8))
-"""Kinds of characters. ALONE: a letter of a script without spaces; MARK: belongs to the character before it; WEAK: a
-terminal where white space follows."""
+"""Kinds of characters. ALONE: a letter of a script without spaces; MARK: belongs to the character before it, as Thai's
+vowel AM does, which is a letter by its category; WEAK: a terminal where white space follows."""
 THROUGH = MARK | WEAK | CLOSER
 """what belongs to the text before it, so that a word begins behind it where one would begin there"""
 _PATTERNS = {
     SPACE: r"\p{White_Space}+",
     ALONE: r"[[\p{L}--\p{Lm}]&&[\p{lb=SA}\p{lb=ID}\p{lb=CJ}]]+",
-    MARK: r"[\p{M}\p{Lm}\u200c\u200d]+",
+    MARK: r"[\p{M}\p{Lm}\p{gcb=SM}\u200c\u200d]+",
     TERMINAL: r"[\p{STerm}--[.!?]]+",
     WEAK: r"[.!?]+",
     CLOSER: r"[\p{Pe}\p{Pf}\"'\uff02\uff07]+",
