@@ -308,7 +308,7 @@ class CharacterSubwordsRecipe(CharacterRecipe):
             ids, offsets = self.subwords.encode_with_offsets(text)
             last = 0
             for index, (first, end) in zip(ids.tolist(), offsets.tolist(), strict=True):
-                piece = text[first:end]
+                piece = text[first:end]  # without Unicode's white space, which `strip` knows
                 inner = first + len(piece) - len(piece.lstrip())
                 size = len(piece.strip())
                 if size and inner >= last:

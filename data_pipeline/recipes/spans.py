@@ -243,7 +243,7 @@ def _starts(answers: dict[str, Any]) -> Any:
 
 
 def _trimmed(text: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Offsets [tokens, 2] without white space at either end, as far as a token has anything else."""
+    """Offsets [tokens, 2] without white space (Unicode's) at either end, as far as a token has anything else."""
     trimmed = offsets.copy()
     for token, (begin, end) in enumerate(offsets.tolist()):
         characters = text[begin:end]

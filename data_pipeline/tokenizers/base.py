@@ -138,9 +138,10 @@ class Tokenizer(ABC):
         return np.array([not text for text in self.texts()], np.bool_)
 
     def starts_word(self) -> NDArray[np.bool_]:
-        """[vocabulary] whether a piece begins a word: it starts with white space, or is special."""
+        """[vocabulary] whether a piece begins a word by the rule "ascii": it starts with white space, or is special."""
         return np.array([not text or text[0].isspace() for text in self.texts()], np.bool_)
 
     def ends_sentence(self) -> NDArray[np.bool_]:
-        """[vocabulary] whether a piece ends in . ! or ? (ignoring white space) or contains a newline."""
+        """[vocabulary] whether a sentence ends with a piece by the rule "ascii": it ends in . ! or ? (ignoring white
+        space) or contains a newline."""
         return np.array([text.rstrip().endswith((".", "!", "?")) or "\n" in text for text in self.texts()], np.bool_)

@@ -12,7 +12,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 
 FEW = 0.01
 """The largest share of changed words in a text whose marks are no letters: English has 0.03%, German 8%."""
-_EXAMPLES = 3
+_EXAMPLES, _SHOWN = 3, 24  # examples, and characters of each
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class ChangedWords:
     """Words of a text that come back otherwise than in case."""
 
     share: float
-    """Share of the words that have a letter; a word is a run without white space."""
+    """Share of the words that have a letter. A word is a run without white space in any writing, since tokenizers
+    change marks by what is around them: where there are no spaces, a phrase."""
     examples: tuple[tuple[str, str], ...]
     """The most frequent ones, each with what becomes of it."""
 
@@ -51,8 +52,19 @@ def _words(texts: Iterable[str]) -> Counter[str]:
 def _changed(words: Counter[str], spelled: dict[str, str]) -> ChangedWords:
     total = sum(words[word] for word in spelled)
     changed = Counter({word: words[word] for word in spelled if not _same(word, "".join(spelled[word].split()))})
-    examples = tuple((word, spelled[word].strip()) for word, _ in changed.most_common(_EXAMPLES))
+    examples = tuple(_shown(word, spelled[word].strip()) for word, _ in changed.most_common(_EXAMPLES))
     return ChangedWords(changed.total() / max(total, 1), examples)
+
+
+def _shown(word: str, spelled: str) -> tuple[str, str]:
+    """Both, or of long ones what is around the first change."""
+    if len(word) <= _SHOWN:
+        return word, spelled
+    spelled = "".join(spelled.split())
+    pairs = zip(word.lower(), spelled.lower(), strict=False)
+    same = next((place for place, (one, other) in enumerate(pairs) if one != other), len(spelled))
+    first = max(0, same - _SHOWN // 2)
+    return word[first : first + _SHOWN], spelled[first : first + _SHOWN]
 
 
 def _same(word: str, other: str) -> bool:

@@ -246,6 +246,7 @@ def from_bert_vocabulary(
     if len(vocabulary) < len(pieces):
         raise DataError(f"{origin} holds a piece twice; give the vocab.txt as it was published.")
     specials = [piece for piece in BERT_SPECIALS if piece in vocabulary]
+    # What lower() would change no lower-casing tokenizer has, in any script.
     cased = any(piece != piece.lower() for piece in vocabulary if not (piece[:1] == "[" and piece[-1:] == "]"))
     tokenizer = _wordpiece(vocabulary, normalizer or bert_normalizer(lowercase=not cased))
     return _with_specials(tokenizer, specials)
@@ -265,6 +266,7 @@ def _with_specials(tokenizer: tokenizers.Tokenizer, specials: list[str]) -> Json
 
 
 def _words(tokenizer: tokenizers.Tokenizer, text: str) -> list[str]:
+    """The words that BERT's tokenizer cuts into pieces, which are those of no language: it decides what they are."""
     normal = tokenizer.normalizer.normalize_str(text)
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
 

@@ -111,6 +111,12 @@ def test_words_that_a_tokenizer_changes_are_found() -> None:
     assert changed_in(train_tokenizer(texts, "wordpiece", 450, strip_accents=False), ["Schön Ön"]).share == 0
 
 
+def test_of_a_phrase_without_spaces_the_change_is_shown() -> None:
+    phrase = "そのとき" * 20 + "ガラス" + "です" * 20
+    ((word, spelled),) = changed_by_stripping([phrase]).examples
+    assert (len(word), word.index("ガ"), spelled[12:15]) == (24, 12, "カラス")
+
+
 def test_keys_of_case_are_for_a_trained_wordpiece() -> None:
     for settings in ({"type": "bpe"}, {"type": "wordpiece", "path": "vocab.txt"}, {}):
         with pytest.raises(ValidationError, match="lowercase is for a trained wordpiece, and "):
