@@ -1,7 +1,7 @@
 """Min-wise hashes of documents (Broder 1997), and the keys that documents which are alike share.
 
-The features of a document are its runs of `ngram` words, as a set. Under a random order of all features, the first
-ones of two sets are equal with probability J, their Jaccard similarity. `bands * rows` such orders make a signature,
+The features of a document, in one Unicode form, are its runs of `ngram` words, as a set. Under a random order of all
+features, the first ones of two sets are equal with probability J, their Jaccard similarity. `bands * rows` such orders make a signature,
 cut into bands; a band is equal with probability J**rows. Documents are candidates if at least `least` bands are equal:
 
     P(J) = P(at least `least` of `bands` coins come up, each with probability J**rows)
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.common.hashing import mix64
+from data_pipeline.text.normal_form import comparable
 from data_pipeline.text.words import Words
 
 SKETCH_HASHES = 128
@@ -50,7 +51,7 @@ class MinHash:
 
         Fastest for some 2^18 characters at a time, so that their features stay in the processor's cache.
         """
-        words = Words.of(texts)
+        words = Words.of([comparable(text) for text in texts])
         hashes, first_words = words.grams(self.ngram)
         borders = np.searchsorted(first_words, words.firsts)
         which = np.flatnonzero(np.diff(borders))

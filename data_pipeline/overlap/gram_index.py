@@ -34,7 +34,7 @@ Reading = Callable[[str], str]
 """An example as it would be in the text that is searched."""
 REPORT = "overlap.json"
 """File of `overlap_report`, in the folder of the step that decontaminates."""
-_FORMAT = 2
+_FORMAT = 3
 _ARRAYS = ("hashes", "removable", "firsts", "holders", "examples")
 _PERCENTILE = 5
 _BATCH = 1024  # examples
@@ -256,7 +256,7 @@ def example_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
     """[texts] 64 bits of each one's words, which are all that overlap goes by: two examples of equal words are both
     dirty or both clean, however their spaces, cases and punctuation differ, and their Unicode forms (NFC or NFD)."""
     forms = [unicodedata.normalize("NFC", text) for text in texts]  # reports of earlier versions: as they were
-    batches = (Words.of(forms[first : first + _BATCH]) for first in range(0, len(forms), _BATCH))
+    batches = (Words.of(forms[first : first + _BATCH], "listed") for first in range(0, len(forms), _BATCH))
     return np.concatenate([np.zeros(0, np.uint64), *(batch.text_hashes() for batch in batches)])
 
 

@@ -25,7 +25,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.words import ELLIPSES
+from data_pipeline.writing.ends import ELLIPSES
 
 _CITATION = re.compile(r"\[(?:[0-9]*|edit|citation needed)\]")
 _SENTENCE_END = re.compile(r"""[.!?]['"\u2019\u201d)\]]*+(?!\S)""")

@@ -37,7 +37,7 @@ _INDEX, _IGNORED = "grams.npz", "ignored.npy"
 class Decontaminate(GlobalStep):
     """Removes the n-grams of evaluation sets."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     name: Literal["decontaminate"] = "decontaminate"
     against: list[EvaluationSet] = Field(

@@ -26,6 +26,7 @@ from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.decisions import load_decisions
 from data_pipeline.steps.dedup import DedupStep
+from data_pipeline.text.normal_form import comparable
 from data_pipeline.text.words import Words
 
 _NEWLINES = re.compile(r"(\n+)")
@@ -36,7 +37,7 @@ class DedupExact(DedupStep):
     """Drops documents that are equal to one that stays, or removes such paragraphs from them."""
 
     takes_pairs: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     name: Literal["dedup_exact"] = "dedup_exact"
     by: Literal["document", "paragraph"] = Field(
         default="document",
@@ -45,8 +46,8 @@ class DedupExact(DedupStep):
     )
     normalize: Literal["none", "words"] = Field(
         default="none",
-        description="words: case, punctuation and white space make no difference, but to texts that hold nothing else, "
-        "which are compared as they are; none: every byte makes one",
+        description="words: case, punctuation, white space and the Unicode form make no difference, but to texts that "
+        "hold no word, which are compared as they are; none: every byte makes one",
     )
     least_characters: int = Field(
         default=100, ge=1, description="with by=paragraph: shorter ones are left alone (headings, lines of a dialogue)"
@@ -54,7 +55,8 @@ class DedupExact(DedupStep):
     _chained: ClassVar[bool] = False
 
     def version_of_settings(self) -> int:
-        """See `Step`: until version 2, texts without words were all equal by their words."""
+        """See `Step`: until version 2, texts without words were all equal by their words; until version 3, fewer scripts
+        had words, and texts in other Unicode forms differed."""
         return self.version if self.normalize == "words" else 1
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
@@ -116,7 +118,7 @@ def _hashes(texts: list[bytes | str]) -> NDArray[np.uint64]:
 def _hashes_of_words(texts: list[bytes | str]) -> NDArray[np.uint64]:
     """[2, texts] two sums over the words, each of which is hashed with its position; `_hashes` of texts without
     words, of which such a sum would say that all are equal."""
-    words = Words.of([text for text in texts if isinstance(text, str)])
+    words = Words.of([comparable(text) for text in texts if isinstance(text, str)])
     position = np.arange(1, len(words.hashes) + 1, dtype=np.uint64)
     position -= np.repeat(words.firsts[:-1], np.diff(words.firsts)).astype(np.uint64)
     sums = np.zeros((2, len(words.hashes) + 1), np.uint64)

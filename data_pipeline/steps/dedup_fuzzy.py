@@ -49,6 +49,7 @@ class DedupFuzzy(DedupStep):
     A document with fewer words than `ngram` is like no other.
     """
 
+    version: ClassVar[int] = 2
     name: Literal["dedup_fuzzy"] = "dedup_fuzzy"
     preset: Literal["gpt3", "strong"] = Field(
         default="strong",

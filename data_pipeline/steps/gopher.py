@@ -19,7 +19,8 @@ from data_pipeline.common.hashing import mix64
 from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.words import ELLIPSES, Words
+from data_pipeline.text.words import Words
+from data_pipeline.writing.ends import ELLIPSES
 
 _BATCH_CHARACTERS = 2**19
 _ALPHABETIC_WORD = re.compile(r"[^\W\d_]\S*")

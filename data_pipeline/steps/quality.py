@@ -35,6 +35,7 @@ class Quality(LocalStep):
     """Drops documents by a classifier's score."""
 
     paths: ClassVar[frozenset[str]] = frozenset({"good", "raw", "path"})
+    version: ClassVar[int] = 2
     name: Literal["quality"] = "quality"
     good: PathText | list[PathText] | None = Field(
         default=None, description="files of high-quality text, such as encyclopedias and books, given as for `input`"
@@ -60,6 +61,10 @@ class Quality(LocalStep):
         if (self.good is None) != (self.raw is None) or (self.good is None) == (self.path is None):
             raise ValueError("quality takes good and raw to learn from, or the path of a trained model: give one")
         return self
+
+    def version_of_settings(self) -> int:
+        """See `Step`: a model that is given finds words as it did when it was trained."""
+        return self.version if self.path is None else 1
 
     def files(self) -> list[Path]:
         """What it learns from, or the model."""

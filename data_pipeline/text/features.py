@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.text.words import Words
+from data_pipeline.text.normal_form import comparable
+from data_pipeline.text.words import WordRule, Words
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,10 @@ class HashedCounts:
     """[texts + 1] where the values of each row begin."""
 
     @classmethod
-    def of(cls, texts: Sequence[str], buckets: int) -> HashedCounts:
-        """Makes the rows of several texts at once; a row doesn't depend on the others. No words: a row of zeros."""
-        words = Words.of(texts)
+    def of(cls, texts: Sequence[str], buckets: int, rule: WordRule = "unicode") -> HashedCounts:
+        """Makes the rows of several texts at once; a row doesn't depend on the others. No words: a row of zeros. With
+        the rule `unicode` texts are taken in one Unicode form."""
+        words = Words.of([comparable(text) for text in texts] if rule == "unicode" else texts, rule)
         text = np.repeat(np.arange(len(texts)), np.diff(words.firsts))
         bucket = (words.hashes % np.uint64(buckets)).astype(np.int64)
         cells, counts = np.unique(text * buckets + bucket, return_counts=True)

@@ -21,10 +21,12 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.text.features import HashedCounts
 from data_pipeline.text.sampling import choose
+from data_pipeline.text.words import WordRule
 
 FEATURES = 2**18
 """Buckets of the word counts; as many as Spark's HashingTF has by itself."""
-_FORMAT = 1
+_FORMAT = 2
+_LISTED_FORMAT = 1  # without `rule`, which is "listed"
 _LEAST_DOCUMENTS = 20
 _HELD_OUT = 10  # one document in so many
 _INVERSE_PENALTY = 10.0  # of the squared weights; rows of length 1 need larger weights than plain counts do
@@ -42,15 +44,18 @@ class QualityModel:
     """Documents of each kind, and how held-out ones were judged: `accuracy` at a score of 1/2, `roc_auc`."""
     digest: str
     """Digest of everything that the model depends on: settings, training texts, scikit-learn's version."""
+    rule: WordRule = "unicode"
+    """How it finds words: as it did when it was trained."""
 
     def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """[texts] from 0 to 1, the probability that a text is good; it doesn't depend on the other texts."""
-        odds = HashedCounts.of(texts, len(self.weights)).dot(self.weights) + self.bias
+        odds = HashedCounts.of(texts, len(self.weights), self.rule).dot(self.weights) + self.bias
         return (1 + np.tanh(odds / 2)) / 2  # the logistic function, that can't overflow so
 
     def save(self, path: Path) -> None:
         """Writes one .npz; equal models give equal files."""
-        header = json.dumps({"format": _FORMAT, "bias": self.bias, "facts": self.facts, "digest": self.digest})
+        values = {"bias": self.bias, "facts": self.facts, "digest": self.digest, "rule": self.rule}
+        header = json.dumps({"format": _FORMAT, **values})
         with path.open("wb") as file:
             np.savez(file, header=np.frombuffer(header.encode(), np.uint8), weights=self.weights)
 
@@ -60,7 +65,9 @@ class QualityModel:
         try:
             with np.load(path, allow_pickle=False) as file:
                 header, weights = json.loads(file["header"].tobytes()), file["weights"]
-            if header.pop("format") != _FORMAT:
+            if (found := header.pop("format")) == _LISTED_FORMAT:
+                header["rule"] = "listed"
+            elif found != _FORMAT:
                 raise ValueError("another format")
             return cls(weights, **header)
         except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:

@@ -1,8 +1,9 @@
 """Texts as arrays: words with their hashes and positions, and n-grams of them, without a Python object per word.
 
-A word is what remains of a run of characters without white space when it is put in lower case and its punctuation is
-taken out (Brown et al. 2020, appendix C); characters of scripts that are written without spaces are a word each. The
-hash of a word is a polynomial in its characters, modulo 2^64, so those of all words come out of one running sum.
+A word is what remains of a run of characters without white space when its case and its punctuation are taken out
+(Brown et al. 2020, appendix C); letters of scripts that are written without spaces are a word each, with the marks on
+them. The hash of a word is a polynomial in its characters, modulo 2^64, so those of all words come out of one running
+sum.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.common.hashing import mix64
+from data_pipeline.writing.words import LETTER, MARK, NOTHING, SPACE, UNSPACED, kinds_and_folds
 
-_SPACE, _NOTHING, _LETTER, _ITSELF = 0, 1, 2, 3
+WordRule = Literal["unicode", "listed"]
+"""How words are found. listed: as earlier versions did, with `_LISTED` in place of Unicode's properties, for what they
+wrote to files."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-ELLIPSES = ("...", "…")
 AT_ONCE = 2**19
 """characters; with the line ends between texts fewer than the powers that are kept at hand"""
-_ALONE = (
+_LISTED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Burmese
     (0x1780, 0x17FF),  # Khmer
@@ -33,7 +36,8 @@ _ALONE = (
     (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),
 )
-"""Codes of scripts without spaces between words."""
+"""Codes of which each is a word, as earlier versions had them: Tibetan, Bopomofo, Yi and half-width kana are missing,
+and vowels of Thai are words."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,16 @@ class Words:
     """[texts + 1] number of the first word of each text, and that of all words."""
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Words:
+    def of(cls, texts: Sequence[str], rule: WordRule = "unicode") -> Words:
         """Hand it many short texts at once: a call costs as much as some thousand characters. Long ones are read a part
         at a time, as what a part needs is many times its size."""
         if sum(len(text) for text in texts) <= AT_ONCE:
-            return cls._of(texts)
+            return cls._of(texts, rule)
         per_group: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]] = []
         counts = np.zeros(len(texts) + 1, np.int64)
         for group in _groups(texts):
             numbers, offsets, parts = zip(*group, strict=True)
-            words = cls._of(parts)
+            words = cls._of(parts, rule)
             each = np.diff(words.firsts)
             np.add.at(counts, np.array(numbers) + 1, each)
             offset = np.repeat(np.array(offsets, np.int64), each)
@@ -68,21 +72,24 @@ class Words:
         return cls(hashes, begins, ends, np.cumsum(counts))
 
     @classmethod
-    def _of(cls, texts: Sequence[str]) -> Words:
+    def _of(cls, texts: Sequence[str], rule: WordRule) -> Words:
         lengths = np.array([len(text) for text in texts], np.int64)
         borders = np.concatenate([[0], np.cumsum(lengths + 1)])  # a newline after each text
         joined = "\n".join([*texts, ""])
-        codes, kinds, values = _characters(joined)
-        kept = np.flatnonzero(kinds != _NOTHING)
+        codes, kinds, values = _characters(joined, rule)
+        kept = np.flatnonzero(kinds != NOTHING)
         kinds, codes = kinds[kept], codes[kept]
-        # A word begins at a letter after none, and at each character that is a word.
-        letter = kinds == _LETTER
-        alone = kinds == _ITSELF
-        before, after = np.empty_like(letter), np.empty_like(letter)
-        before[:1], before[1:] = False, letter[:-1]
-        after[-1:], after[:-1] = False, letter[1:]
-        first = np.flatnonzero((letter & ~before) | alone)
-        last = np.flatnonzero((letter & ~after) | alone)
+        # A word begins at a letter after none, and at each character that is a word; marks go on in either.
+        alone, mark = kinds == UNSPACED, kinds == MARK
+        on_alone = np.zeros_like(mark)
+        if mark.any():
+            bearer = np.maximum.accumulate(np.where(mark, 0, np.arange(len(kinds))))
+            on_alone = mark & alone[bearer]
+        letter = (kinds == LETTER) | (mark & ~on_alone)
+        first = np.flatnonzero((letter & ~np.append(False, letter[:-1])) | alone)
+        last = np.flatnonzero(
+            (letter & ~np.append(letter[1:], False)) | ((alone | on_alone) & ~np.append(on_alone[1:], False))
+        )
         powers, inverses = _powers(max(20, len(kept).bit_length()))
         sums = np.zeros(len(kept) + 1, np.uint64)
         np.cumsum(values[codes] * powers[: len(kept)], out=sums[1:])
@@ -137,33 +144,39 @@ def _cuts(text: str) -> Iterator[tuple[int, int]]:
     yield begin, len(text)
 
 
-def _characters(text: str) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.uint64]]:
+def _characters(text: str, rule: WordRule) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.uint64]]:
     """(code of each character, its kind, what a code adds to a hash)."""
     if text.isascii():
         codes: NDArray[Any] = np.frombuffer(text.encode("ascii"), np.uint8)
-        kinds, values = _tables(128)
+        kinds, values = _tables(128, rule)
     else:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        kinds, values = _tables(sys.maxunicode + 1)
+        kinds, values = _tables(sys.maxunicode + 1, rule)
     return codes, kinds[codes], values
 
 
 @functools.cache
-def _tables(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+def _tables(size: int, rule: WordRule) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """(kind, value) of each code below `size`; upper and lower case have one value."""
-    kinds = np.full(size, _LETTER, np.uint8)
+    kinds, lower = kinds_and_folds(size) if rule == "unicode" else _listed(size)
+    return kinds, mix64(lower + np.uint64(1))
+
+
+def _listed(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """`kinds_and_folds`, as earlier versions had them."""
+    kinds = np.full(size, LETTER, np.uint8)
     lower = np.arange(size, dtype=np.uint64)
     for code, character in enumerate(map(chr, range(size))):
         if character.isspace():
-            kinds[code] = _SPACE
+            kinds[code] = SPACE
         elif unicodedata.category(character)[0] in "PC":  # punctuation; control and format characters, unassigned
-            kinds[code] = _NOTHING
+            kinds[code] = NOTHING
         elif len(small := character.lower()) == 1:
             lower[code] = ord(small)
-    for first, last in _ALONE:
+    for first, last in _LISTED:
         among = kinds[first : last + 1]
-        among[among == _LETTER] = _ITSELF
-    return kinds, mix64(lower + np.uint64(1))
+        among[among == LETTER] = UNSPACED
+    return kinds, lower
 
 
 @functools.lru_cache(maxsize=1)

@@ -243,7 +243,7 @@ def test_a_repair_of_some_sources_counts_for_these() -> None:
 
 
 def test_a_build_that_compares_in_one_form_is_another() -> None:
-    assert Decontaminate(against=["a.jsonl"]).version_of_settings() == 2
+    assert Decontaminate(against=["a.jsonl"]).version_of_settings() == 3
 
 
 def test_a_lambada_passage_planted_in_real_text_is_found_and_removed(tmp_path: Path, real_text: Path) -> None:

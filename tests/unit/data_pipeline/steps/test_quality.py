@@ -198,3 +198,19 @@ def test_encyclopedia_is_told_from_plays(real_text: Path) -> None:
     model = train(*(documents_of(texts) for texts in cuts), documents=1000, features=2**14)
     assert model.facts["held_out"] == 40
     assert model.facts["accuracy"] >= 0.95
+
+
+def test_a_model_of_an_earlier_version_scores_as_it_did(tmp_path: Path) -> None:
+    """Its words of Tibetan are whole phrases, those of Thai single vowels."""
+    text = "བོད་ཡིག་ནི ฉันรักเธอ"
+    header = {"format": 1, "bias": 0.0, "facts": {}, "digest": ""}
+    weights = np.arange(2**12, dtype=float)
+    np.savez(tmp_path / "old.npz", header=np.frombuffer(json.dumps(header).encode(), np.uint8), weights=weights)
+    old = QualityModel.load(tmp_path / "old.npz")
+    rows = HashedCounts.of([text], len(weights), "listed")
+    assert old.scores([text]).tolist() == [(1 + np.tanh(rows.dot(weights)[0] / 2)) / 2]
+    assert rows.firsts[1] != HashedCounts.of([text], len(weights)).firsts[1]
+    old.save(tmp_path / "copy.npz")
+    assert QualityModel.load(tmp_path / "copy.npz").rule == "listed"
+    assert Quality(path=tmp_path / "old.npz").version_of_settings() == 1  # datasets keep their identity
+    assert Quality(good="a", raw="b").version_of_settings() == 2

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import regex
 
 from data_pipeline.text import words
-from data_pipeline.text.words import Words
+from data_pipeline.text.words import WordRule, Words
+from data_pipeline.writing.words import SEPARATOR, SPACES, folded
 from tests.helpers.datasets import ODD
 
 TEXTS = [
@@ -22,13 +24,21 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def plain_words(text: str) -> list[tuple[str, int, int]]:
+_RUN = {"listed": r"\S+", "unicode": rf"[^{SPACES}{SEPARATOR}]+"}
+_UNSEEN = {
+    "listed": lambda character: unicodedata.category(character)[0] in "PC",
+    "unicode": regex.compile(r"[\p{P}\p{C}]").match,
+}
+
+
+def plain_words(text: str, rule: WordRule) -> list[tuple[str, int, int]]:
     """(word, first character, one after its last), for scripts with spaces between words."""
     found = []
-    for run in re.finditer(r"\S+", text):
-        kept = [(n, c) for n, c in enumerate(run.group(), run.start()) if unicodedata.category(c)[0] not in "PC"]
+    for run in regex.finditer(_RUN[rule], text, regex.V1):
+        kept = [(n, c) for n, c in enumerate(run.group(), run.start()) if not _UNSEEN[rule](c)]
         if kept:
-            found.append(("".join(c for _, c in kept).lower(), kept[0][0], kept[-1][0] + 1))
+            word = "".join(c for _, c in kept)
+            found.append((word.lower() if rule == "listed" else folded(word), kept[0][0], kept[-1][0] + 1))
     return found
 
 
@@ -39,12 +49,12 @@ def random_text(draw: random.Random, most: int) -> str:
     return "".join(map(chr, codes))
 
 
-def check(texts: list[str]) -> None:
-    words = Words.of(texts)
+def check(texts: list[str], rule: WordRule) -> None:
+    words = Words.of(texts, rule)
     assert len(words.firsts) == len(texts) + 1
     seen: dict[str, int] = {}
     for text, (first, end) in zip(texts, pairwise(words.firsts.tolist()), strict=True):
-        expected = plain_words(text)
+        expected = plain_words(text, rule)
         places = list(zip(words.begins[first:end].tolist(), words.ends[first:end].tolist(), strict=True))
         assert places == [(begin, stop) for _, begin, stop in expected], repr(text)
         for (word, _, _), value in zip(expected, words.hashes[first:end].tolist(), strict=True):
@@ -70,16 +80,17 @@ def test_long_texts_have_the_words_that_they_have_at_once(monkeypatch: pytest.Mo
             np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=f"{name}, {at_once}")
 
 
-def test_words_are_those_of_plain_python() -> None:
-    check([text for text in TEXTS if not re.search("[\u0e00-\u0eff\u3000-\u9fff\U00020000-\U0003ffff]", text)])
+@pytest.mark.parametrize("rule", ["listed", "unicode"])
+def test_words_are_those_of_plain_python(rule: WordRule) -> None:
+    check([text for text in TEXTS if not re.search("[\u0e00-\u0eff\u3000-\u9fff\U00020000-\U0003ffff]", text)], rule)
     draw = random.Random(0)
-    check([random_text(draw, 60) for _ in range(500)])
-    check(["only ascii, Here", "AND THERE"])
+    check([random_text(draw, 60) for _ in range(500)], rule)
+    check(["only ascii, Here", "AND THERE"], rule)
 
 
 @pytest.mark.slow
 def test_real_words_have_hashes_of_their_own(real_text: Path) -> None:
-    check((real_text / "wikitext2_test.txt").read_text(encoding="utf-8").split("\n\n")[:2000])
+    check((real_text / "wikitext2_test.txt").read_text(encoding="utf-8").split("\n\n")[:2000], "unicode")
 
 
 def test_characters_of_scripts_without_spaces_are_words() -> None:
@@ -103,8 +114,12 @@ def test_a_hash_does_not_depend_on_what_is_around_the_word() -> None:
 def test_hashes_stay_what_they_were_in_every_version() -> None:
     """Indexes and trained models are kept in files."""
     assert Words.of(["the quick über"]).hashes.tolist() == GOLDEN
+    earlier = Words.of(["ฉั人々། ཀ་ཁ", "ΣΑΣ İ"], "listed")
+    assert earlier.firsts.tolist() == [0, 5, 7]
+    assert earlier.text_hashes().tolist() == LISTED
 
 
+LISTED = [17209030391374251136, 9406734621871620105]
 GOLDEN = [16605363854327600655, 4742843799009548834, 17231745005360227137]
 
 
