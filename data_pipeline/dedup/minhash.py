@@ -1,8 +1,9 @@
 """Min-wise hashes of documents (Broder 1997), and the keys that documents which are alike share.
 
 The features of a document, in one Unicode form, are its runs of `ngram` words, as a set. Under a random order of all
-features, the first ones of two sets are equal with probability J, their Jaccard similarity. `bands * rows` such orders make a signature,
-cut into bands; a band is equal with probability J**rows. Documents are candidates if at least `least` bands are equal:
+features, the first ones of two sets are equal with probability J, their Jaccard similarity. `bands * rows` such orders
+make a signature, cut into bands; a band is equal with probability J**rows. Documents are candidates if at least `least`
+bands are equal:
 
     P(J) = P(at least `least` of `bands` coins come up, each with probability J**rows)
 

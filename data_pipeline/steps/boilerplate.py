@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
+from data_pipeline.writing.ends import ends_prose
+from data_pipeline.writing.words import count_words
 
+# English ones; a build in another language gives its own.
 _NOTICES = (
     r"(?:we|(?:this|our|the) (?:web)?site) (?:also )?uses? (?:\w+ )?cookies",
     r"^(?:accept|allow|reject|decline|manage) (?:all )?cookies",
@@ -25,12 +28,12 @@ _NOTICES = (
     r"^(?:(?:©|\(c\)|copyright)\s*){1,3}(?:19|20)[0-9]{2}\b.{0,100}$",
     r"\ball rights reserved\W*$",
 )
-_PROSE_ENDS = tuple(".!?…:;,\"'\u201d\u2019)")
 
 
 class Boilerplate(LocalStep):
     """Works on lines as they are; what is left of blank lines around those that go is one."""
 
+    version: ClassVar[int] = 2
     name: Literal["boilerplate"] = "boilerplate"
     patterns: list[str] = Field(
         default=list(_NOTICES),
@@ -97,7 +100,7 @@ class Boilerplate(LocalStep):
         for number, line in [*enumerate(lines), (len(lines), "The end.")]:
             if not line or number in gone:
                 continue
-            if not line.endswith(_PROSE_ENDS) and len(line.split(None, self.menu_words)) <= self.menu_words:
+            if not ends_prose(line) and count_words(line) <= self.menu_words:
                 run.append(number)
                 continue
             if len(run) >= self.menu_lines:

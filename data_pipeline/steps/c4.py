@@ -1,4 +1,7 @@
-"""The rules of the Colossal Clean Crawled Corpus for English web pages (Raffel et al. 2020, section 2.2).
+"""The rules of the Colossal Clean Crawled Corpus for web pages (Raffel et al. 2020, section 2.2).
+
+They were made for English. Here words are counted and sentences end as those of any script do; phrases to look for are
+those of English unless you give others.
 
 The paper and the code that its authors published ask for 3 sentences in a page and 5 words in a line; the paper's first
 version said 5 and 3, which other projects took over. That code looks for lorem ipsum and curly brackets only in lines
@@ -17,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import regex
 from pydantic import Field
 
 from data_pipeline.common.tasks import BuildTask
@@ -25,32 +29,36 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.writing.ends import ELLIPSES
+from data_pipeline.writing.ends import ELLIPSES, count_sentences, ends_sentence, has_no_terminals
+from data_pipeline.writing.words import WordCount, count_words, folded, is_unspaced
 
-_CITATION = re.compile(r"\[(?:[0-9]*|edit|citation needed)\]")
-_SENTENCE_END = re.compile(r"""[.!?]['"\u2019\u201d)\]]*+(?!\S)""")
-_WORD = re.compile(r"\w+")
+_CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")  # digits of any script; the words are English
+_IN_WORD = r"[\p{L}\p{M}\p{N}_]"
 
 
 class C4(LocalStep):
     """Keeps the lines of a page that are sentences, and the pages that have some and none of what is not wanted."""
 
     paths: ClassVar[frozenset[str]] = frozenset({"bad_words"})
+    version: ClassVar[int] = 2
     name: Literal["c4"] = "c4"
     min_sentences: int = Field(
         default=3,
         ge=0,
         description="sentences that a page must have once lines are removed; a sentence ends at . ! or ? "
-        "before a blank (so at some abbreviations, too)",
+        "before a blank (so at some abbreviations, too), at the terminals of other scripts, and with a line",
     )
-    min_words: int = Field(default=5, ge=0, description="words, by white space, that a line must have")
+    min_words: int = Field(default=5, ge=0, description="words that a line must have")
     max_word_characters: int | None = Field(
         default=None,
         gt=0,
         description="lines with a longer word go; absent: no such rule (the published code has 1000)",
     )
-    end_marks: str = Field(
-        default='.!?"”', description="a line must end with one of these characters, and not with an ellipsis"
+    end_marks: str | None = Field(
+        default=None,
+        description="a line must end with one of these characters, and not with an ellipsis; default: what ends "
+        "sentences in any script, and closing quotation marks. Lines of Thai and Lao, which have no such marks, are "
+        "not asked unless you give some",
     )
     citations: bool = Field(default=True, description="remove marks such as [1], [edit] and [citation needed]")
     line_phrases: list[str] = Field(
@@ -89,15 +97,15 @@ class C4(LocalStep):
         Raises DataError when the list of bad words can't be read.
         """
         bad_words = self._bad_words()
-        line_phrases = [phrase.lower() for phrase in self.line_phrases]
-        page_phrases = [phrase.lower() for phrase in self.page_phrases]
-        end_marks = tuple(self.end_marks)
+        line_phrases = [folded(phrase) for phrase in self.line_phrases]
+        page_phrases = [folded(phrase) for phrase in self.page_phrases]
+        end_marks = None if self.end_marks is None else tuple(self.end_marks)
         for document in documents:
-            text, lower = document.text, document.text.lower()
+            text, lower = document.text, folded(document.text)
             if matched := next((phrase for phrase in page_phrases if phrase in lower), None):
                 stats.drop(document, matched)
                 continue
-            if bad_words and _has(bad_words, lower):
+            if any(phrase in lower and expression.search(lower) for phrase, expression in bad_words):
                 stats.drop(document, "bad words")
                 continue
             # A page without a phrase has no line with it.
@@ -113,7 +121,7 @@ class C4(LocalStep):
                     else:
                         lines.append(line)
             text = "\n".join(lines)
-            if len(_SENTENCE_END.findall(text)) < self.min_sentences:
+            if count_sentences(text) < self.min_sentences:
                 stats.drop(document, "few sentences")
                 continue
             if not text:
@@ -122,22 +130,23 @@ class C4(LocalStep):
             stats.changed += changed
             yield replace(document, texts=(text,))
 
-    def _line_reason(self, line: str, end_marks: tuple[str, ...], phrases: list[str]) -> str | None:
-        if not line.endswith(end_marks) or line.endswith(ELLIPSES):
+    def _line_reason(self, line: str, end_marks: tuple[str, ...] | None, phrases: list[str]) -> str | None:
+        ends = ends_sentence(line) or has_no_terminals(line) if end_marks is None else line.endswith(end_marks)
+        if not ends or line.endswith(ELLIPSES):
             return "lines without end mark"
-        words = line.split()
-        if len(words) < self.min_words:
+        if count_words(line) < self.min_words:
             return "lines of few words"
-        if self.max_word_characters and max(map(len, words), default=0) > self.max_word_characters:
+        if self.max_word_characters and max(map(len, WordCount.of(line).spaced), default=0) > self.max_word_characters:
             return "lines with a long word"
         if phrases:
-            lower = line.lower()
+            lower = folded(line)
             if matched := next((phrase for phrase in phrases if phrase in lower), None):
                 return f"lines with {matched}"
         return None
 
-    def _bad_words(self) -> list[tuple[frozenset[str], re.Pattern[str]]]:
-        """(its words, what finds it as whole words) of each phrase."""
+    def _bad_words(self) -> list[tuple[str, regex.Pattern[str]]]:
+        """(phrase, what finds it as whole words) of each phrase; at a letter of a script without spaces, words have no
+        bounds to look for."""
         if self.bad_words is None:
             return []
         try:
@@ -147,13 +156,11 @@ class C4(LocalStep):
                 f"The list of bad words {self.bad_words} can't be read ({error}); give a UTF-8 file with a word or "
                 "phrase per line, or leave bad_words out."
             ) from error
-        phrases = sorted({line.strip().lower() for line in lines} - {""})
-        return [
-            (frozenset(_WORD.findall(phrase)), re.compile(rf"(?<!\w){re.escape(phrase)}(?!\w)")) for phrase in phrases
-        ]
+        phrases = sorted({folded(line.strip()) for line in lines} - {""})
+        return [(phrase, regex.compile(_whole(phrase), regex.V1)) for phrase in phrases]
 
 
-def _has(phrases: list[tuple[frozenset[str], re.Pattern[str]]], lower: str) -> bool:
-    """Whether `lower` has one; only those whose words it has are searched for, as a list has hundreds."""
-    words = set(_WORD.findall(lower))
-    return any(needs <= words and expression.search(lower) for needs, expression in phrases)
+def _whole(phrase: str) -> str:
+    begin = "" if is_unspaced(phrase[0]) else rf"(?<!{_IN_WORD})"
+    end = "" if any(map(is_unspaced, phrase[-2:])) else rf"(?!{_IN_WORD})"  # the last may be a mark
+    return f"{begin}{regex.escape(phrase)}{end}"

@@ -55,8 +55,8 @@ class DedupExact(DedupStep):
     _chained: ClassVar[bool] = False
 
     def version_of_settings(self) -> int:
-        """See `Step`: until version 2, texts without words were all equal by their words; until version 3, fewer scripts
-        had words, and texts in other Unicode forms differed."""
+        """See `Step`: until version 2, texts without words were all equal by their words; until version 3, fewer
+        scripts had words, and texts in other Unicode forms differed."""
         return self.version if self.normalize == "words" else 1
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:

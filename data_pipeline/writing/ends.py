@@ -40,6 +40,6 @@ def has_no_terminals(line: str) -> bool:
 
 
 def count_sentences(text: str) -> int:
-    """How many sentences a text has: their ends are those of `Boundaries`, the ends of lines among them."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return int(Boundaries.of(codes).ends_sentence.sum()) if len(codes) else 0
+    """How many sentences a text has: they end as those of `Boundaries` do, and with the text."""
+    codes = np.frombuffer(f"{text}\n".encode("utf-32-le", "surrogatepass"), np.uint32)
+    return int(Boundaries.of(codes).ends_sentence.sum()) if text else 0

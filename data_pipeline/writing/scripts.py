@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import regex
 
 LATIN = r"[\p{Latin}--[\uff21-\uff3a\uff41-\uff5a]]"
@@ -51,3 +53,9 @@ def without_idle_joiners(text: str) -> str:
     text = str(_IDLE_SEPARATOR.sub("", text))
     text = str(_JOINED_LETTER.sub(lambda match: _JOINED_LETTERS[match[1]], text))
     return str(_SPELLING_JOINER.sub(r"\1", text))
+
+
+def script_of(letter: str) -> str:
+    """A name of the script of a letter: the first word of its Unicode name, such as LATIN, CJK, HIRAGANA, or nothing
+    where it has no name."""
+    return unicodedata.name(letter, "").partition(" ")[0]

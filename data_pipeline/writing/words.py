@@ -1,8 +1,8 @@
 """Words of any writing: what white space separates, and letters of scripts that are written without spaces.
 
 Words of Chinese, Japanese, Thai, Lao, Khmer, Burmese and the like can only be found with a dictionary of each language.
-Here each of their letters stands for itself, with the marks on it (a Han character, a kana, a grapheme of Thai). Where
-words are counted, as many letters make up a word as these languages have in one on average.
+Here each of their letters is one, with the marks on it (a Han character, a kana, a grapheme of Thai). Where words are
+counted, as many letters make up a word as these languages have in one on average.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ SEPARATOR = r"[[\p{P}&&\p{lb=BA}]--[\p{Pd}\u2027]]"
 Ethiopic, dandas."""
 SPACES = r"[\p{White_Space}\x1c-\x1f]"
 """White space, as `str.split` has it."""
-_MARK = r"[\p{M}\p{Lm}\p{gcb=SM}]"  # a spacing mark may be a letter, as Thai's sara am is
+_MARK = r"[\p{M}\p{Lm}\p{gcb=SM}]"  # Thai's sara am is a letter and a spacing mark
 _LETTERS_PER_WORD = (
-    # Such that the Declaration of Human Rights, of 1,747 words in English, has 1,700 in Chinese, and from 1,500 to 1,900
-    # in Japanese, Thai, Lao, Khmer and Burmese.
+    # Such that the Declaration of Human Rights, of 1,747 words in English, has 1,700 in Chinese, and from 1,500 to
+    # 1,900 in Japanese, Thai, Lao, Khmer and Burmese.
     (UNSPACED_LETTER, 4),
     (r"[\p{Han}\p{Yi}\p{Bopomofo}\p{Tangut}\p{Nushu}]", 1.5),
     (r"[\p{Hiragana}\p{Katakana}]", 3),
 )
+
+
+_SEPARATORS = regex.compile(f"{SEPARATOR}+", regex.V1)
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,19 @@ class WordCount:
         return len(self.spaced) + math.ceil(self.others)
 
 
+def split_words(text: str) -> list[str]:
+    """What lies between white space and separators of words; of scripts without spaces, runs of many words."""
+    return text.split() if text.isascii() else str(_SEPARATORS.sub(" ", text)).split()
+
+
 def count_words(text: str) -> int:
     """How many words a text has, in any script."""
     return WordCount.of(text).words
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether a character is a letter of a script without spaces."""
+    return bool(_counts().words[ord(character)])
 
 
 def folded(text: str) -> str:

@@ -23,7 +23,8 @@ def icu_pieces(text: str, kind: Literal["character", "word"], language: str) -> 
     opened, moved, status = (
         getattr(library, f"ubrk_{verb}_{version[1]}") for verb in ("open", "next", "getRuleStatus")
     )
-    opened.restype, opened.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]  # fmt: skip
+    opened.restype = ctypes.c_void_p
+    opened.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
     moved.argtypes = status.argtypes = [ctypes.c_void_p]
     units = text.encode("utf-16-le")
     error = ctypes.c_int(0)

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_pipeline.steps.boilerplate import Boilerplate
+from tests.helpers.many_languages import ARTICLE
 from tests.helpers.steps import run_local
 
 _TEXT = "This is a line of text.\nIt is followed by another line\n\nand by a third one, after a blank line."
@@ -113,3 +114,24 @@ def test_what_stays_is_left_as_it_is(tmp_path: Path) -> None:
     text = "  An indented line of text.\n\n\n\nAnother,\tas it was "
     texts, _ = run_local(Boilerplate(), [text], tmp_path)
     assert texts == [text]
+
+
+@pytest.mark.parametrize("language", ARTICLE)
+def test_prose_of_any_language_is_no_menu(tmp_path: Path, language: str) -> None:
+    text = "\n".join([ARTICLE[language], ARTICLE[language] + "!"] * 3)
+    assert run_local(Boilerplate(edge_lines=0), [text], tmp_path)[0] == [text]
+
+
+def test_menus_of_any_script_go(tmp_path: Path) -> None:
+    menus = {
+        "zh": ["首页", "关于我们", "联系我们", "登录"],
+        "ja": ["ホーム", "会社概要", "お問い合わせ", "ログイン"],
+        "th": ["หน้าแรก", "ติดต่อเรา", "สินค้า", "ข่าว"],
+        "ru": ["Главная", "О нас", "Контакты", "Вход"],
+        "ko": ["홈", "회사 소개", "문의", "로그인"],
+    }
+    for language, lines in menus.items():
+        text = "\n".join([*lines, ARTICLE[language] + "。"])
+        assert run_local(Boilerplate(), [text], tmp_path)[0] == [ARTICLE[language] + "。"]
+    short = "你好。\n再见！\n「好吗？」\n是的；"
+    assert run_local(Boilerplate(), [short], tmp_path)[0] == [short]

@@ -9,6 +9,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.steps.c4 import C4
+from tests.helpers.many_languages import ARTICLE
 from tests.helpers.steps import run_local
 
 _PAGE = "This is the first sentence here. And here comes the second one!\nDoes a third one follow it?"
@@ -97,3 +98,38 @@ def test_bad_words_count_as_whole_words_only(tmp_path: Path) -> None:
 def test_a_list_that_is_not_there_is_said_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.txt can't be read"):
         C4(bad_words=tmp_path / "none.txt").prepare(tmp_path)
+
+
+@pytest.mark.parametrize("language", ARTICLE)
+def test_lines_of_any_language_that_are_sentences_stay(tmp_path: Path, language: str) -> None:
+    """Thai has no marks at the end of sentences; in quotes they end, too."""
+    line = ARTICLE[language]
+    cut = line[: len(line) // 2] + line[0]
+    page = [line, f"「{line}」", f"«{line}»", cut, f"{line[:-1]}……"]
+    kept, stats = run_local(C4(min_words=10), ["\n".join(page)], tmp_path)
+    if language in ("th", "lo"):
+        assert kept == ["\n".join(page[:4])]
+    else:
+        assert kept == ["\n".join(page[:3])]
+    assert stats.changed["lines without end mark"] == 5 - len(kept[0].split("\n"))
+
+
+def test_words_of_a_line_are_counted_in_any_script(tmp_path: Path) -> None:
+    short = ["首页。", "หน้าแรก", "トップ。", "ទំព័រ។", "Home.", "ዋና፡ገጽ።"]
+    kept, stats = run_local(C4(min_sentences=1), ["\n".join([*short, *ARTICLE.values()])], tmp_path)
+    assert stats.changed == {"lines of few words": len(short)}
+    assert kept == ["\n".join(ARTICLE.values())]
+    longest = max(len(word) for language in ("en", "de", "ml") for word in ARTICLE[language].split())
+    step = C4(max_word_characters=longest)
+    assert not run_local(step, ["\n".join(ARTICLE.values())], tmp_path)[1].changed
+
+
+def test_bad_words_of_scripts_without_spaces_are_found_within_text(tmp_path: Path) -> None:
+    """As the authors' code does for zh, ja and th; marks are parts of words."""
+    words = tmp_path / "bad.txt"
+    words.write_text("混蛋\nไอ้บ้า\nकम\nISINMAK\n", encoding="utf-8")
+    bad = ["你这个混蛋啊", "มันไอ้บ้ามาก", "वह कम है", "Hava ısınmak"]
+    good = ["你这个坏人啊", "उस की कमी है", "ısınmakta"]
+    for text in (*bad, *good):
+        _, stats = run_local(C4(bad_words=words, min_sentences=0, min_words=0, end_marks=text[-1]), [text], tmp_path)
+        assert stats.dropped == ({"bad words": 1} if text in bad else {}), text

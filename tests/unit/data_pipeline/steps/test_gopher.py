@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps import gopher
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition, repeated_grams, repeated_pieces
 from data_pipeline.text.words import Words
+from data_pipeline.writing.stop_words import STOP_WORDS
+from tests.helpers.many_languages import ARTICLE
 from tests.helpers.steps import documents_of, run_local
 
 _TEXTS = Path(__file__).parents[5] / "shared/data/text"
@@ -174,3 +177,52 @@ def test_documents_stream(tmp_path: Path) -> None:
         )
     )
     assert 0 < len(seen) < 50
+
+
+# Two articles' worth: the rules that count words see the same number of them in every language.
+_LANGUAGES = sorted(set(ARTICLE) & set(STOP_WORDS))
+
+
+@pytest.mark.parametrize("language", _LANGUAGES)
+def test_prose_of_any_language_is_prose(tmp_path: Path, language: str) -> None:
+    """Words of Malayalam were too long, those of Korean too short, and a text in Thai or Chinese was a word."""
+    stop_words = 0 if language == "ml" else 2  # this article has few words in Malayalam, and none of those
+    step = GopherQuality(min_words=10, max_words=60, language=language, min_stop_words=stop_words)
+    for form in ("NFC", "NFD"):
+        text = unicodedata.normalize(form, ARTICLE[language])
+        assert run_local(step, [text, text.upper()], tmp_path)[0] == [text, text.upper()]
+        assert run_local(GopherRepetition(), [text], tmp_path)[0] == [text]
+
+
+@pytest.mark.parametrize("language", ["ru", "ar", "hi", "th", "zh", "ja", "ko"])
+def test_text_in_another_script_than_the_stop_words_is_dropped_as_that(tmp_path: Path, language: str) -> None:
+    step = GopherQuality(min_words=10, language="de")
+    assert run_local(step, [ARTICLE[language]], tmp_path)[1].dropped == {"another script than the stop words": 1}
+    assert run_local(step, [ARTICLE["tr"]], tmp_path)[1].dropped == {"few stop words": 1}
+
+
+def test_stop_words_of_an_unknown_language_have_to_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there are no stop words for language=xx, but for en, ar, .*give stop_words"):
+        GopherQuality(language="xx")
+    step = GopherQuality(min_words=10, language="xx", stop_words=["གི", "ཀྱང"])
+    assert run_local(step, [ARTICLE["bo"]], tmp_path)[0]
+    assert GopherQuality().version_of_settings() == GopherRepetition().version_of_settings() == 2
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "th", "km", "my"])
+def test_runs_of_words_have_their_letters_in_scripts_without_spaces(tmp_path: Path, language: str) -> None:
+    """Half of a text is repeated."""
+    text = ARTICLE[language]
+    half = text + text[: len(text) // 2]
+    ((reason, _),) = run_local(GopherRepetition(), [half], tmp_path)[1].dropped.items()
+    assert reason in ("top 3-grams", "top 4-grams", "repeated 5-grams")
+
+
+def test_lists_and_ellipses_of_east_asia_are_seen(tmp_path: Path) -> None:
+    step = GopherQuality(min_words=1, language="zh")
+    lines = {
+        "bullet lines": "・人人生而自由的是，在尊严和权利上一律平等\n" * 4,
+        "ellipsis lines": "人人生而自由，在尊严和权利上一律平等的是……\n" * 4 + "平等。",
+    }
+    for reason, text in lines.items():
+        assert run_local(step, [text], tmp_path)[1].dropped == {reason: 1}
