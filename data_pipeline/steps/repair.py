@@ -21,13 +21,13 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.wrapping import unwrap
-from data_pipeline.writing.scripts import JOINERS, without_idle_joiners
+from data_pipeline.writing.scripts import JOINERS, WORD_BREAK, without_idle_breaks, without_idle_joiners
 
 _LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
-    r"\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+    r"\u00ad\u061c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
     r"\ufdd0-\ufdef\ufffe\uffff]"  # no characters, by definition
 )
 _MOJIBAKE_NEEDS = re.compile(r"[^\x00-\x7f]{2}|[\x80-\x9f\u0152\u0153\u00c2\u00c3]")
@@ -39,7 +39,7 @@ class Repair(LocalStep):
     """One spelling for equal texts: characters, line ends and blanks."""
 
     takes_pairs: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     name: Literal["repair"] = "repair"
     mojibake: bool = Field(
@@ -88,7 +88,8 @@ class Repair(LocalStep):
             if self.mojibake:
                 step("mojibake", "\n".join([_readable(line) for line in text.split("\n")]))
         step("line ends", _LINE_END.sub("\n", text.replace("\r\n", "\n")))
-        step("unseen characters", _UNSEEN.sub("", text))
+        seen = _UNSEEN.sub("", text)
+        step("unseen characters", without_idle_breaks(seen) if WORD_BREAK in seen else seen)
         if any(joiner in text for joiner in JOINERS):
             step("unseen characters", without_idle_joiners(text))
         if self.normal_form == "nfc":

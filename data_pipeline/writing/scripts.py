@@ -16,6 +16,9 @@ UNSPACED = (
 
 JOINERS = "\u180e\u200c\u200d"
 """Invisible characters that spell words between some letters: the vowel separator of Mongolian, ZWNJ and ZWJ."""
+WORD_BREAK = "\u200b"
+"""A space of no width: a break between words of scripts without spaces, and where a line of others may break."""
+_IDLE_BREAK = regex.compile(r"(?<=\p{lb=SA})(\u200b)\u200b*(?=\p{lb=SA})|\u200b+", regex.V1)
 _JOINED_LETTERS = {
     "\u0d23\u0d4d": "\u0d7a",  # chillus of Malayalam (Unicode 5.1)
     "\u0d28\u0d4d": "\u0d7b",
@@ -53,6 +56,12 @@ def without_idle_joiners(text: str) -> str:
     text = str(_IDLE_SEPARATOR.sub("", text))
     text = str(_JOINED_LETTER.sub(lambda match: _JOINED_LETTERS[match[1]], text))
     return str(_SPELLING_JOINER.sub(r"\1", text))
+
+
+def without_idle_breaks(text: str) -> str:
+    """`text` with `WORD_BREAK` only between letters of scripts of South East Asia without spaces (Khmer, Thai, Lao,
+    Burmese), one at a place."""
+    return str(_IDLE_BREAK.sub(lambda match: match[1] or "", text))
 
 
 def script_of(letter: str) -> str:

@@ -18,6 +18,7 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.repair import _MOJIBAKE_NEEDS, Repair, _readable
 from data_pipeline.text.wrapping import unwrap
+from tests.helpers.many_languages import ARTICLE
 from tests.helpers.steps import run_local
 
 
@@ -93,8 +94,22 @@ def test_joiners_that_spell_nothing_are_left_overs(given: str, good: str) -> Non
     assert Repair().repair(given, Counter()) == good
 
 
+@pytest.mark.parametrize(
+    ("given", "good"),
+    [
+        ("មនុស្ស\u200bទាំងអស់\u200b\u200bកើត", "មនុស្ស\u200bទាំងអស់\u200bកើត"),
+        ("ภาษา\u200bไทย \u200bนี้\u200b ก็\u200b.", "ภาษา\u200bไทย นี้ ก็."),
+        ("long\u200bword, 中\u200b文, ភាសា\u200bOK", "longword, 中文, ភាសាOK"),
+    ],
+)
+def test_spaces_of_no_width_stay_between_letters_that_they_part(given: str, good: str) -> None:
+    assert Repair().repair(given, Counter()) == good
+    assert Repair().repair(good, changed := Counter()) == good
+    assert not changed
+
+
 def test_a_build_with_other_joiners_is_another() -> None:
-    assert Repair().version_of_settings() == 2
+    assert Repair().version_of_settings() == 3
 
 
 def test_documents_without_text_are_dropped_with_a_sample_that_can_be_written(tmp_path: Path) -> None:
@@ -200,3 +215,23 @@ def test_text_that_was_not_wrapped_keeps_its_lines(text: str) -> None:
 def test_unwrapping_is_off_and_then_no_part_of_a_build_s_settings() -> None:
     assert "unwrap" not in Repair().model_dump()
     assert Repair(unwrap=True).model_dump()["unwrap"]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "vi", "ru", "ar", "fa", "hi", "zh", "ja", "ko"])
+def test_text_that_was_wrapped_is_unwrapped_in_any_script(language: str) -> None:
+    """Without case, sentences that go on show it; Chinese and Japanese are wrapped anywhere, at columns of two."""
+    text = (ARTICLE[language] + ("" if language in ("zh", "ja") else " ")) * 4
+    lines, width = [""], 0
+    for piece in text if language in ("zh", "ja") else text.split():
+        space = "" if language in ("zh", "ja") or not lines[-1] else " "
+        if (width := display_width(lines[-1] + space + piece)) > 60 and piece not in "、。,":
+            lines.append(piece)
+        else:
+            lines[-1] += space + piece
+    assert len(lines) > 4
+    assert unwrap("\n".join(lines)) == text.strip()
+    assert unwrap("\n".join(ARTICLE.values())) == "\n".join(ARTICLE.values()), "sentences a line each"
+
+
+def display_width(text: str) -> int:
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
