@@ -221,10 +221,10 @@ def test_unwrapping_is_off_and_then_no_part_of_a_build_s_settings() -> None:
 def test_text_that_was_wrapped_is_unwrapped_in_any_script(language: str) -> None:
     """Without case, sentences that go on show it; Chinese and Japanese are wrapped anywhere, at columns of two."""
     text = (ARTICLE[language] + ("" if language in ("zh", "ja") else " ")) * 4
-    lines, width = [""], 0
+    lines = [""]
     for piece in text if language in ("zh", "ja") else text.split():
         space = "" if language in ("zh", "ja") or not lines[-1] else " "
-        if (width := display_width(lines[-1] + space + piece)) > 60 and piece not in "、。,":
+        if display_width(lines[-1] + space + piece) > 60 and piece not in "、。,":
             lines.append(piece)
         else:
             lines[-1] += space + piece
