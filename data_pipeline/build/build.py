@@ -53,7 +53,7 @@ from data_pipeline.dataset.manifest import (
 )
 from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest, MixSource
 from data_pipeline.dataset.shard_writer import token_dtype
-from data_pipeline.dataset.unknown_tokens import WAY_OUT, unknown_share
+from data_pipeline.dataset.unknown_tokens import too_many_unknown, unknown_share
 from data_pipeline.errors import DataError
 from data_pipeline.executors.processes import ProcessExecutor
 from data_pipeline.executors.ray_cluster import connected
@@ -167,10 +167,7 @@ def _check_unknown(config: BuildConfig, plans: list[SplitPlan], tokenizer: Token
         share = unknown_share(unigram_counts(plan, tokenizer.vocabulary_size), tokenizer)
         if share is not None and share > limit:
             of_source = f" of {plan.source}" if plan.source else ""
-            raise DataError(
-                f"{share:.1%} of the tokens{of_source} ({plan.split}) are unknown to the tokenizer, which is more than "
-                f"tokenizer.unknown_limit={limit:g} allows: {WAY_OUT}, or raise the limit, which keeps what is done."
-            )
+            raise DataError(too_many_unknown(share, f"{of_source} ({plan.split})", limit))
 
 
 @contextmanager
@@ -263,7 +260,7 @@ def _finish(
 
 def _versions() -> list[str]:
     """Versions of the libraries that decide how documents are cleaned and encoded."""
-    names = ("ftfy", "mwparserfromhell", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
+    names = ("ftfy", "mwparserfromhell", "py3langid", "regex", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
     return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
 
 

@@ -149,6 +149,7 @@ def _encode(
             keys.append(document.key)
             counts["validation" if chunk.validation or keys[-1] < cutoff else "train"] += len(tokens)
             size = sum(len(text.encode()) for text in document.texts)
+            # By white space in every language, as all datasets count them: shards hold the numbers.
             words = sum(len(text.split()) for text in document.texts)
             facts.append((len(tokens), numbers[document.file], document.index, document.part, size, words))
             pieces.append(tokens)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +23,7 @@ from data_pipeline.common.arrays import read_arrays
 from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.tasks import BuildTask
 from data_pipeline.config import TokenizerConfig
+from data_pipeline.dataset.unknown_tokens import too_many_unknown, unknown_share
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
 from data_pipeline.tokenizers.base import Tokenizer
@@ -32,8 +32,8 @@ from data_pipeline.tokenizers.load import train_tokenizer
 from data_pipeline.tokenizers.released import load_released
 
 _log = logging.getLogger(__name__)
-_LOOKED_AT = 2**20  # characters of a source in which changed words are counted
-_LOOKED_AT_CHUNKS = 64  # which hold more than that
+_LOOKED_AT = 2**20  # characters of a source in which changed words and unknown tokens are counted
+_LOOKED_AT_CHUNKS = 64  # evenly chosen, of which each is looked at to the same depth
 _NAMED = 3  # files that an error about a source without text names
 
 
@@ -84,10 +84,11 @@ def make_tokenizer(
     """Makes the tokenizer; returns its file in `folder`."""
     settings = config.tokenizer
     samples: dict[str, tuple[int, list[Path]]] = {}  # by source: bytes to sample, and files of sampled documents
-    if settings.path is not None:  # which may change words
+    if settings.path is not None:  # which may change words, or not know them
         for source in sources:
-            chunks = (s.chunk for s in summaries if s.chunk.source == source.name and s.documents)
-            samples[source.name] = 0, [cleaned_documents(config, c, folder) for c in islice(chunks, _LOOKED_AT_CHUNKS)]
+            chunks = [s.chunk for s in summaries if s.chunk.source == source.name and s.documents]
+            some = chunks[:: -(-len(chunks) // _LOOKED_AT_CHUNKS)]
+            samples[source.name] = 0, [cleaned_documents(config, chunk, folder) for chunk in some]
     if settings.trains:
         total_weight = sum(source.weight for source in sources)
         tasks = []
@@ -148,7 +149,9 @@ def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folde
                 tokenizer = load_released(file, bounds_of(settings)).tokenizer
     if settings.path is not None or settings.type == "wordpiece":  # the others that are trained here change no word
         for source, (_, paths) in samples.items():
-            _warn_of_changed_words(tokenizer, source, _first_texts(paths))
+            texts = _first_texts(paths)
+            _warn_of_changed_words(tokenizer, source, texts)
+            _check_unknown(tokenizer, source, texts, settings.unknown_limit)
     with atomic_path(folder / tokenizer.file_name) as path:
         tokenizer.save(path)
     return tokenizer.file_name
@@ -184,14 +187,28 @@ def _warn_of_changed_words(tokenizer: Tokenizer, source: str, texts: list[str]) 
         )
 
 
+def _check_unknown(tokenizer: Tokenizer, source: str, texts: list[str], limit: float) -> None:
+    """Raises DataError for a source of which a sample has too many unknown tokens: its shards take long to write, by
+    which all of its tokens are checked."""
+    if tokenizer.unknown is None:
+        return
+    ids = np.concatenate([np.zeros(0, np.int64), *tokenizer.encode_batch(texts)]).astype(np.int64)
+    share = unknown_share(np.bincount(ids, minlength=tokenizer.vocabulary_size), tokenizer)
+    if share is not None and share > limit:
+        of_source = f" of {source}" if source else ""
+        raise DataError(too_many_unknown(share, f" in a sample{of_source}", limit))
+
+
 def _first_texts(paths: list[Path]) -> list[str]:
-    """Texts of the first documents in the files, about _LOOKED_AT characters."""
-    found, characters = list[str](), 0
-    for document in (document for path in paths for document in load_documents(path)):
-        found += [text[:_LOOKED_AT] for text in document.texts]
-        characters += sum(map(len, document.texts))
-        if characters >= _LOOKED_AT:
-            break
+    """Texts of the first documents in each file, about _LOOKED_AT characters together."""
+    found, most = list[str](), _LOOKED_AT // max(1, len(paths))
+    for path in paths:
+        characters = 0
+        for document in load_documents(path):
+            found += [text[:most] for text in document.texts]
+            characters += sum(map(len, document.texts))
+            if characters >= most:
+                break
     return found
 
 

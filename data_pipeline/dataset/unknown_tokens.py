@@ -15,6 +15,14 @@ WAY_OUT = "train a tokenizer on this text, with a larger tokenizer.vocabulary, o
 """What to do about it."""
 
 
+def too_many_unknown(share: float, of: str, limit: float) -> str:
+    """Why a build is refused; `of` says of what the share is."""
+    return (
+        f"{share:.1%} of the tokens{of} are unknown to the tokenizer, which is more than "
+        f"tokenizer.unknown_limit={limit:g} allows: {WAY_OUT}, or raise the limit, which keeps what is done."
+    )
+
+
 def unknown_share(counts: NDArray[np.int64], tokenizer: Tokenizer) -> float | None:
     """The share of unknown tokens in a split's text, by `counts` of each token, without begins and ends of documents;
     None where the tokenizer has none, or begins or ends documents with the same one."""

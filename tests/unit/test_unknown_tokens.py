@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models
 
+from data_pipeline.build import tokenizer as build_tokenizer
 from data_pipeline.build.build import build
 from data_pipeline.cli import inspect
 from data_pipeline.dataset.dataset import Dataset
@@ -72,9 +73,14 @@ def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, capsys: pyte
     config = settings(
         sources=folders, output=tmp_path / "out", tokenizer={"path": tmp_path / "tokenizer.json"}, workers=1
     )
-    with pytest.raises(DataError, match=r"^8\d\.\d% of the tokens of korean \(train\) are unknown .*unknown_limit=0.2"):
+    with pytest.raises(DataError, match=r"^8\d\.\d% of the tokens in a sample of korean are unknown .*limit=0.2"):
         build(config, Silent)
     assert not config.output.exists()
+    assert not list(tmp_path.glob(".out.building/**/*.tar")), "before any text was encoded"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_tokenizer, "_LOOKED_AT", 0)
+        with pytest.raises(DataError, match=r"^8\d\.\d% of the tokens of korean \(train\) are unknown .*limit=0.2"):
+            build(config, Silent)
     allowed = config.tokenizer.model_copy(update={"unknown_limit": 1.0})
     assert build(config.model_copy(update={"tokenizer": allowed}), Silent)
     assert not build(config, Silent), "the limit is no part of what a dataset is"
