@@ -14,18 +14,17 @@ import mwparserfromhell
 from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
 from mwparserfromhell.wikicode import Wikicode
 
-VERSION = 2
-"""To be raised when equal markup would give other prose. 1 was a parser of our own."""
+from data_pipeline.reading.wiki_titles import LAST_SECTION
+
+VERSION = 3
+"""To be raised when equal markup would give other prose. 1 was a parser of our own; 2 knew only names in English."""
 
 _DROPPED = frozenset(("ref", "references", "math", "gallery", "timeline", "imagemap", "table", "div", "score", "hr"))
 _VERBATIM = frozenset(("nowiki", "pre", "code", "source", "syntaxhighlight"))
 _LIST_ITEMS = frozenset(("li", "dt", "dd"))
-_NO_PROSE = frozenset(("image", "file", "category", "media"))
+_NO_PROSE = frozenset(("image", "file", "category", "media"))  # which every wiki knows, besides its own names
 # Two or three small letters, or two and more after a dash, are a language: [[de:Haus]], [[zh-min-nan:...]].
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
-_LAST_SECTION = re.compile(
-    "see also|references|external links?|notes|further reading|bibliography|sources|footnotes|links", re.I
-)
 _UNCLOSED_TAG = re.compile(r"</?[a-z][^<>]*>", re.I)
 # Rows of tables, what closes templates and tables, marks of lists and of styles, switches such as __NOTOC__.
 _LEFTOVER = re.compile(r"^[ \t]*[|!].*$|^[*#:;]*[ \t]*\{\|.*$|^[ \t{}]+$|^[*#:;]+[ \t]*|'{2,}|__[A-Z]{3,}__", re.M)
@@ -38,14 +37,15 @@ class _Section(NamedTuple):
     prose: str
 
 
-def plain(markup: str) -> str:
+def plain(markup: str, no_prose: frozenset[str] = frozenset()) -> str:
     """Wiki markup of one page -> its prose: paragraphs and headings with blank lines between; "" when none is left.
+    `no_prose` are the wiki's own names, in lower case, of the namespaces of pictures, media and categories.
 
     Raises mwparserfromhell's ParserError for markup that it fails on.
     """
     page = mwparserfromhell.parse(markup, skip_style_tags=True)  # bold and italic marks are only taken out
     kept: list[_Section] = []  # the last one first
-    for section in reversed(_sections(page)):
+    for section in reversed(_sections(page, _NO_PROSE | no_prose)):
         # A heading with nothing below it before the next one of its own rank or above goes.
         if section.prose or (kept and kept[-1].level > section.level):
             kept.append(section)
@@ -53,26 +53,26 @@ def plain(markup: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _sections(page: Wikicode) -> list[_Section]:
+def _sections(page: Wikicode, no_prose: frozenset[str]) -> list[_Section]:
     """Up to the sections that close an article with pointers elsewhere."""
     sections: list[_Section] = []
     level, title, parts = 0, "", list[str]()
     for node in page.nodes:
         if not isinstance(node, Heading):
-            parts.append(_prose(node))
+            parts.append(_prose(node, no_prose))
             continue
         sections.append(_Section(level, title, _tidied("".join(parts))))
-        level, title, parts = node.level, _tidied(_text(node.title)), []
-        if level == 2 and _LAST_SECTION.fullmatch(title):
+        level, title, parts = node.level, _tidied(_text(node.title, no_prose)), []
+        if level == 2 and LAST_SECTION.fullmatch(title):
             return sections
     return [*sections, _Section(level, title, _tidied("".join(parts)))]
 
 
-def _text(code: Wikicode | None) -> str:
-    return "" if code is None else "".join(map(_prose, code.nodes))
+def _text(code: Wikicode | None, no_prose: frozenset[str]) -> str:
+    return "" if code is None else "".join(_prose(node, no_prose) for node in code.nodes)
 
 
-def _prose(node: object) -> str:
+def _prose(node: object, no_prose: frozenset[str]) -> str:
     """What a reader sees of it in the running text: nothing of templates, their arguments and comments."""
     match node:
         case Text():
@@ -80,30 +80,30 @@ def _prose(node: object) -> str:
         case HTMLEntity():
             return html.unescape(str(node))
         case Wikilink():
-            return _shown(node)
+            return _shown(node, no_prose)
         case ExternalLink():
-            return _text(node.title) if node.brackets else str(node.url)
+            return _text(node.title, no_prose) if node.brackets else str(node.url)
         case Heading():  # inside a tag
-            return f"\n\n{_text(node.title)}\n\n"
+            return f"\n\n{_text(node.title, no_prose)}\n\n"
         case Tag():
             name = str(node.tag).strip().lower()
             if name == "br":
                 return "\n"
             if name in _LIST_ITEMS and node.wiki_markup:
                 return str(node.wiki_markup)  # goes where a line begins with it; the colon of "; term : text" stays
-            return "" if name in _DROPPED | _VERBATIM else _text(node.contents)
+            return "" if name in _DROPPED | _VERBATIM else _text(node.contents, no_prose)
         case _:
             return ""
 
 
-def _shown(link: Wikilink) -> str:
+def _shown(link: Wikilink, no_prose: frozenset[str]) -> str:
     """[[target|shown]] -> shown, [[target]] -> target; pictures, categories and other languages' links -> nothing."""
-    target = _text(link.title)
+    target = _text(link.title, no_prose)
     space, colon, _ = target.partition(":")
-    if colon and ((space := space.strip().lower()) in _NO_PROSE or _LANGUAGE.fullmatch(space)):
+    if colon and ((space := space.strip().lower()) in no_prose or _LANGUAGE.fullmatch(space)):
         return ""
     if link.text is not None:
-        return _text(link.text).rpartition("|")[2]
+        return _text(link.text, no_prose).rpartition("|")[2]
     return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
 

@@ -18,6 +18,7 @@ from data_pipeline.reading.malformed import RecordCounter
 
 VERSION = wikitext.VERSION
 _MAX_ELEMENTS = 2**17  # of one page: a page's history has some ten for each of its revisions
+_NO_PROSE = ("-2", "6", "14")  # namespaces of media, pictures, categories, in every language
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +31,7 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
     parser: XMLPullParser[Any] = XMLPullParser(events=("start", "end"))
     root: Element | None = None
     spaces: set[str] = set()  # names of the namespaces that hold no articles
+    no_prose = frozenset[str]()
     in_page, count, nothing = False, 0, True
     size = elements = 0  # since the last page's end
     for block in read_blocks(path):
@@ -42,10 +44,12 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
                 elements += 1
             elif tag == "namespace" and element.get("key") != "0":
                 spaces.add(element.text or "")
+                if element.get("key") in _NO_PROSE and element.text:
+                    no_prose |= {element.text.lower()}
             elif tag == "page":
                 records.seen += 1
                 try:
-                    article = _article(element, spaces)
+                    article = _article(element, spaces, no_prose)
                 except ParserError as error:
                     advice = "leave it out with max_bad_fraction"
                     records.malformed(count, f"page {count}", f"its markup can't be parsed ({error})", advice)
@@ -75,12 +79,12 @@ def _events(path: Path, parser: XMLPullParser[Any], block: bytes) -> Iterator[tu
     return iter(events)
 
 
-def _article(page: Element, spaces: set[str]) -> str:
+def _article(page: Element, spaces: set[str], no_prose: frozenset[str]) -> str:
     """One page as title, blank line, prose; "" for redirects and for pages that are not articles."""
     fields = {element.tag.rpartition("}")[2]: element.text or "" for element in page.iter()}
     title, markup = fields.get("title", ""), fields.get("text", "")
     other = fields.get("ns", "0") != "0" or (":" in title and title.partition(":")[0] in spaces)
     if other or "redirect" in fields or markup.lstrip()[:9].upper() == "#REDIRECT":
         return ""
-    prose = wikitext.plain(markup)
+    prose = wikitext.plain(markup, no_prose)
     return f"{title}\n\n{prose}\n" if prose else ""

@@ -90,7 +90,7 @@ def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
 
 
 def test_markup_that_the_parser_fails_on_is_a_malformed_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(markup: str) -> str:
+    def fails(markup: str, names: frozenset[str]) -> str:
         if "house" in markup:
             raise ParserError("a bug")
         return plain(markup)
@@ -105,3 +105,30 @@ def test_links_that_are_never_closed_take_no_time_to_speak_of() -> None:
     began = time.process_time()
     assert plain("[http://" * 2500).startswith("[http://")
     assert time.process_time() - began < 5  # 0.4 s on an idle machine; minutes when every cut of each link is tried
+
+
+@pytest.mark.parametrize(
+    ("file", "category", "last"),
+    [
+        ("Datei", "Kategorie", "Einzelnachweise"),
+        ("Tập tin", "Thể loại", "Tham khảo"),
+        ("Dosya", "Kategori", "Kaynakça"),
+        ("Файл", "Категория", "Примечания"),
+        ("ملف", "تصنيف", "مراجع"),
+        ("پرونده", "رده", "منابع"),
+        ("चित्र", "श्रेणी", "सन्दर्भ"),
+        ("പ്രമാണം", "വർഗ്ഗം", "അവലംബം"),
+        ("ไฟล์", "หมวดหมู่", "อ้างอิง"),
+        ("File", "Category", "参考文献"),
+        ("ファイル", "カテゴリ", "脚注"),
+        ("파일", "분류", "각주"),
+    ],
+)
+def test_wikis_have_names_of_their_own_for_what_is_no_prose(
+    tmp_path: Path, file: str, category: str, last: str
+) -> None:
+    names = "".join(f'<namespace key="{key}">{name}</namespace>' for key, name in ((6, file), (14, category)))
+    head = f"<mediawiki><siteinfo><namespaces>{names}</namespaces></siteinfo>\n"
+    markup = f"a [[{file}:x.png|thumb|b]]\n[[{category}:c]] [[{file.upper()}:y.png]] [[File:z]]\n== {last} ==\n* [[d]]"
+    (found,) = texts(write(tmp_path / "dump.xml", head + page("T", markup) + "</mediawiki>"))
+    assert found == "T\n\na\n"
