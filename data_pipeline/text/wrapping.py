@@ -2,7 +2,7 @@
 
 A text counts as wrapped when most of its lines end where the next word would have exceeded the width (as a greedy
 wrapper leaves them), and many continue in lower case; lists, verse and code do neither. In scripts without case, many
-have to go on with a letter behind what is no end of a sentence. Only such breaks are removed.
+have to continue with a letter behind what is no end of a sentence. Only such breaks are removed.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def unwrap(text: str) -> str:
     )
     if len(full) < max(_LEAST_BREAKS - 1, _FULL_SHARE * len(inner)):
         return text
-    goes_on = sum(_goes_on(lines[n], lines[n + 1]) for n in full)
-    if goes_on < _LOWER_SHARE * len(full):
+    continued = sum(_continues(lines[n], lines[n + 1]) for n in full)
+    if continued < _LOWER_SHARE * len(full):
         return text
     joined, breaks = [lines[0]], frozenset(full)
     for number, line in enumerate(lines[1:]):
@@ -60,8 +60,8 @@ def unwrap(text: str) -> str:
     return "\n".join(joined)
 
 
-def _goes_on(line: str, following: str) -> bool:
-    """Whether a sentence goes on from a line to the next: words of Thai, Lao, Khmer and Burmese don't show it."""
+def _continues(line: str, following: str) -> bool:
+    """Whether a sentence continues from a line to the next: words of Thai, Lao, Khmer and Burmese don't show it."""
     first = following.lstrip()[0]
     return first.islower() or (_WITHOUT_CASE.match(first) is not None and not ends_sentence(line))
 

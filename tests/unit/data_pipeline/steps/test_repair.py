@@ -219,7 +219,7 @@ def test_unwrapping_is_off_and_then_no_part_of_a_build_s_settings() -> None:
 
 @pytest.mark.parametrize("language", ["en", "de", "vi", "ru", "ar", "fa", "hi", "zh", "ja", "ko"])
 def test_text_that_was_wrapped_is_unwrapped_in_any_script(language: str) -> None:
-    """Without case, sentences that go on show it; Chinese and Japanese are wrapped anywhere, at columns of two."""
+    """Without case, sentences that continue show it; Chinese and Japanese are wrapped anywhere, at columns of two."""
     text = (ARTICLE[language] + ("" if language in ("zh", "ja") else " ")) * 4
     lines = [""]
     for piece in text if language in ("zh", "ja") else text.split():
