@@ -4,7 +4,8 @@ One index serves two ends. Decontamination removes from training text the grams 
 The overlap report says which examples occurred there, and looks for grams of as many words as fit each set: N is the
 5th percentile of its examples' lengths, at least 8 (less for synthetic tasks) and at most 13. An example is dirty when
 any of its N-grams is found. Texts and examples are compared in one Unicode form (`comparable`), and an example also as
-the build reads it: what was repaired in the text would not be found otherwise. Examples of fewer words than that least
+the build reads it: what was repaired in the text would not be found otherwise. In scripts without spaces a gram has as
+many letters as so many words have: 13 letters of Thai would be a name. Examples of fewer words than that least
 are not looked for, as in the paper; about those between it and N words the paper says nothing: the whole example is
 their one gram here.
 """
@@ -20,7 +21,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.overlap.examples import MOST_WORDS, EvaluationSet
 from data_pipeline.text.normal_form import comparable
 from data_pipeline.text.words import Words
+from data_pipeline.writing.words import count_words
 
 Reading = Callable[[str], str]
 """An example as it would be in the text that is searched."""
@@ -38,6 +40,7 @@ _FORMAT = 3
 _ARRAYS = ("hashes", "removable", "firsts", "holders", "examples")
 _PERCENTILE = 5
 _BATCH = 1024  # examples
+_LETTERS_PER_WORD = np.array([1, 1.5, 2, 3, 4])  # few, as each makes lengths to look for
 _FILTER_BITS_PER_GRAM = 32  # at least; twice that at most
 _MOST_FILTER_BITS = 33  # logarithm: a GiB
 
@@ -71,7 +74,9 @@ class GramIndex:
     holders: NDArray[np.int32]
     """Examples that a gram makes dirty, numbered consecutively over all sets."""
     lengths: tuple[int, ...]
-    """Words that grams have, rising."""
+    """Words, or letters of scripts without spaces, that grams have, rising."""
+    removable_lengths: tuple[int, ...]
+    """Those of the removable ones."""
     examples: NDArray[np.uint64]
     """[examples of all sets] `example_hashes` of each; 0 for the short ones."""
 
@@ -90,26 +95,29 @@ class GramIndex:
         reading. Raises DataError for two sets of one name."""
         facts: list[SetFacts] = []
         removable: list[NDArray[np.uint64]] = []
-        hashes, holders, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], {ngram}
+        hashes, holders = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+        lengths, removable_lengths = {ngram}, {ngram}
         examples = [np.zeros(0, np.uint64)]
         total = 0
         for name, texts, least in sets:
             if any(name == other.name for other in facts):
                 raise DataError(f"Two evaluation sets are called {name}; give each a different name.")
             read = [_batches(texts, reading) for reading in readings]
-            counts = [np.concatenate([np.zeros(0, np.int64), *(np.diff(one.firsts) for one in its)]) for its in read]
+            counts = [np.concatenate([np.zeros(0, np.int64), *(batch.counts for batch in its)]) for its in read]
             n, short = report_ngram(counts[0], least), np.max(counts, axis=0) < least
             facts.append(SetFacts(name, n, len(texts), int(short.sum())))
             examples.append(np.where(short, np.uint64(0), example_hashes(texts)))
             for batches in read:
                 first = total
                 for batch in batches:
-                    removable.append(batch.grams(ngram)[0])
-                    for length, gram, example in _report_grams(batch, least, n):
+                    for length, gram, _ in _grams(batch, ngram, ngram):
+                        removable_lengths.add(length)
+                        removable.append(gram)
+                    for length, gram, example in _grams(batch, least, n):
                         lengths.add(length)
                         hashes.append(gram)
                         holders.append(example + first)
-                    first += len(batch.firsts) - 1
+                    first += len(batch.counts)
             total += len(texts)
         return cls._sorted(
             tuple(facts),
@@ -117,7 +125,8 @@ class GramIndex:
             removable=removable,
             hashes=np.concatenate(hashes),
             holders=np.concatenate(holders),
-            lengths=lengths,
+            lengths=lengths | removable_lengths,
+            removable_lengths=removable_lengths,
             examples=np.concatenate(examples),
         )
 
@@ -131,6 +140,7 @@ class GramIndex:
         hashes: NDArray[np.uint64],
         holders: NDArray[np.int64],
         lengths: set[int],
+        removable_lengths: set[int],
         examples: NDArray[np.uint64],
     ) -> Self:
         grams = np.unique(np.concatenate([hashes, *removable]))
@@ -147,6 +157,7 @@ class GramIndex:
             firsts=firsts,
             holders=holder.astype(np.int32),
             lengths=tuple(sorted(lengths)),
+            removable_lengths=tuple(sorted(removable_lengths)),
             examples=examples,
         )
 
@@ -202,7 +213,8 @@ class GramIndex:
                     raise ValueError("another format")
                 arrays = {name: file[name] for name in _ARRAYS}
             sets = tuple(SetFacts(**one) for one in header["sets"])
-            index = cls(sets=sets, ngram=header["ngram"], lengths=tuple(header["lengths"]), **arrays)
+            kinds = {name: tuple(header[name]) for name in ("lengths", "removable_lengths")}
+            index = cls(sets=sets, ngram=header["ngram"], **kinds, **arrays)
         except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path} is no index of grams of format {_FORMAT} ({error}); make it again.") from error
         if index.digest != digest:
@@ -214,7 +226,8 @@ class GramIndex:
 
     def _header(self) -> NDArray[np.uint8]:
         sets = [asdict(one) for one in self.sets]
-        values = {"format": _FORMAT, "ngram": self.ngram, "lengths": self.lengths, "sets": sets}
+        lengths = {"lengths": self.lengths, "removable_lengths": self.removable_lengths}
+        values = {"format": _FORMAT, "ngram": self.ngram, **lengths, "sets": sets}
         return np.frombuffer(json.dumps(values).encode(), np.uint8)
 
     @functools.cached_property
@@ -237,19 +250,40 @@ def gram_words(texts: Sequence[str]) -> Words:
     return Words.of([comparable(text) for text in texts])
 
 
-def _batches(texts: Sequence[str], reading: Reading) -> list[Words]:
-    return [gram_words([reading(text) for text in texts[i : i + _BATCH]]) for i in range(0, len(texts), _BATCH)]
+class _Examples(NamedTuple):
+    """Some examples."""
+
+    words: Words
+    letters: NDArray[np.float64]
+    """[examples] letters that make up a word of each, 1 in scripts with spaces."""
+    counts: NDArray[np.int64]
+    """[examples] words of each."""
 
 
-def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
-    """(words in a gram, hash [grams], example that holds it [grams]): N-grams, and shorter examples as a whole."""
-    counts = np.diff(words.firsts)
-    for length in range(least, n + 1):
-        gram, first = words.grams(length)
-        example = np.searchsorted(words.firsts, first, side="right") - 1
-        chosen = (counts[example] == length) | (length == n)
-        if chosen.any():
-            yield length, gram[chosen], example[chosen]
+def _batches(texts: Sequence[str], reading: Reading) -> list[_Examples]:
+    return [_examples([reading(text) for text in texts[i : i + _BATCH]]) for i in range(0, len(texts), _BATCH)]
+
+
+def _examples(texts: Sequence[str]) -> _Examples:
+    words = gram_words(texts)
+    pieces = np.diff(words.firsts)
+    each = pieces / np.maximum(1, [count_words(text) for text in texts])
+    letters = _LETTERS_PER_WORD[np.abs(each[:, None] - _LETTERS_PER_WORD).argmin(axis=1)]
+    return _Examples(words, letters, (pieces / letters).astype(np.int64))
+
+
+def _grams(examples: _Examples, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
+    """(words or letters in a gram, hash [grams], example that holds it [grams]): N-grams, and shorter examples of at
+    least so many words as a whole."""
+    for letters in np.unique(examples.letters).tolist():
+        for words in range(least, n + 1):
+            length = round(words * letters)
+            gram, first = examples.words.grams(length)
+            example = np.searchsorted(examples.words.firsts, first, side="right") - 1
+            chosen = (examples.counts[example] == words) | (words == n)
+            chosen &= examples.letters[example] == letters
+            if chosen.any():
+                yield length, gram[chosen], example[chosen]
 
 
 def example_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:

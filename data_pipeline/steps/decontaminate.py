@@ -30,6 +30,7 @@ from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import GatheredChunk, GlobalStep, Step
 from data_pipeline.steps.repair import Repair, repaired_by
 from data_pipeline.text.normal_form import original_bounds
+from data_pipeline.text.words import Words
 
 _INDEX, _IGNORED = "grams.npz", "ignored.npy"
 
@@ -44,7 +45,11 @@ class Decontaminate(GlobalStep):
         min_length=1,
         description="the evaluation sets, a list of settings; a plain file, directory or glob makes each file a set",
     )
-    ngram: int = Field(default=13, ge=1, description="words of the n-grams to remove")
+    ngram: int = Field(
+        default=13,
+        ge=1,
+        description="words of the n-grams to remove; in scripts without spaces, the letters that so many words have",
+    )
     window_characters: int = Field(
         default=200,
         ge=0,
@@ -122,16 +127,15 @@ class Decontaminate(GlobalStep):
         source, more = ("", -1), 0
         for batch in batched(documents):
             words = gram_words([document.text for document in batch])
-            gram, first = index.lookup(words, self.ngram)
-            first = first[removable[gram]]
+            first, last = _runs(index, words, removable)
             borders = np.searchsorted(first, words.firsts)
             for number, document in enumerate(batch):
                 if source != (document.file, document.index):
                     source, more = (document.file, document.index), 0
-                its = first[borders[number] : borders[number + 1]]
+                its = slice(borders[number], borders[number + 1])
                 kept = [document.text]
-                if len(its):
-                    runs = original_bounds(document.text, words.begins[its], words.ends[its + self.ngram - 1])
+                if len(first[its]):
+                    runs = original_bounds(document.text, words.begins[first[its]], words.ends[last[its]])
                     kept = self._pieces(document, runs, stats)
                 for piece, text in enumerate(kept):
                     # Where an earlier step has cut the document too, what follows moves on.
@@ -195,6 +199,17 @@ class Decontaminate(GlobalStep):
         with atomic_path(folder / REPORT) as path:
             path.write_text(json.dumps(report, indent=1))
         return {"sets": [{key: one[key] for key in ("name", "ngram", "examples", "dirty")} for one in report["sets"]]}
+
+
+def _runs(index: GramIndex, words: Words, removable: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(number of the first word [runs], of the last [runs]) of the grams to remove, in the order of the text."""
+    first, last = [], []
+    for length in index.removable_lengths:
+        gram, its = index.lookup(words, length)
+        first.append(its[removable[gram]])
+        last.append(first[-1] + length - 1)
+    order = np.argsort(np.concatenate(first), kind="stable")
+    return np.concatenate(first)[order], np.concatenate(last)[order]
 
 
 def _load(path: Path) -> GramIndex:

@@ -14,8 +14,10 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.overlap.examples import EvaluationSet
-from data_pipeline.overlap.gram_index import GramIndex, example_hashes, overlap_report, report_ngram
+from data_pipeline.overlap.gram_index import GramIndex, example_hashes, gram_words, overlap_report, report_ngram
+from data_pipeline.text.normal_form import comparable
 from data_pipeline.text.words import Words
+from tests.helpers.many_languages import ARTICLE
 
 
 def written_set(path: Path, texts: list[str]) -> EvaluationSet:
@@ -169,3 +171,19 @@ def test_files_are_sets_of_their_own_unless_they_are_given_a_name(tmp_path: Path
     assert EvaluationSet(name="ab", files=str(tmp_path)).sets() == [("ab", ["first", "second", "third"])]
     with pytest.raises(DataError, match="Two evaluation sets are called a;"):
         GramIndex.of([EvaluationSet(files=str(tmp_path)), EvaluationSet(name="a", files=str(tmp_path))], 13)
+
+
+@pytest.mark.parametrize(
+    ("language", "letters"), [("zh", 20), ("ja", 26), ("th", 52), ("km", 52), ("hi", 13), ("bo", 13)]
+)
+def test_grams_of_scripts_without_spaces_have_the_letters_of_as_many_words(language: str, letters: int) -> None:
+    """13 letters of Thai are some three words, which many a text holds."""
+    index = GramIndex.of_texts([("quiz", [ARTICLE[language] * 2], 8)], 13)
+    assert index.removable_lengths[-1] == letters
+    for length, dirty in ((letters, 1), (letters - 1, 0)):
+        words = gram_words([ARTICLE[language]])
+        text = comparable(ARTICLE[language])[words.begins[2] : words.ends[1 + length]]
+        found = np.zeros(len(index.hashes), np.bool_)
+        for each in index.lengths:
+            found[index.lookup(gram_words([text]), each)[0]] = True
+        assert index.report(found)[0]["dirty"] == dirty

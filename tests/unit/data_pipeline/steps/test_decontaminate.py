@@ -23,6 +23,7 @@ from data_pipeline.steps.base import GatheredChunk
 from data_pipeline.steps.decontaminate import Decontaminate
 from data_pipeline.steps.registry import make_step
 from tests.helpers.breadth import slow
+from tests.helpers.many_languages import ARTICLE
 from tests.helpers.steps import documents_of, run_global
 
 GRAM = [f"gram{number}" for number in range(13)]
@@ -214,6 +215,19 @@ def test_an_example_in_another_unicode_form_is_found_and_cut_out(
     before, after = (unicodedata.normalize(forms[1], f"{letter} " * 300) for letter in "éü")
     assert cleaned(tmp_path, [f"{before}{written} {after}"], (given,)) == [[before[:-100], after[99:]]]
     assert overlap_report(tmp_path / "step")["sets"][0]["dirty"] == 1
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "th", "km", "my", "bo", "am"])
+def test_examples_in_any_script_are_cut_out_as_a_whole(tmp_path: Path, language: str) -> None:
+    example = ARTICLE[language]
+    before, after = (f"{letter} " * 300 for letter in "xy")
+    ((first, last),) = cleaned(tmp_path, [f"{before}{example} {after}"], (example,))
+    assert first == before[:-100]
+    assert last == after[-len(last) :]
+    assert len(after) - 100 <= len(last) <= len(after) - 96, "a mark at the end is none of its words"
+    part = example[:20]  # as long as a name may be
+    (tmp_path / "part").mkdir()
+    assert cleaned(tmp_path / "part", [f"{before}{part} {after}"], (example,)) == [[f"{before}{part} {after}"]]
 
 
 def _behind(repairs: list[Any], folder: Path, example: str, **settings: Any) -> Decontaminate:
