@@ -76,7 +76,7 @@ class GramIndex:
     lengths: tuple[int, ...]
     """Words, or letters of scripts without spaces, that grams have, rising."""
     removable_lengths: tuple[int, ...]
-    """Those of the removable ones."""
+    """Words or letters of the removable grams, rising."""
     examples: NDArray[np.uint64]
     """[examples of all sets] `example_hashes` of each; 0 for the short ones."""
 
