@@ -213,7 +213,7 @@ class GramIndex:
                     raise ValueError("another format")
                 arrays = {name: file[name] for name in _ARRAYS}
             sets = tuple(SetFacts(**one) for one in header["sets"])
-            kinds = {name: tuple(header[name]) for name in ("lengths", "removable_lengths")}
+            kinds: dict[str, Any] = {name: tuple(header[name]) for name in ("lengths", "removable_lengths")}
             index = cls(sets=sets, ngram=header["ngram"], **kinds, **arrays)
         except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path} is no index of grams of format {_FORMAT} ({error}); make it again.") from error
