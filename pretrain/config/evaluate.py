@@ -1,8 +1,19 @@
 """`evaluate`: what is scored during training."""
 
+from typing import Literal
+
 from pydantic import Field, NonNegativeInt
 
 from pretrain.config.section import Section
+
+Normalization = Literal[
+    "squad", "unicode", "unicode_tr", "mlqa_ar", "mlqa_de", "mlqa_en", "mlqa_es", "mlqa_hi", "mlqa_vi", "mlqa_zh"
+]
+"""what of an answer and a reference is compared"""
+BleuTokenize = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]
+"""sacrebleu's tokenizers"""
+Words = Literal["default", "unicode"]
+"""what measures of words count"""
 
 
 class Evaluate(Section):
@@ -25,6 +36,20 @@ class Evaluate(Section):
     )
     positive: str | bool | int | None = Field(
         None, description="class whose F1 the figure f1 is; default: the last of objective.labels"
+    )
+    normalization: Normalization = Field(
+        "squad",
+        description="what exact_match and f1_of_tokens compare. squad: SQuAD's, made for English; unicode: words of "
+        "every language, without case, punctuation and forms of width and digits; unicode_tr: the same with Turkish "
+        "case; mlqa_LANGUAGE: MLQA's",
+    )
+    words: Words = Field(
+        "default",
+        description="words of ROUGE. default: rouge-score's, which are stemmed English and leave out all but a-z and "
+        "0-9; unicode: those of the normalization of this name",
+    )
+    bleu_tokenize: BleuTokenize = Field(
+        "13a", description="sacrebleu's tokenizer for the figure bleu, such as zh, ja-mecab, ko-mecab, char, flores200"
     )
     new_tokens: int | None = Field(
         None,

@@ -24,8 +24,9 @@ from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT, task_named
 
 _HELD_OUT_VALUES = (
-    *("loss_sum", "token_count", "words", "text_bytes"),
-    *("loss", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"),
+    *("loss_sum", "token_count", "words", "characters", "text_bytes", "unspaced_share"),
+    *("loss", "perplexity", "word_perplexity", "character_perplexity", "byte_perplexity"),
+    *("bits_per_character", "bits_per_byte"),
 )
 
 Results = dict[str, dict[str, dict[str, Any]]]

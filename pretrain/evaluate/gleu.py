@@ -5,7 +5,7 @@ Of a sentence with several references one is drawn at random, and the score is t
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,15 @@ _DRAWS = 500  # of one reference per sentence, as the authors' program makes
 
 
 def gleu(
-    answers: Sequence[str], originals: Sequence[str], references: Sequence[Sequence[str]]
-) -> tuple[float, float | None]:  # fmt: skip
+    answers: Sequence[str],
+    originals: Sequence[str],
+    references: Sequence[Sequence[str]],
+    words_of: Callable[[str], list[str]] = str.split,
+) -> tuple[float, float | None]:
     """(score of all sentences together, 0 to 1; its standard error by resampling the sentences, None of fewer than
-    two). Words are what white space separates; draws have a fixed seed."""
+    two). Words are what white space separates, or what `words_of` says; draws have a fixed seed."""
     each = [
-        np.array([_counts(answer.split(), original.split(), one.split()) for one in texts])
+        np.array([_counts(words_of(answer), words_of(original), words_of(one)) for one in texts])
         for answer, original, texts in zip(answers, originals, references, strict=True)
     ]
     draw = np.random.default_rng(0)

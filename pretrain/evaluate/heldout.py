@@ -25,6 +25,7 @@ from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.heldout import heldout, num_heldout, reads_all
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.writing.folding import unspaced_letters
 from pretrain.engine.base import Engine
 from pretrain.process import watchdog
 
@@ -43,6 +44,10 @@ class HeldOut:
     """whitespace-separated words of the text; None: only a part of the split was scored (`count_text` counts it)"""
     text_bytes: int | None
     """UTF-8 bytes of the text; None: as for `words`"""
+    characters: int | None = None
+    """characters (code points) of the text; None: as for `words`, or not counted yet (`count_text`)"""
+    unspaced_share: float | None = None
+    """share of the text's letters that are of scripts without spaces between words; None: as for `characters`"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """sum and count of each further term of the loss, by the name of the term"""
     by_source: Sequence[tuple[float, int]] = ()
@@ -62,6 +67,16 @@ class HeldOut:
     def word_perplexity(self) -> float | None:
         """Per word of the text, ends of text included in the loss: comparable between tokenizers. None: not counted."""
         return exp(self.loss_sum / self.words) if self.words else None
+
+    @property
+    def character_perplexity(self) -> float | None:
+        """Per character of the text: comparable between tokenizers. None: not counted."""
+        return exp(self.loss_sum / self.characters) if self.characters else None
+
+    @property
+    def bits_per_character(self) -> float | None:
+        """log2 of `character_perplexity`."""
+        return self.loss_sum / self.characters / math.log(2) if self.characters else None
 
     @property
     def byte_perplexity(self) -> float | None:
@@ -145,17 +160,19 @@ def _parts(datasets: Sequence[DataSource], recipe: Recipe | int, sequences: int 
 
 
 def count_text(scored: HeldOut, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> HeldOut:
-    """`scored` with the words and bytes of the text it predicted: the manifest's for whole splits, else counted."""
-    if scored.words is not None:
-        return scored
-    texts = []
+    """`scored` with the words, characters and bytes of the text it predicted: words and bytes are the manifest's for
+    whole splits, all else is counted in the decoded text."""
+    is_whole, sums = scored.words is not None, np.zeros(5, np.int64)
     for dataset, (_, count) in zip(datasets, scored.by_source, strict=True):
-        tokens = dataset.window("validation", 1, count)
+        first = 0 if is_whole else 1  # the manifest counts the text of the stream's first token, too
+        tokens = dataset.window("validation", first, count + 1 - first)
         documents = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))
         inner = (part[~np.isin(part, dataset.manifest.boundary_tokens[1:])] for part in documents)
-        texts += [tokenizer.decode(document) for document in inner]
-    words, text_bytes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
-    return replace(scored, words=words, text_bytes=text_bytes)
+        for text in map(tokenizer.decode, inner):
+            sums += len(text.split()), len(text.encode()), len(text), *unspaced_letters(text)
+    words, text_bytes, characters, unspaced, letters = sums.tolist()
+    counted = replace(scored, characters=characters, unspaced_share=unspaced / max(1, letters))
+    return counted if is_whole else replace(counted, words=words, text_bytes=text_bytes)
 
 
 def unigram_entropy(datasets: Sequence[Dataset]) -> float:

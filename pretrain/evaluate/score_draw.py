@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.evaluate.bleu import check_tokenize
 from pretrain.evaluate.measures.base import ForTask, Measure, Query
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.outcomes import DocumentResult, Outcomes, digest
@@ -261,6 +262,8 @@ def check_kind(task: Task, scorer: Scorer) -> None:
     """Raises ConfigError for a task that a model of the scorer's kind cannot do."""
     if "generate_until" in task.output_types and not scorer.generates:
         raise ConfigError(f"task {task.name} asks for text, which a model of this kind does not make")
+    if "bleu" in task.metrics:
+        check_tokenize(task.bleu_tokenize)
     if "loglikelihood_rolling" in task.output_types and not scorer.rolls:
         raise ConfigError(
             f"task {task.name} asks for the probability of a text, which a model of this kind does not say"

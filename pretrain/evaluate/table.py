@@ -7,12 +7,15 @@ from typing import Any
 from pretrain.evaluate.evaluator import Results
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.metrics import (
+    UNFIT,
     chance_text,
     further_losses,
+    is_unspaced,
     metric_named,
     metrics_of,
     score_text,
     spread_text,
+    unfit_counts,
 )
 from pretrain.evaluate.report.sections import cut_answers, cut_prompts, redrawn_examples
 from pretrain.evaluate.tasks.jsonl import Problem
@@ -22,9 +25,12 @@ from pretrain.pages.numbers import figure
 _WIDTH = 100
 _LEAST = 12  # characters that are left of a name
 _LEFT = ("task", "metric")
-_KEPT = ("loss", "token_count", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
+_KEPT = (
+    *("loss", "token_count", "perplexity", "word_perplexity", "character_perplexity", "byte_perplexity"),
+    *("bits_per_character", "bits_per_byte"),
+)
 """values of held-out text that a tracker keeps"""
-_COUNTS = ("documents", "not_asked", "malformed", "truncated", "answers_cut", "redrawn", "chance")
+_COUNTS = ("documents", "not_asked", "malformed", "truncated", "answers_cut", "redrawn", "chance", *UNFIT)
 """values of tasks that a tracker keeps, besides metrics"""
 
 
@@ -44,6 +50,7 @@ def table(
         notes.append(f"answers cut: {', '.join(answers)}")
     if redrawn := redrawn_examples(results):
         notes.append(f"examples drawn again, as they held the question and its answer: {', '.join(redrawn)}")
+    notes += unfit_counts(results)
     notes += [
         f"not {what}: {len(some):,} of {task}, first {some[0].where}: {some[0].what}"
         for what, by_task in (("scored", problems), ("shown", not_shown))
@@ -99,8 +106,9 @@ def _cut(text: str, width: int) -> str:
 
 
 def _held_out(result: dict[str, Any]) -> str:
-    named = {"token": "perplexity", "word": "word_perplexity", "byte": "byte_perplexity"}
-    known = [f"{figure(result[key])} per {unit}" for unit, key in named.items() if result[key] is not None]
+    words = "character" if is_unspaced(result) else "word"
+    keys = {"token": "perplexity", words: f"{words}_perplexity", "byte": "byte_perplexity"}
+    known = [f"{figure(result[key])} per {unit}" for unit, key in keys.items() if result.get(key) is not None]
     perplexity = f" (perplexity {', '.join(known)})" if known else ""
     further = "".join(f", {name} {value:.4f}" for name, value in further_losses(result).items())
     return (

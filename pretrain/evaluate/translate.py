@@ -1,4 +1,4 @@
-"""Targets for a file of sources, and their BLEU against given targets, by sacrebleu."""
+"""Targets for a file of sources, and their BLEU or chrF against given targets, by sacrebleu."""
 
 import json
 from collections.abc import Sequence
@@ -7,11 +7,12 @@ from pathlib import Path
 
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
+from data_pipeline.writing.folding import is_unspaced
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.attention_picture import MOST, AttentionMatrix, check_attends, draw, source_attention
-from pretrain.evaluate.bleu import bleu
+from pretrain.evaluate.bleu import BY_SPACE, CHRF, bleu, check_tokenize, chrf
 from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Stops
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.decoding.prompts import Prompts
@@ -31,17 +32,36 @@ class TranslationInput:
 
 @dataclass(frozen=True)
 class TranslationResult:
-    """Hypotheses for a file, in its order, and their BLEU."""
+    """Hypotheses for a file, in its order, and their score."""
 
     hypotheses: list[str]
-    bleu: float | None
-    """0 to 100; None where the file has no targets"""
+    score: float | None
+    """BLEU or chrF, 0 to 100; None where the file has no targets"""
     signature: str | None
     """sacrebleu's, which says how it was computed"""
     cut: int
     """sources that were longer than the model reads"""
     attention: Sequence[AttentionMatrix] = ()
     """attention of the first sentences, where it was wanted"""
+    unspaced: int = 0
+    """targets in a script without spaces, where the tokenizer of BLEU takes what white space separates for a word"""
+
+
+@dataclass(frozen=True)
+class TranslationMetric:
+    """What hypotheses are compared with targets by."""
+
+    name: str = "bleu"
+    """bleu, chrf or chrf++"""
+    tokenize: str = "13a"
+    """sacrebleu's tokenizer, of BLEU"""
+
+    def check(self) -> None:
+        """Raises ConfigError where the tokenizer is not here."""
+        if self.name == "bleu":
+            check_tokenize(self.tokenize)
+        elif self.tokenize != "13a":
+            raise ConfigError(f"--tokenize {self.tokenize} is of BLEU, and --metric {self.name} has none: leave it out")
 
 
 def read(path: Path) -> TranslationInput:
@@ -70,9 +90,10 @@ def translate_file(
     beam: int,
     penalty: float,
     longest: int | None,
+    metric: TranslationMetric = TranslationMetric(),
     picture: Path | None = None,
 ) -> TranslationResult | None:
-    """A target for each source of `file`, and BLEU where it has targets; None on all ranks but the reporting one.
+    """A target for each source of `file`, and a score where it has targets; None on all ranks but the reporting one.
     `longest`: tokens of a target; None: as many as the model has positions for. `picture`: a file for the attention of
     the first sentences. Raises ConfigError for a model that
     makes no targets. Collective."""
@@ -80,6 +101,7 @@ def translate_file(
         raise ConfigError(f"a {config.model.family} model makes no targets: give an encoder-decoder")
     if picture is not None:
         check_attends(config.model)
+    metric.check()
     lines = read(file)
     engine = build_scorer(config, checkpoint)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
@@ -95,6 +117,7 @@ def translate_file(
         length=config.model.sequence_length,
         longest=limit,
         beam=Beam(beam, penalty),
+        metric=metric,
         attention=0 if picture is None else MOST,
     )
     if picture is not None and engine.is_reporter:
@@ -110,6 +133,7 @@ def translate(
     length: int,
     longest: int,
     beam: Beam,
+    metric: TranslationMetric = TranslationMetric(),
     attention: int = 0,
 ) -> TranslationResult:
     """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
@@ -132,8 +156,13 @@ def translate(
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
         return TranslationResult(hypotheses, None, None, cut, matrices)
-    scored = bleu(hypotheses, [[target] for target in lines.targets])
-    return TranslationResult(hypotheses, scored.score, scored.signature, cut, matrices)
+    targets = [[target] for target in lines.targets]
+    if metric.name in CHRF:
+        scored = chrf(metric.name, hypotheses, targets)
+        return TranslationResult(hypotheses, scored.score, scored.signature, cut, matrices)
+    scored = bleu(hypotheses, targets, tokenize=metric.tokenize)
+    unspaced = sum(map(is_unspaced, lines.targets)) if metric.tokenize in BY_SPACE else 0
+    return TranslationResult(hypotheses, scored.score, scored.signature, cut, matrices, unspaced)
 
 
 def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -110,7 +110,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "curves sections",
         "combine write",
     ),
-    "pretrain.finetune": ("answers metrics sets", "fetch judge", "texts", "sources", "report spread", "eval_rows"),
+    "pretrain.finetune": (
+        "answers metrics sets",
+        "fetch text_figures",
+        "judge",
+        "texts",
+        "sources",
+        "report spread",
+        "eval_rows",
+    ),
     "pretrain.finetune.sets": ("base", "readers sources", "splits", "choices", "registry"),
     "pretrain.training": (
         "best changes skips",

@@ -4,8 +4,9 @@ A text longer than the model is read in windows that overlap by `context` tokens
 so that every token is predicted exactly once, after at least that many (but at the text's beginning).
 
 Standard errors are to first order, of a ratio of two sums (Cochran 1977, section 6.4): of log probabilities, and of
-tokens, words or bytes, over documents. A single text (all sentences of Penn Treebank) is taken apart into its windows,
-with words and bytes in proportion to tokens; neighbouring windows are of one text, so that its error may be greater.
+tokens, words, characters or bytes, over documents. A single text (all sentences of Penn Treebank) is taken apart into
+its windows, with words, characters and bytes in proportion to tokens; neighbouring windows are of one text, so that its
+error may be greater.
 """
 
 import math
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.writing.folding import unspaced_letters
 from pretrain.evaluate.heldout import exp
 from pretrain.evaluate.measures.base import ForTask, Outcome, Query
 from pretrain.evaluate.scorers.base import Pair, Scorer
@@ -22,8 +24,10 @@ from pretrain.evaluate.tasks.base import TaskDocument
 
 
 class PerplexityMeasure:
-    """See `base.Measure`. Results: perplexity by token, word (of white space) and byte. Where a document has a
-    reference, that is the text before it was made readable, and words and bytes are counted in it."""
+    """See `base.Measure`. Results: perplexity by token, word (of white space), character (code point) and byte.
+    Where a document has a reference, that is the text before it was made readable, and words, characters and bytes are
+    counted in it. `unspaced_texts`: documents most of whose letters are of scripts without spaces between words, which
+    have no such words."""
 
     name, answer_tokens = "perplexity", 0
 
@@ -61,6 +65,7 @@ class PerplexityMeasure:
         counts = {
             "token": np.array([outcome["tokens"] for outcome in outcomes]),
             "word": np.array([len(_counted(document).split()) for document in documents]),
+            "character": np.array([len(_counted(document)) for document in documents]),
             "byte": np.array([len(_counted(document).encode()) for document in documents]),
         }
         total = math.fsum(outcome["log_probability"] for outcome in outcomes)
@@ -74,10 +79,13 @@ class PerplexityMeasure:
             perplexity, error = exp(-total / max(1, count.sum())), _ratio_error(sums, count * shares)
             result |= {f"{unit}_count": int(count.sum()), f"{unit}_perplexity": perplexity}
             result[f"{unit}_perplexity_stderr"] = None if perplexity is None or error is None else perplexity * error
-        if "bits_per_byte" in self._metrics:
-            nats, error = -total / max(1, counts["byte"].sum()), _ratio_error(sums, counts["byte"] * shares)
-            result["bits_per_byte"] = nats / math.log(2)
-            result["bits_per_byte_stderr"] = None if error is None else error / math.log(2)
+        for unit in ("byte", "character"):
+            if (name := f"bits_per_{unit}") in self._metrics:
+                nats, error = -total / max(1, counts[unit].sum()), _ratio_error(sums, counts[unit] * shares)
+                result |= {name: nats / math.log(2), f"{name}_stderr": None if error is None else error / math.log(2)}
+        if "word_perplexity" in self._metrics:
+            letters = [unspaced_letters(_counted(document)) for document in documents]
+            result["unspaced_texts"] = sum(2 * unspaced > every for unspaced, every in letters)
         return result
 
     def _windows(self, text: str) -> list[Pair]:

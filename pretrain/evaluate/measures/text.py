@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.writing.folding import one_form
 from pretrain.evaluate.decoding.base import Beam
 from pretrain.evaluate.measures.base import ForTask, Outcome, Query, fraction, mean
-from pretrain.evaluate.measures.text_metrics import TEXT_METRICS, references
+from pretrain.evaluate.measures.text_metrics import TEXT_METRICS, references, unfit_texts, words_of
 from pretrain.evaluate.scorers.base import Scorer, answer_text
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.normalization import word_f1
@@ -25,7 +26,12 @@ class TextMeasure:
     """See `base.Measure`. Results: `exact_match` and, where the task names them, `f1` (of words, the best reference of
     each document) and those of `text_metrics`; `answer_tokens`, the most tokens of an answer, and `answers_cut`, the
     number of answers that did not end before that and could have been right. A document's numbers are whether its
-    answer is one of these, and its tokens."""
+    answer is one of these, and its tokens.
+
+    Three counts say where rules that were made for English meet other text: `wrong_by_form`, answers that would be
+    right if the task's rule read characters of every script; `unspaced`, documents whose references have letters of a
+    script without spaces, where a metric takes what white space separates for a word; `letters_lost`, documents whose
+    references have letters that rouge-score leaves out."""
 
     name = "text"
 
@@ -53,18 +59,30 @@ class TextMeasure:
         """See `base.Measure`."""
         ids = [int(token) for token in numbers[1:] if token != _NONE]
         answer = answer_text(self._tokenizer, ids, self._task.until).strip()
-        filtered = answer
-        for response_filter in self._task.response_filters:
-            filtered = response_filter(filtered)
-        normalized = self._task.normalize(filtered)
-        normal = [self._task.normalize(text) for text in references(document)]
-        return {
+        form = one_form if self._task.one_form else str
+        normalized = self._task.normalize(self._filtered(form(answer)))
+        normal = [self._task.normalize(form(text)) for text in references(document)]
+        words = words_of(self._task)
+        outcome = {
             "answer": answer,
             "tokens": ids,
             "cut": bool(numbers[0]),
             "right": normalized in normal,
-            "f1": max(word_f1(normalized.split(), text.split()) for text in normal),
+            "f1": max(word_f1(words(normalized), words(text)) for text in normal),
         }
+        by_form = not outcome["right"] and self._right_in_every_script(answer, references(document))
+        return outcome | ({"wrong_by_form": True} if by_form else {})
+
+    def _filtered(self, answer: str) -> str:
+        for response_filter in self._task.response_filters:
+            answer = response_filter(answer)
+        return answer
+
+    def _right_in_every_script(self, answer: str, texts: Sequence[str]) -> bool:
+        normalize = self._task.every_script
+        if normalize is None or (answer.isascii() and all(text.isascii() for text in texts)):
+            return False
+        return normalize(self._filtered(one_form(answer))) in [normalize(text) for text in texts]
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
         """See `base.Measure`."""
@@ -78,8 +96,11 @@ class TextMeasure:
             result |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
         for name in self._task.metrics:
             if name in TEXT_METRICS:
-                result |= TEXT_METRICS[name](outcomes, documents)
+                result |= TEXT_METRICS[name](self._task, outcomes, documents)
         cut = sum(outcome["cut"] for outcome in outcomes)
+        result["wrong_by_form"] = sum(outcome.get("wrong_by_form", False) for outcome in outcomes)
+        for name, is_unfit in unfit_texts(self._task).items():
+            result[name] = sum(any(map(is_unfit, references(document))) for document in documents)
         return result | {"answer_tokens": self.answer_tokens, "answers_cut": cut}
 
     def _is_judged_by_more(self) -> bool:
@@ -90,6 +111,7 @@ class TextMeasure:
         return (
             bool(task.response_filters)
             or task.normalize is not str.strip
+            or task.one_form
             or not {"f1", *TEXT_METRICS}.isdisjoint(task.metrics)
             or isinstance(self._decoding, Beam)
         )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pretrain.pages.numbers import figure
 
 _ERROR = "_stderr"
+_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ METRICS: dict[str, Metric] = {
     "exact_match": Metric("exact match of the text made", "exact match", "share"),
     "f1": Metric("F1 of the words of the text made", "F1 of words", "points"),
     "bleu": Metric("BLEU of the texts made", "BLEU", "points"),
+    "chrf": Metric("chrF of the texts made", "chrF", "points"),
+    "chrf++": Metric("chrF++ of the texts made", "chrF++", "points"),
     "gleu": Metric("GLEU of the corrections made", "GLEU", "points"),
     "rouge1": Metric("ROUGE-1 of the texts made, F1 of words", "ROUGE-1", "points"),
     "rouge2": Metric("ROUGE-2 of the texts made, F1 of pairs of words", "ROUGE-2", "points"),
@@ -61,8 +64,10 @@ METRICS: dict[str, Metric] = {
     "token_perplexity": Metric("perplexity per token", "perplexity per token", "plain"),
     "word_perplexity": Metric("perplexity per word", "perplexity per word", "plain"),
     "byte_perplexity": Metric("perplexity per byte", "perplexity per byte", "plain"),
+    "character_perplexity": Metric("perplexity per character", "perplexity/character", "plain"),
     "loss": Metric("loss, nats per token", "loss per token", "plain"),
     "bits_per_byte": Metric("bits per byte", "bits per byte", "plain"),
+    "bits_per_character": Metric("bits per character", "bits per character", "plain"),
 }
 """metrics by their names in results"""
 
@@ -83,6 +88,11 @@ def further_losses(heldout: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in heldout.items() if name.startswith("loss_") and name != "loss_sum"}
 
 
+def is_unspaced(heldout: Mapping[str, Any]) -> bool:
+    """Whether most of the letters of held-out text are of scripts without spaces, so that it has no words to count."""
+    return (heldout.get("unspaced_share") or 0) > _MOST
+
+
 def score_text(result: Mapping[str, Any] | None, name: str) -> str:
     """A value with one standard error; nothing for what isn't known."""
     if result is None or result.get(name) is None:
@@ -101,6 +111,30 @@ def spread_text(result: Mapping[str, Any] | None, name: str) -> str:
         return ""
     metric = metric_named(name)
     return figure(spread, 2) if metric.kind == "plain" else f"{metric.times * spread:.1f}{metric.unit}"
+
+
+UNFIT = {
+    "wrong_by_form": "answers wrong only by their Unicode form, width, digits, punctuation or case, which the task's "
+    "rule compares as ASCII (metadata.pretrain.normalization: unicode, or one_form: true, reads every script)",
+    "unspaced": "documents in a script without spaces, of which a metric takes what white space separates for a word "
+    "(metadata.pretrain: normalization: unicode, words: unicode, bleu_tokenize: zh, ja-mecab or char)",
+    "unspaced_texts": "documents in a script without spaces, whose perplexity per word says nothing: "
+    "character_perplexity and bits_per_character do",
+    "letters_lost": "documents with letters beyond a-z, which ROUGE leaves out (metadata.pretrain.words: unicode)",
+}
+"""what rules that were made for English do to other text, by the name of its count in a result"""
+
+
+def unfit_counts(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Documents and answers of each task and number of shots that its rules were not made for, in words; empty if there
+    are none."""
+    return [
+        f"{task} {k}-shot {result[name]:,} of {result['documents']:,} {words}"
+        for task, by_k in results.items()
+        for k, result in by_k.items()
+        for name, words in UNFIT.items()
+        if result.get(name)
+    ]
 
 
 def chance_text(result: Mapping[str, Any], name: str) -> str:

@@ -113,12 +113,19 @@ def _section(
         ],
         problems=[{"where": problem.where, "what": problem.what} for problem in problems[:_PROBLEMS]],
         num_problems=len(problems),
-        note=evaluation.notes.get(task, ""),
+        note=" ".join([*([evaluation.notes[task]] if task in evaluation.notes else []), *_signatures(first)]),
         not_shown=evaluation.not_shown.get(task, ()),
         sample_shots=most,
         samples=[shown(sample, name) for sample in samples.get(str(most), ())],
         panel=_panel(task, title, name, by_k, sizes[0]) if len(by_k) > 1 else None,
     )
+
+
+def _signatures(result: Mapping[str, Any]) -> Iterator[str]:
+    """How sacrebleu computed its metrics, in its own words."""
+    for name, value in result.items():
+        if name.endswith("_signature"):
+            yield f"{metric_named(name.removesuffix('_signature')).short}: {value}."
 
 
 def _row(task: str, k: int, result: Mapping[str, Any], sizes: Sequence[str]) -> ScoreRow:

@@ -16,7 +16,7 @@ from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.charts import Points, learning_curve
 from pretrain.evaluate.report.facts import Facts
 from pretrain.evaluate.report.in_training import InTraining, explanation
-from pretrain.evaluate.report.metrics import further_losses
+from pretrain.evaluate.report.metrics import further_losses, is_unspaced, unfit_counts
 from pretrain.evaluate.report.page import page
 from pretrain.evaluate.report.sections import cut_answers, cut_prompts, redrawn_examples, sections
 from pretrain.evaluate.tasks.base import TaskDocument
@@ -101,6 +101,7 @@ def _html(
         date=date,
         documents=documents,
         heldout=evaluation.results.get(HELD_OUT, {}).get("0"),
+        heldout_is_unspaced=is_unspaced(evaluation.results.get(HELD_OUT, {}).get("0", {})),
         heldout_terms=further_losses(evaluation.results.get(HELD_OUT, {}).get("0", {})),
         heldout_note=held_out_note(evaluation, facts, in_training),
         curves=[Markup(svg) for svg in learning_curve(train, heldout, facts.unigram_entropy)] if train else None,
@@ -111,6 +112,7 @@ def _html(
         cut_prompts=cut_prompts(evaluation.results),
         cut_answers=cut_answers(evaluation.results),
         redrawn_examples=redrawn_examples(evaluation.results),
+        unfit_counts=unfit_counts(evaluation.results),
         overlap=overlap,
     )
 

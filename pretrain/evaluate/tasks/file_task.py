@@ -15,8 +15,14 @@ from pretrain.evaluate.decoding.base import GREEDY, Beam, Decoding
 from pretrain.evaluate.tasks.base import Continuation, Examples, Fetched, Format, Loaded, Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import BadDocument, LinesOnDemand, documents
 from pretrain.evaluate.tasks.metric_names import METRIC_NAMES
-from pretrain.evaluate.tasks.normalization import RESPONSE_FILTERS, exact_match, regex_filter, squad
-from pretrain.evaluate.tasks.task_file import GenerationKwargs, TaskFile, read_task_file
+from pretrain.evaluate.tasks.normalization import (
+    NORMALIZATIONS,
+    RESPONSE_FILTERS,
+    exact_match,
+    for_every_script,
+    regex_filter,
+)
+from pretrain.evaluate.tasks.task_file import GenerationKwargs, MetricEntry, TaskFile, read_task_file
 from pretrain.evaluate.tasks.templates import BAD_FIELDS, Fields, kind_of, template, value_template
 
 _MOST = 10_000  # documents of a line
@@ -59,6 +65,10 @@ def task_from_file(path: Path) -> Task:
         max_gen_toks=generation.max_gen_toks,
         response_filters=_response_filters(file),
         normalize=_normalization(file),
+        every_script=_every_script(file),
+        one_form=extra.one_form,
+        unicode_words=extra.words == "unicode",
+        bleu_tokenize=extra.bleu_tokenize,
         title=file.task_alias or file.task,
         source=extra.source,
         fetch=_fetched(file),
@@ -128,9 +138,9 @@ def _response_filters(file: TaskFile) -> tuple[Callable[[str], str], ...]:
 
 
 def _normalization(file: TaskFile) -> Callable[[str], str]:
-    if file.metadata.pretrain.normalization == "squad":
-        return squad
-    entry = next((entry for entry in file.metric_list or [] if entry.metric == "exact_match"), None)
+    if (name := file.metadata.pretrain.normalization) is not None:
+        return NORMALIZATIONS[name]
+    entry = _exact_match_entry(file)
     if entry is None or not (
         entry.regexes_to_ignore or entry.ignore_case or entry.ignore_punctuation or entry.ignore_numbers
     ):
@@ -144,6 +154,22 @@ def _normalization(file: TaskFile) -> Callable[[str], str]:
         ignore_case=entry.ignore_case,
         ignore_punctuation=entry.ignore_punctuation,
         ignore_numbers=entry.ignore_numbers,
+    )
+
+
+def _exact_match_entry(file: TaskFile) -> MetricEntry | None:
+    return next((entry for entry in file.metric_list or [] if entry.metric == "exact_match"), None)
+
+
+def _every_script(file: TaskFile) -> Callable[[str], str] | None:
+    """See `Task.every_script`."""
+    name, entry = file.metadata.pretrain.normalization, _exact_match_entry(file)
+    if name is not None and name.startswith("unicode"):
+        return None
+    return for_every_script(
+        _normalization(file),
+        punctuation=name is not None or (entry is not None and entry.ignore_punctuation),
+        case=name is not None or (entry is not None and entry.ignore_case),
     )
 
 

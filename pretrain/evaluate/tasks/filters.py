@@ -153,6 +153,7 @@ def instead(noun: Any, pronoun: Any, text: Any, begin: Any) -> str:
     return (first.lower() if first in _LOWERED and not begins_a_sentence else first) + space + rest
 
 
+# Rules of one benchmark's English: texts of other languages need no such filter.
 _POSSESSIVE = ("my", "his", "her", "our", "their")
 _LOWERED = ("A", "An", "The", "She", "He", "It", "They", "My", "His", "Her", "Their")
 
@@ -203,6 +204,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "prepend": prepend,
     "replace": _replace,
     "trim": lambda text: _text(text).strip(),
+    # Case is Python's, which knows no language (nor the two letters i of Turkish), as it is in Jinja and lm-eval.
     "lower": lambda text: _text(text).lower(),
     "upper": lambda text: _text(text).upper(),
     "capitalize": lambda text: _text(text).capitalize(),

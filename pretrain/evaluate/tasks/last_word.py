@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import regex
+
+from data_pipeline.writing.folding import is_unspaced, spaced
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import Fetched, Format, Loaded, Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import BadDocument, documents, text_of
@@ -18,8 +21,10 @@ from pretrain.evaluate.tasks.jsonl import BadDocument, documents, text_of
 _PASSAGES = 5000
 _MIN_WORDS, _MAX_WORDS = 12, 32  # short, so that several fit into a small model
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
-_SENTENCE = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL)
-_ENDS_IN_A_WORD = re.compile(r".*\S [^\W\d_]+", re.DOTALL)
+# Unicode's terminals of other scripts end a sentence whatever follows, with the quotes and brackets that close there.
+_SENTENCE = regex.compile(r".*?(?:[.!?](?=\s|$)|[\p{STerm}--[.!?]]+[\p{Pe}\p{Pf}\"'\uff02\uff07]*)", regex.V1 | regex.S)
+_NO_WORD = regex.compile(r"[^\w\p{M}\u200c\u200d]+$")  # marks are a part of words: in Hindi many end in them
+_ENDS_IN_A_WORD = regex.compile(r".*\S [[^\W\d_]\p{M}\u200c\u200d]+", regex.V1 | regex.S)
 
 
 def _blank(document: TaskDocument) -> TaskDocument:
@@ -29,6 +34,12 @@ def _blank(document: TaskDocument) -> TaskDocument:
 def _split(text: str) -> TaskDocument:
     context, _, word = text.rpartition(" ")
     return TaskDocument(context, f" {word}")
+
+
+def last_word(text: str) -> TaskDocument:
+    """A passage, split before its last word; of a script without spaces before its last letter, with no space."""
+    word = spaced(text).split()[-1]
+    return TaskDocument(text.removesuffix(word), word) if is_unspaced(word) else _split(text)
 
 
 def _lambada(file: str, why: str, sources: Sources) -> Loaded:
@@ -51,30 +62,36 @@ def _held_out(sources: Sources) -> Loaded:
         raise ConfigError("task last_word is made of the run's held-out text: give a run whose data can be read")
     split_passages: list[TaskDocument] = []
     for _, tokens in sources.dataset.documents("validation"):
-        split_passages.extend(map(_split, passages(sources.tokenizer.decode(tokens))))
+        split_passages.extend(map(last_word, passages(sources.tokenizer.decode(tokens))))
         if len(split_passages) >= _PASSAGES:
             break
     if not split_passages:
         raise ConfigError(
             f"task last_word finds no passage in the held-out text of {sources.dataset.directory}: it needs sentences "
-            f"of up to {_MAX_WORDS} words with spaces between them"
+            f"of up to {_MAX_WORDS} words, or letters of a script without spaces"
         )
     random.Random(0).shuffle(split_passages)
     return Loaded(split_passages[:_PASSAGES])
 
 
 def passages(text: str) -> Iterator[str]:
-    """Runs of whole sentences of a paragraph, 12 to 32 words, up to the last word: like LAMBADA's, without its mark."""
+    """Runs of whole sentences of a paragraph, 12 to 32 words, up to the last word: like LAMBADA's, without its mark. A
+    letter of a script without spaces is a word."""
     for paragraph in _PARAGRAPH_END.split(text):
         begin = words = 0
         for sentence in _SENTENCE.finditer(paragraph):
-            words += len(sentence[0].split())
+            words += len(spaced(sentence[0]).split())
             if words < _MIN_WORDS:
                 continue
-            passage = re.sub(r"\W+$", "", paragraph[begin : sentence.end()]).lstrip()
-            if words <= _MAX_WORDS and _ENDS_IN_A_WORD.fullmatch(passage):
+            passage = _NO_WORD.sub("", paragraph[begin : sentence.end()]).lstrip()
+            if words <= _MAX_WORDS and (_ENDS_IN_A_WORD.fullmatch(passage) or _ends_in_a_letter(passage)):
                 yield passage
             begin, words = sentence.end(), 0
+
+
+def _ends_in_a_letter(passage: str) -> bool:
+    """Whether the last word is a letter of a script without spaces."""
+    return bool(passage) and is_unspaced(spaced(passage).split()[-1])
 
 
 _FEW_SHOT = Format("Fill in blank:", _blank)

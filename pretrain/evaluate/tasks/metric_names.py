@@ -16,10 +16,14 @@ MAX_GEN_TOKS = 256
 GROUP_METRIC_NAMES = ("positive_f1", "matthews", "macro_f1", "group_all", "group_f1", "by_group")
 """Metrics of several documents together: see `measures/group_metrics.py`."""
 
-TEXT_METRIC_NAMES = ("bleu", "gleu", "rouge1", "rouge2", "rougeL", "rougeLsum")
+ROUGE_METRIC_NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+TEXT_METRIC_NAMES = ("bleu", "chrf", "chrf++", "gleu", *ROUGE_METRIC_NAMES)
 """Metrics of generated texts beside exact match and F1: see `measures/text_metrics.py`."""
 
-_ROLLING = ("word_perplexity", "byte_perplexity", "bits_per_byte", "token_perplexity")
+_ROLLING = (
+    *("word_perplexity", "byte_perplexity", "bits_per_byte", "token_perplexity"),
+    *("character_perplexity", "bits_per_character"),
+)
 METRIC_NAMES: dict[OutputType, dict[str, str]] = {
     "loglikelihood": {"acc": "accuracy", "perplexity": "perplexity"},
     "multiple_choice": {
@@ -47,8 +51,9 @@ DEFAULT_METRICS: dict[OutputType, tuple[str, ...]] = {
 
 AGGREGATIONS = {
     "acc": "mean", "acc_norm": "mean", "acc_bytes": "mean", "acc_mutual_info": "mean", "exact_match": "mean",
-    "bleu": "bleu", "mcc": "mcc", "perplexity": "perplexity", "word_perplexity": "weighted_perplexity",
-    "byte_perplexity": "weighted_perplexity", "bits_per_byte": "bits_per_byte",
+    "bleu": "bleu", "chrf": "chrf", "chrf++": "chrf++", "mcc": "mcc", "perplexity": "perplexity",
+    "word_perplexity": "weighted_perplexity", "byte_perplexity": "weighted_perplexity",
+    "bits_per_byte": "bits_per_byte",
 }  # fmt: skip
 """How lm-eval aggregates each of its metrics over documents: the only way here."""
 HIGHER_IS_WORSE = ("perplexity", *_ROLLING)

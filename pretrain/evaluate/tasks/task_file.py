@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from pretrain.config.evaluate import BleuTokenize, Normalization, Words
 from pretrain.config.load import validate
 from pretrain.config.section import Section
 from pretrain.config.yaml_text import parse, read_text
@@ -17,6 +18,7 @@ from pretrain.evaluate.tasks.metric_names import (
     HIGHER_IS_WORSE,
     MAX_GEN_TOKS,
     METRIC_NAMES,
+    ROUGE_METRIC_NAMES,
     OutputType,
 )
 from pretrain.evaluate.tasks.normalization import RESPONSE_FILTERS
@@ -48,7 +50,7 @@ class MetricEntry(Section):
     higher_is_better: bool | None = Field(None, description="whether a higher value is better; checked, no setting")
     ignore_case: bool = Field(False, description="exact_match: compare in lower case")
     ignore_punctuation: bool = Field(False, description="exact_match: remove ASCII punctuation")
-    ignore_numbers: bool = Field(False, description="exact_match: remove digits")
+    ignore_numbers: bool = Field(False, description="exact_match: remove ASCII digits")
     regexes_to_ignore: list[str] = Field([], description="exact_match: remove what these regular expressions match")
 
     @model_validator(mode="after")
@@ -122,8 +124,23 @@ class PretrainKeys(Section):
     unconditional_context: str | None = Field(
         None, description="acc_mutual_info: context of a choice's probability without the question (default: none)"
     )
-    normalization: Literal["squad"] | None = Field(
-        None, description="squad: compare answers as SQuAD's evaluation (lower case, no punctuation, no articles)"
+    normalization: Normalization | None = Field(
+        None,
+        description="squad: compare answers as SQuAD's evaluation (lower case, no punctuation, no articles); unicode: "
+        "words of every language; unicode_tr: the same with Turkish case; mlqa_LANGUAGE: MLQA's evaluation",
+    )
+    one_form: bool = Field(
+        False,
+        description="before filters, answers and references are NFC, and full-width letters and digits of every script "
+        "are ASCII",
+    )
+    words: Words = Field(
+        "default",
+        description="unicode: f1, gleu and ROUGE count words of every language; default: what white space separates, "
+        "and for ROUGE rouge-score's stemmed English words",
+    )
+    bleu_tokenize: BleuTokenize = Field(
+        "13a", description="bleu: sacrebleu's tokenizer, such as zh, ja-mecab, ko-mecab, char, flores200"
     )
     zero_shot_template: str | None = Field(None, description="template over `context`, for prompts without examples")
     few_shot_template: str | None = Field(None, description="template over `context`, for prompts with examples")
@@ -215,6 +232,14 @@ class TaskFile(Section):
         for key, (value, its_kind) in only.items():
             if value is not None and kind != its_kind:
                 raise ValueError(f"`{key}` is for output_type {its_kind}, not for {kind}")
+        for key, used in (
+            ("one_form", not {"exact_match", "f1"}.isdisjoint(self.metric_names)),
+            ("words", not {"f1", "gleu", *ROUGE_METRIC_NAMES}.isdisjoint(self.metric_names)),
+            ("bleu_tokenize", "bleu" in self.metric_names),
+        ):
+            is_set = getattr(extra, key) != PretrainKeys.model_fields[key].default
+            if is_set and not (used and kind == "generate_until"):
+                raise ValueError(f"`metadata.pretrain.{key}` is of no metric of this task: leave it out")
         if extra.doc_to_original is not None and kind not in ("loglikelihood_rolling", "generate_until"):
             raise ValueError(f"`metadata.pretrain.doc_to_original` is for texts, not for {kind}")
         if "gleu" in self.metric_names and extra.doc_to_original is None:

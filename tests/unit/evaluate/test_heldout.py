@@ -1,6 +1,7 @@
 """Held-out loss: every token once, the same on any number of data ranks, ratios from whole splits only."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,9 +70,12 @@ def test_the_text_of_a_part_is_counted_from_its_tokens(dataset: Dataset, engine:
     assert counted.words == len(joined.split())
 
 
-def test_counting_the_text_of_a_whole_split_changes_nothing(dataset: Dataset, engine: FakeEngine) -> None:
+def test_counting_the_text_of_a_whole_split_adds_its_characters(dataset: Dataset, engine: FakeEngine) -> None:
+    texts = [dataset.tokenizer().decode(tokens) for _, tokens in dataset.documents("validation")]
     scored = heldout_loss(engine, dataset, 32)
-    assert count_text(scored, [dataset], dataset.tokenizer()) is scored
+    assert count_text(scored, [dataset], dataset.tokenizer()) == replace(
+        scored, characters=sum(map(len, texts)), unspaced_share=0.0
+    )
 
 
 def test_the_whole_split_has_the_words_and_bytes_of_its_text(dataset: Dataset, engine: FakeEngine) -> None:
@@ -82,12 +86,14 @@ def test_the_whole_split_has_the_words_and_bytes_of_its_text(dataset: Dataset, e
 
 
 def test_perplexities_divide_one_loss_by_tokens_words_and_bytes() -> None:
-    scored = HeldOut(loss_sum=12.0, token_count=4, words=3, text_bytes=24)
+    scored = HeldOut(loss_sum=12.0, token_count=4, words=3, text_bytes=24, characters=8)
     assert scored.loss == 3
     assert scored.perplexity == pytest.approx(math.exp(3))
     assert scored.word_perplexity == pytest.approx(math.exp(4))
     assert scored.byte_perplexity == pytest.approx(math.exp(0.5))
     assert scored.bits_per_byte == pytest.approx(0.5 / math.log(2))
+    assert scored.character_perplexity == pytest.approx(math.exp(1.5))
+    assert scored.bits_per_character == pytest.approx(1.5 / math.log(2))
 
 
 def test_a_perplexity_beyond_floats_is_absent() -> None:

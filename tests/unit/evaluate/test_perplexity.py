@@ -3,6 +3,8 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.measures.base import ForTask
 from pretrain.evaluate.measures.perplexity import PerplexityMeasure, windows
 from pretrain.evaluate.outcomes import Outcomes
+from pretrain.evaluate.report.metrics import unfit_counts
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import TaskDocument
@@ -65,6 +68,21 @@ def test_texts_longer_than_the_model_are_rated_whole(
     assert result["log_probability_sum"] == pytest.approx(expected, rel=1e-5)
     assert result["word_perplexity"] == pytest.approx(math.exp(-expected / words), rel=1e-4)
     assert result["token_count"] == sum(len(tokenizer.encode(text)) for text in TEXTS)
+
+
+def test_text_without_spaces_has_a_perplexity_per_character_and_is_counted() -> None:
+    documents = [TaskDocument("", "我去了北京很好"), TaskDocument("", "a word"), TaskDocument("", "한국어 문장")]
+    metrics = ("word_perplexity", "bits_per_character", "bits_per_byte")
+    about: Any = SimpleNamespace(task=SimpleNamespace(metrics=metrics), documents=documents)
+    measure = PerplexityMeasure(about, SimpleNamespace(length=LENGTH))  # type: ignore[arg-type]
+    outcomes = [{"log_probability": -value, "tokens": 3} for value in (14.0, 6.0, 5.0)]
+    result = measure.result(outcomes, documents)
+    assert (result["character_count"], result["byte_count"], result["word_count"]) == (19, 43, 5)
+    assert result["character_perplexity"] == pytest.approx(math.exp(25 / 19))
+    assert result["bits_per_character"] == pytest.approx(25 / 19 / math.log(2))
+    assert result["bits_per_byte"] == pytest.approx(25 / 43 / math.log(2))
+    assert result["unspaced_texts"] == 1
+    assert "1 of 3 documents in a script without spaces" in unfit_counts({"t": {"0": result | {"documents": 3}}})[0]
 
 
 def test_the_standard_error_is_that_of_documents_drawn_anew(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:

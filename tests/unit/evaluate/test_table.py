@@ -54,6 +54,16 @@ def test_the_table_has_tasks_by_shots_with_errors_and_metrics_in_words() -> None
     ]
 
 
+def test_held_out_text_without_spaces_has_no_figure_per_word() -> None:
+    known = {"word_perplexity": 91.5, "character_perplexity": 12.5}
+    for unspaced, figures in (
+        (0.1, "35.66 per token, 91.5 per word, 7"),
+        (0.9, "35.66 per token, 12.5 per character, 7"),
+    ):
+        held_out = RESULTS["heldout"]["0"] | known | {"unspaced_share": unspaced}
+        assert figures in table({"heldout": {"0": held_out}}, None, 1)
+
+
 def test_every_task_has_its_row(engine: FakeEngine, dataset: Dataset, data_dir: Path) -> None:
     settings = EvalSettings(shots=(0, 1), limit=2, data_dir=data_dir)
     scorer = CausalScorer(engine, dataset.tokenizer(), LENGTH)

@@ -27,7 +27,8 @@ FACTS = Facts(
 )  # fmt: skip
 _HELD_OUT = {
     "loss_sum": 167_000.0, "token_count": 46_814, "words": None, "text_bytes": 83_000, "loss": 3.5741,
-    "perplexity": 35.66, "word_perplexity": None, "byte_perplexity": 7.5, "bits_per_byte": 2.91,
+    "perplexity": 35.66, "word_perplexity": None, "character_perplexity": 7.6, "byte_perplexity": 7.5,
+    "bits_per_character": 2.93, "bits_per_byte": 2.91, "unspaced_share": 0.0,
 }  # fmt: skip
 _QUESTION = "Baking bread: The baker kneads the dough on a table that is white with flour. Then she"
 _ENDINGS = (
