@@ -88,22 +88,37 @@ def _trained_parts(config: RunConfig) -> Iterator[str]:
             return
 
 
+_OF_TEXT_FIGURES: tuple[tuple[str, set[str], tuple[str, ...]], ...] = (
+    ("normalization", {"exact_match", "f1_of_tokens"}, ("spans", "text_to_text")),
+    ("words", {"rouge1", "rouge2", "rougeL", "rougeLsum"}, ("instructions",)),
+    ("bleu_tokenize", {"bleu"}, ()),
+)
+"""key of `evaluate`, the figures that it is of, and the objectives that have one of them by default"""
+
+
 def _evaluation(config: RunConfig) -> Iterator[str]:
     """Keys of `evaluate` and `profile` that do nothing for a run of this kind."""
     evaluate, objective = config.evaluate, config.objective
-    if evaluate.positive is not None:
-        figures = {name.rpartition("/")[2] for name in evaluate.figures}
-        if objective.name != "classification" or "f1" not in figures:
-            yield (
-                f"evaluate.positive={evaluate.positive} is the class of the figure f1 of classification, which this "
-                "run does not compute: leave it out, or name f1 in evaluate.figures"
-            )
+    figures = {name.rpartition("/")[2] for name in evaluate.figures}
+    if evaluate.positive is not None and (objective.name != "classification" or "f1" not in figures):
+        yield (
+            f"evaluate.positive={evaluate.positive} is the class of the figure f1 of classification, which this run "
+            "does not compute: leave it out, or name f1 in evaluate.figures"
+        )
     writes = objective.labelled and config.model.task_head is None
     if evaluate.new_tokens is not None and not writes:
         yield (
             f"evaluate.new_tokens={evaluate.new_tokens} is of answers that a fine-tuned model writes, and with "
             f"objective.name={objective.name} it writes none: leave it out"
         )
+    for key, its_figures, by_default in _OF_TEXT_FIGURES:
+        value = getattr(evaluate, key)
+        computed = not its_figures.isdisjoint(figures) if figures else objective.name in by_default
+        if value != type(evaluate).model_fields[key].default and not computed:
+            yield (
+                f"evaluate.{key}={value} is of the figures {', '.join(sorted(its_figures))}, which this run does not "
+                "compute: leave it out, or name one in evaluate.figures"
+            )
     if evaluate.lanes != 1 and not config.heldout_lanes:
         yield (
             f"evaluate.lanes={evaluate.lanes} divides held-out text among the memories of a model with "

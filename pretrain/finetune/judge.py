@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,14 @@ from pretrain.engine.base import ScoreEngine
 from pretrain.engine.collective import gather
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.finetune.answers import RowAnswer, by_row, reader
-from pretrain.finetune.metrics import Label, MetricContext, check_metric, compute_metric, default_metrics
+from pretrain.finetune.metrics import (
+    Label,
+    MetricContext,
+    check_metric,
+    compute_metric,
+    default_metrics,
+)
+from pretrain.finetune.text_figures import how_computed, unfit_notes
 from pretrain.process import watchdog
 
 _CALL_ROWS = 16
@@ -47,6 +54,8 @@ class AnsweredSplit:
     """in the order of the rows"""
     notes: Sequence[str] = ()
     """what is to be known about the answers, one sentence each"""
+    how_computed: Mapping[str, str] = field(default_factory=dict)
+    """how figures of texts were computed: see `metrics.how_computed`"""
     most_frequent: MostFrequent | None = None
     """the most frequent class, of a classifier of texts or words that is judged by accuracy"""
 
@@ -93,6 +102,8 @@ class Judge:
             heldout=HeldOut(loss_sum=loss_sum, token_count=int(count), words=None, text_bytes=None),
             figures={name: compute_metric(name, predicted, expected, self.context) for name in self.figures},
             predictions=rows_answered,
+            notes=unfit_notes(self.figures, predicted, expected, self.context),
+            how_computed=how_computed(self.figures, predicted, expected, self.context),
             most_frequent=_most_frequent(expected) if self.context.labels and "accuracy" in self.figures else None,
         )
 
@@ -119,7 +130,7 @@ def make_judge(
     figures that do not suit its objective."""
     objective = config.objective
     labels = getattr(objective, "labels", ())
-    context = MetricContext(labels=labels, positive=config.evaluate.positive)
+    context = MetricContext.of(config.evaluate, labels)
     figures = figures or default_metrics(objective.name, labels)
     for name in figures:
         check_metric(name, objective.name, context)

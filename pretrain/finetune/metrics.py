@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.suggestions import close_matches, did_you_mean
+from pretrain.config.evaluate import Evaluate
 from pretrain.errors import ConfigError, RunError
-from pretrain.evaluate.bleu import bleu
+from pretrain.evaluate.bleu import bleu, check_tokenize, chrf
 from pretrain.evaluate.rouge import rouge
-from pretrain.evaluate.tasks.normalization import squad, word_f1
+from pretrain.evaluate.tasks.normalization import NORMALIZATIONS, word_f1
 
 Label = str | int
 _CLASSES, _TEXTS = ("classification",), ("text_to_text", "instructions")
@@ -40,6 +41,23 @@ class MetricContext:
     """names of classes or tags, in order of their ids"""
     positive: Label | None = None
     """class whose F1 `f1` is; None: the last of `labels`"""
+    normalization: str = "squad"
+    """what `exact_match` and `f1_of_tokens` compare, by its name in `NORMALIZATIONS`"""
+    unicode_words: bool = False
+    """ROUGE counts words of every language"""
+    bleu_tokenize: str = "13a"
+    """sacrebleu's tokenizer"""
+
+    @classmethod
+    def of(cls, evaluate: Evaluate, labels: Sequence[Label] = ()) -> "MetricContext":
+        """Makes one of a run's settings and the labels of its objective."""
+        return cls(
+            labels=labels,
+            positive=evaluate.positive,
+            normalization=evaluate.normalization,
+            unicode_words=evaluate.words == "unicode",
+            bleu_tokenize=evaluate.bleu_tokenize,
+        )
 
 
 Compute = Callable[[Sequence[Any], Sequence[Any], MetricContext], float | None]
@@ -91,6 +109,8 @@ def check_metric(name: str, objective: str, context: MetricContext | None = None
         )
     if name == "f1":
         _positive(context)
+    if name == "bleu":
+        check_tokenize(context.bleu_tokenize)
     if name == "entity_f1" and (tag := _not_an_entity_tag(context.labels)) is not None:
         raise ConfigError(
             f"entity_f1 needs tags in BIO or BIOES, such as B-PER, I-PER and O, and {tag!r} is none: choose accuracy "
@@ -176,35 +196,48 @@ def _entity_f1(
     return float(f1_score(*rows, mode="strict", scheme=scheme, average="micro", zero_division=0))
 
 
-def _exact_match(predictions: Sequence[str], references: Sequence[Any], _: MetricContext) -> float:
-    return _mean_of_best(lambda answer, reference: float(answer == reference), predictions, references)
+def _exact_match(predictions: Sequence[str], references: Sequence[Any], context: MetricContext) -> float:
+    return _mean_of_best(lambda answer, reference: float(answer == reference), predictions, references, context)
 
 
-def _f1_of_tokens(predictions: Sequence[str], references: Sequence[Any], _: MetricContext) -> float:
-    return _mean_of_best(lambda answer, reference: word_f1(answer.split(), reference.split()), predictions, references)
+def _f1_of_tokens(predictions: Sequence[str], references: Sequence[Any], context: MetricContext) -> float:
+    return _mean_of_best(
+        lambda answer, reference: word_f1(answer.split(), reference.split()), predictions, references, context
+    )
 
 
-def _mean_of_best(score: Callable[[str, str], float], predictions: Sequence[str], references: Sequence[Any]) -> float:
-    """The mean of each prediction's score against the reference that suits it best, after SQuAD's normalization."""
+def _mean_of_best(
+    score: Callable[[str, str], float], predictions: Sequence[str], references: Sequence[Any], context: MetricContext
+) -> float:
+    """The mean of each prediction's score against the reference that suits it best, after the normalization."""
+    normalize = NORMALIZATIONS[context.normalization]
     scores = [
-        max(score(squad(answer), squad(one)) for one in _any_of(texts))
+        max(score(normalize(answer), normalize(one)) for one in any_of(texts))
         for answer, texts in zip(predictions, references, strict=True)
     ]
     return sum(scores) / len(scores)
 
 
-def _bleu(predictions: Sequence[str], references: Sequence[Any], _: MetricContext) -> float:
-    return bleu(predictions, [_any_of(texts) for texts in references]).score / 100
+def _bleu(predictions: Sequence[str], references: Sequence[Any], context: MetricContext) -> float:
+    return bleu(predictions, [*map(any_of, references)], tokenize=context.bleu_tokenize).score / 100
 
 
-def _rouge(kind: str) -> Compute:
+def _chrf(name: str) -> Compute:
     def compute(predictions: Sequence[str], references: Sequence[Any], _: MetricContext) -> float:
-        return float(rouge(kind, predictions, [_any_of(texts) for texts in references]).mean())
+        return chrf(name, predictions, [*map(any_of, references)]).score / 100
 
     return compute
 
 
-def _any_of(texts: Any) -> Sequence[str]:
+def _rouge(kind: str) -> Compute:
+    def compute(predictions: Sequence[str], references: Sequence[Any], context: MetricContext) -> float:
+        texts = [*map(any_of, references)]
+        return float(rouge(kind, predictions, texts, unicode_words=context.unicode_words).mean())
+
+    return compute
+
+
+def any_of(texts: Any) -> Sequence[str]:
     """The references of one example: a text alone is one reference, and no reference is the empty text."""
     return [texts] if isinstance(texts, str) else list(texts) or [""]
 
@@ -299,14 +332,18 @@ METRICS: Mapping[str, FinetuneMetric] = {
     "exact_match": FinetuneMetric(
         objectives=("spans", *_TEXTS),
         compute=_exact_match,
-        needs="texts equal to any reference after SQuAD's normalization",
+        needs="texts equal to any reference after a normalization, SQuAD's by default",
     ),
     "f1_of_tokens": FinetuneMetric(
         objectives=("spans", *_TEXTS),
         compute=_f1_of_tokens,
-        needs="F1 of words against the best reference after SQuAD's normalization",
+        needs="F1 of words against the best reference after a normalization, SQuAD's by default",
     ),
     "bleu": FinetuneMetric(objectives=_TEXTS, compute=_bleu, needs="sacrebleu's BLEU of the corpus, 0 to 1"),
+    "chrf": FinetuneMetric(objectives=_TEXTS, compute=_chrf("chrf"), needs="sacrebleu's chrF of the corpus, 0 to 1"),
+    "chrf++": FinetuneMetric(
+        objectives=_TEXTS, compute=_chrf("chrf++"), needs="sacrebleu's chrF++ of the corpus, 0 to 1"
+    ),
     "rouge1": FinetuneMetric(objectives=_TEXTS, compute=_rouge("rouge1"), needs="F1 of stemmed words, best reference"),
     "rouge2": FinetuneMetric(
         objectives=_TEXTS, compute=_rouge("rouge2"), needs="F1 of pairs of stemmed words, best reference"

@@ -18,7 +18,13 @@ from pretrain.evaluate.decoding.prompts import USUAL
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.finetune.answers import RowAnswer
 from pretrain.finetune.judge import AnsweredSplit
-from pretrain.finetune.metrics import MetricContext, check_metric, compute_metric, default_metrics
+from pretrain.finetune.metrics import (
+    MetricContext,
+    check_metric,
+    compute_metric,
+    default_metrics,
+)
+from pretrain.finetune.text_figures import how_computed, unfit_notes
 from pretrain.process import watchdog
 
 
@@ -70,12 +76,16 @@ class TextJudge:
                 text = _text(self.dataset.tokenizer(), generated.tokens)
             answers.append(RowAnswer(number=number, predicted=text, expected=samples.references(number)))
         predicted, expected = [one.predicted for one in answers], [one.expected for one in answers]
-        context = MetricContext()
+        context = MetricContext.of(self.config.evaluate)
         return AnsweredSplit(
             heldout=scored,
             figures={name: compute_metric(name, predicted, expected, context) for name in self.figures},
             predictions=answers,
-            notes=_notes(split, cut=ended["longest"], too_long=len(requests) - len(posed)),
+            notes=(
+                *_notes(split, cut=ended["longest"], too_long=len(requests) - len(posed)),
+                *unfit_notes(self.figures, predicted, expected, context),
+            ),
+            how_computed=how_computed(self.figures, predicted, expected, context),
         )
 
     def _request(self, samples: TextSamples, number: int) -> DecodeRequest | None:
@@ -95,7 +105,7 @@ def make_text_judge(
     objective = config.objective.name
     figures = figures or default_metrics(objective)
     for name in figures:
-        check_metric(name, objective)
+        check_metric(name, objective, MetricContext.of(config.evaluate))
     return TextJudge(config=config, engine=engine, dataset=dataset, recipe=recipe, figures=figures)
 
 

@@ -63,6 +63,8 @@ POINTLESS: list[tuple[str, dict[str, Any], str]] = [
     ("bert", {"objective": CLASSES, "evaluate": {"positive": "a"}}, "which this run does not compute"),
     ("bert", {"objective": CLASSES, "evaluate": {"new_tokens": 5}}, "evaluate.new_tokens=5 is of answers"),
     ("llama", {"evaluate": {"new_tokens": 5}}, "with objective.name=causal it writes none"),
+    ("bert", {"objective": CLASSES, "evaluate": {"normalization": "unicode"}}, "evaluate.normalization=unicode is of"),
+    ("llama", {"objective": {"name": "instructions"}, "evaluate": {"bleu_tokenize": "zh"}}, "bleu_tokenize=zh is of"),
     ("llama", {"evaluate": {"lanes": 2}}, "evaluate.lanes=2 divides held-out text among the memories"),
     ("llama", {"profile": {"ranks": [1]}}, "profile.ranks is for the steps of profile.steps"),
     (
@@ -151,7 +153,8 @@ def test_what_may_be_meant_is_said_once(family: str, sections: dict[str, Any], w
         ("bert", {"objective": CLASSES, "evaluate": {"positive": "a", "figures": ["accuracy", "f1"]}}),
         ("bert", {"finetune": {"lora": {"rank": 64}}, "run": STARTED}),
         ("bert", {"finetune": {"unfreeze_steps": 20}, "run": STARTED}),
-        ("llama", {"objective": {"name": "instructions"}, "evaluate": {"new_tokens": 5}}),
+        ("llama", {"objective": {"name": "instructions"}, "evaluate": {"new_tokens": 5, "words": "unicode"}}),
+        ("llama", {"objective": {"name": "instructions"}, "evaluate": {"figures": ["bleu"], "bleu_tokenize": "zh"}}),
         ("llama", {"objective": {"name": "instructions", "response": "prompt", "messages": "turns"}}),
         ("llama", {"optimizer": MUON | {"adjust_lr_fn": "original"}}),
         ("llama", {"optimizer": MUON | {"ns_final_steps": 2, "ns_steps": 8}}),

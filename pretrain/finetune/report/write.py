@@ -133,6 +133,8 @@ def _record(answered: AnsweredSplit) -> dict[str, Any]:
         "loss": answered.heldout.loss,
         "figures": dict(answered.figures),
         **({} if known is None else {"most_frequent": asdict(known)}),
+        **({"how_computed": dict(answered.how_computed)} if answered.how_computed else {}),
+        **({"notes": list(answered.notes)} if answered.notes else {}),
     }
 
 
