@@ -187,7 +187,7 @@ class Task:
     normalize: Callable[[str], str] = str.strip
     """what of a generated answer and a reference is compared"""
     every_script: Callable[[str], str] | None = None
-    """the same rule, read for characters of every script; None: `normalize` is that"""
+    """the same rule, read for characters of every script; None: answers are not compared by it"""
     one_form: bool = False
     """answers and references are put into one Unicode form, width and kind of digits before anything else"""
     unicode_words: bool = False

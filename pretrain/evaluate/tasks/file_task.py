@@ -161,11 +161,11 @@ def _exact_match_entry(file: TaskFile) -> MetricEntry | None:
     return next((entry for entry in file.metric_list or [] if entry.metric == "exact_match"), None)
 
 
-def _every_script(file: TaskFile) -> Callable[[str], str] | None:
+def _every_script(file: TaskFile) -> Callable[[str], str]:
     """See `Task.every_script`."""
     name, entry = file.metadata.pretrain.normalization, _exact_match_entry(file)
     if name is not None and name.startswith("unicode"):
-        return None
+        return NORMALIZATIONS[name]
     return for_every_script(
         _normalization(file),
         punctuation=name is not None or (entry is not None and entry.ignore_punctuation),

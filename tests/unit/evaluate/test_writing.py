@@ -134,6 +134,7 @@ def test_a_filter_finds_digits_of_every_script_in_one_form(tmp_path: Path) -> No
     for answer in ("答えは１２３です", "الجواب ١٢٣", "उत्तर १२३"):
         found = judged(tmp_path, answer, "123", "{metric: exact_match}", regex)
         assert (found["right"], found["wrong_by_form"]) == (False, 1)
+        assert judged(tmp_path, answer, "123", "{metric: exact_match}", f"{regex}\n{UNICODE}")["wrong_by_form"] == 1
         one_form = f"{regex}\nmetadata: {{pretrain: {{one_form: true}}}}"
         assert judged(tmp_path, answer, "123", "{metric: exact_match}", one_form)["right"]
 
