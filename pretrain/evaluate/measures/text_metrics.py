@@ -79,4 +79,5 @@ def unfit_texts(task: Task) -> dict[str, Callable[[str], bool]]:
         not task.unicode_words and ("gleu" in task.metrics or ("f1" in task.metrics and not puts_spaces))
     )
     by_rouge = not task.unicode_words and not set(KINDS).isdisjoint(task.metrics)
-    return ({"unspaced": is_unspaced} if by_space else {}) | ({"letters_lost": loses_letters} if by_rouge else {})
+    counts = (("unspaced", is_unspaced, by_space), ("letters_lost", loses_letters, by_rouge))
+    return {name: is_unfit for name, is_unfit, counted in counts if counted}

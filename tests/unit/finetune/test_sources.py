@@ -112,10 +112,11 @@ def test_accuracy_stands_beside_that_of_the_most_frequent_class() -> None:
 
 
 @pytest.mark.parametrize(("known", "said"), [(None, 0), (MostFrequent(label="a", accuracy=0.4), 1)])
-def test_the_page_names_the_most_frequent_class_where_there_is_one(
+def test_the_page_has_the_most_frequent_class_and_how_figures_were_computed_where_there_is_one(
     known: MostFrequent | None, said: int, tmp_path: Path
 ) -> None:
-    answered = replace(_answered({"accuracy": 0.5}, 6.0, 2), most_frequent=known)
+    how = {"notes": ["1 of 2 rows expect Thai"], "how_computed": {"bleu": "tok:zh"}} if known else {}
+    answered = replace(_answered({"accuracy": 0.5}, 6.0, 2), most_frequent=known, **how)
     judged = JudgedSplit(by_source={"cola": answered}, several=False)
     facts = FinetuneFacts(name="a", start="b", data="c", objective="d", step=1, layout="e", seed=1)
     rows: Any = SimpleNamespace(line=lambda split, number: number)
@@ -127,4 +128,6 @@ def test_the_page_names_the_most_frequent_class_where_there_is_one(
         judged={"validation": judged},
         num_cut={},
     )
-    assert (tmp_path / "report.html").read_text().count("of always answering a, the most frequent class") == said
+    page = (tmp_path / "report.html").read_text()
+    for text in ("of always answering a, the most frequent class", "1 of 2 rows expect Thai.", "bleu tok:zh"):
+        assert page.count(text) == said
