@@ -30,7 +30,7 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.writing.ends import ELLIPSES, count_sentences, ends_sentence, has_no_terminals
-from data_pipeline.writing.words import WordCount, count_words, folded, is_unspaced
+from data_pipeline.writing.words import WordCount, caseless, count_words, is_unspaced_letter
 
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")  # digits of any script; the words are English
 _IN_WORD = r"[\p{L}\p{M}\p{N}_]"
@@ -97,11 +97,11 @@ class C4(LocalStep):
         Raises DataError when the list of bad words can't be read.
         """
         bad_words = self._bad_words()
-        line_phrases = [folded(phrase) for phrase in self.line_phrases]
-        page_phrases = [folded(phrase) for phrase in self.page_phrases]
+        line_phrases = [caseless(phrase) for phrase in self.line_phrases]
+        page_phrases = [caseless(phrase) for phrase in self.page_phrases]
         end_marks = None if self.end_marks is None else tuple(self.end_marks)
         for document in documents:
-            text, lower = document.text, folded(document.text)
+            text, lower = document.text, caseless(document.text)
             if matched := next((phrase for phrase in page_phrases if phrase in lower), None):
                 stats.drop(document, matched)
                 continue
@@ -139,7 +139,7 @@ class C4(LocalStep):
         if self.max_word_characters and max(map(len, WordCount.of(line).spaced), default=0) > self.max_word_characters:
             return "lines with a long word"
         if phrases:
-            lower = folded(line)
+            lower = caseless(line)
             if matched := next((phrase for phrase in phrases if phrase in lower), None):
                 return f"lines with {matched}"
         return None
@@ -156,11 +156,11 @@ class C4(LocalStep):
                 f"The list of bad words {self.bad_words} can't be read ({error}); give a UTF-8 file with a word or "
                 "phrase per line, or leave bad_words out."
             ) from error
-        phrases = sorted({folded(line.strip()) for line in lines} - {""})
+        phrases = sorted({caseless(line.strip()) for line in lines} - {""})
         return [(phrase, regex.compile(_whole(phrase), regex.V1)) for phrase in phrases]
 
 
 def _whole(phrase: str) -> str:
-    begin = "" if is_unspaced(phrase[0]) else rf"(?<!{_IN_WORD})"
-    end = "" if any(map(is_unspaced, phrase[-2:])) else rf"(?!{_IN_WORD})"  # the last may be a mark
+    begin = "" if is_unspaced_letter(phrase[0]) else rf"(?<!{_IN_WORD})"
+    end = "" if any(map(is_unspaced_letter, phrase[-2:])) else rf"(?!{_IN_WORD})"  # the last may be a mark
     return f"{begin}{regex.escape(phrase)}{end}"

@@ -25,7 +25,7 @@ from data_pipeline.text.words import Words
 from data_pipeline.writing.ends import ELLIPSES, count_ellipses
 from data_pipeline.writing.scripts import script_of
 from data_pipeline.writing.stop_words import STOP_WORDS
-from data_pipeline.writing.words import WordCount, count_words, folded, is_unspaced, split_words
+from data_pipeline.writing.words import WordCount, caseless, count_words, is_unspaced_letter, split_words
 
 _BATCH_CHARACTERS = 2**19
 _ALPHABETIC_WORD = re.compile(r"[^\W\d_]\S*")  # each word with a letter, from its first one: in every script
@@ -136,7 +136,7 @@ class _StopWords:
 
     def __init__(self, words: Sequence[str]) -> None:
         known = frozenset(map(_plain, words))
-        self._within = frozenset(word for word in known if any(map(is_unspaced, word)))
+        self._within = frozenset(word for word in known if any(map(is_unspaced_letter, word)))
         self._whole = known - self._within
         self._scripts = frozenset(script_of(character) for word in known for character in word if character.isalpha())
 
@@ -225,7 +225,7 @@ class GopherRepetition(LocalStep):
 
 
 def _plain(text: str) -> str:
-    return folded(unicodedata.normalize("NFC", text))
+    return caseless(unicodedata.normalize("NFC", text))
 
 
 @dataclass(frozen=True)

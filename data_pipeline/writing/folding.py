@@ -7,6 +7,7 @@ import unicodedata
 import regex
 
 from data_pipeline.writing.scripts import JOINERS, without_idle_joiners
+from data_pipeline.writing.words import MARKS, UNSPACED_LETTER
 
 PUNCTUATION = regex.compile(r"[\p{P}$+<=>^`|~]")
 """Punctuation of every script, and ASCII's symbols, which `string.punctuation` has too."""
@@ -16,9 +17,8 @@ _NUMBER_MARKS = str.maketrans("\u066b\u066c", ".,")  # of Arabic digits
 _SPACED_THOUSANDS = regex.compile(r"(?<=\p{Nd})[\u00a0\u2009\u202f](?=\p{Nd}{3}(?!\p{Nd}))")
 _WORD_SEPARATORS = regex.compile(r"[\u0f0b\u0f0c\u1361]")  # of Tibetan and Ethiopic, which Unicode calls punctuation
 _INVISIBLE = regex.compile(rf"[\p{{Cf}}--[{JOINERS}]]", regex.V1)  # marks of direction, soft hyphens, byte order marks
-# As `boundaries` has it: a letter of a script without spaces, with what belongs to it.
-_LETTER = regex.compile(r"[\p{L}--\p{Lm}]", regex.V1)
-_ALONE = regex.compile(r"[[\p{L}--\p{Lm}]&&[\p{lb=SA}\p{lb=ID}\p{lb=CJ}]][\p{M}\p{Lm}\u200c\u200d]*", regex.V1)
+_LETTER = regex.compile(r"[\p{L}--[\p{Lm}\p{gcb=SM}]]", regex.V1)
+_ALONE = regex.compile(rf"{UNSPACED_LETTER}(?:{MARKS}|[\u200c\u200d])*", regex.V1)
 
 
 def one_form(text: str) -> str:

@@ -29,7 +29,8 @@ SEPARATOR = r"[[\p{P}&&\p{lb=BA}]--[\p{Pd}\u2027]]"
 Ethiopic, dandas."""
 SPACES = r"[\p{White_Space}\x1c-\x1f]"
 """White space, as `str.split` has it."""
-_MARK = r"[\p{M}\p{Lm}\p{gcb=SM}]"  # Thai's sara am is a letter and a spacing mark
+MARKS = r"[\p{M}\p{Lm}\p{gcb=SM}]"
+"""What belongs to the letter before it. Thai's sara am is a letter and a spacing mark."""
 _LETTERS_PER_WORD = (
     # Such that the Declaration of Human Rights, of 1,747 words in English, has 1,700 in Chinese, and from 1,500 to
     # 1,900 in Japanese, Thai, Lao, Khmer and Burmese.
@@ -86,12 +87,12 @@ def count_words(text: str) -> int:
     return WordCount.of(text).words
 
 
-def is_unspaced(character: str) -> bool:
+def is_unspaced_letter(character: str) -> bool:
     """Whether a character is a letter of a script without spaces."""
     return bool(_counts().words[ord(character)])
 
 
-def folded(text: str) -> str:
+def caseless(text: str) -> str:
     """`text` without case, in any language: I of Turkish, with and without its dot, is i."""
     return text.casefold() if text.isascii() else text.replace("\u0130", "i").replace("\u0131", "i").casefold()
 
@@ -102,14 +103,14 @@ def kinds_and_folds(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     kinds = np.full(size, NOTHING, np.uint8)
     for kind, pattern in (
         (LETTER, r"[^\p{P}\p{C}]"),
-        (MARK, _MARK),
+        (MARK, MARKS),
         (UNSPACED, UNSPACED_LETTER),
         (SPACE, rf"[{SPACES}{SEPARATOR}]"),
     ):
         kinds[_codes(pattern, size)] = kind
     folds = np.arange(size, dtype=np.uint64)
     for code, character in enumerate(map(chr, range(size))):
-        if len(small := folded(character)) == 1 or len(small := character.lower()) == 1:
+        if len(small := caseless(character)) == 1 or len(small := character.lower()) == 1:
             folds[code] = ord(small)
     return kinds, folds
 
@@ -133,7 +134,7 @@ def _counts() -> _Counts:
     words = np.zeros(ALL)
     space[_codes(SPACES, ALL)] = True
     parts[_codes(rf"[{UNSPACED_LETTER}{SEPARATOR}]", ALL)] = True
-    counts[_codes(rf"[[\p{{L}}\p{{N}}]--[{UNSPACED_LETTER}{_MARK}]]", ALL)] = True
+    counts[_codes(rf"[[\p{{L}}\p{{N}}]--[{UNSPACED_LETTER}{MARKS}]]", ALL)] = True
     for letters, per_word in _LETTERS_PER_WORD:
         words[_codes(rf"[{letters}&&{UNSPACED_LETTER}]", ALL)] = 1 / per_word
     return _Counts(space, parts, counts, words)

@@ -37,7 +37,8 @@ _CALLS = {
     "launch slurm": "launch slurm CONFIG --nodes 1 --ranks-per-node 2 --time 60 --restarts 2 --dry-run run.dir=NEW/run",
     "launch kubernetes": "launch kubernetes CONFIG --image a/b:1 --nodes 1 --memory 4Gi --volume shared:/shared "
     "run.dir=/shared/run",
-    "launch skypilot": "launch skypilot CONFIG --nodes 1 --cpus 2 --memory 4 --image registry.example/pretrain:cuda run.dir=/shared/run",
+    "launch skypilot": "launch skypilot CONFIG --nodes 1 --cpus 2 --memory 4 "
+    "--image registry.example/pretrain:cuda run.dir=/shared/run",
     "scale ladder": "scale ladder CONFIG --sizes 1M,2M --tokens-per-parameter 20 --seeds 1,2 --out NEW/ladder",
     "scale fit": "scale fit LOSSES --samples 2 --seed 1 --out NEW/law",
     "data build": "data build BUILD output=NEW/dataset",

@@ -15,7 +15,7 @@ import regex
 
 from data_pipeline.text import words
 from data_pipeline.text.words import WordRule, Words
-from data_pipeline.writing.words import SEPARATOR, SPACES, folded
+from data_pipeline.writing.words import SEPARATOR, SPACES, caseless
 from tests.helpers.datasets import ODD
 
 TEXTS = [
@@ -38,7 +38,7 @@ def plain_words(text: str, rule: WordRule) -> list[tuple[str, int, int]]:
         kept = [(n, c) for n, c in enumerate(run.group(), run.start()) if not _UNSEEN[rule](c)]
         if kept:
             word = "".join(c for _, c in kept)
-            found.append((word.lower() if rule == "listed" else folded(word), kept[0][0], kept[-1][0] + 1))
+            found.append((word.lower() if rule == "listed" else caseless(word), kept[0][0], kept[-1][0] + 1))
     return found
 
 
