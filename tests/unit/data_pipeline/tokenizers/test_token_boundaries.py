@@ -71,9 +71,9 @@ def test_what_tokens_say_is_what_all_characters_say(at_characters: bool) -> None
     if at_characters:  # any order of these is a text
         rows += [random.integers(len(vocabulary), size=40) for _ in range(100)]
     found, asked = TokenBoundaries(vocabulary), TokenBoundaries(vocabulary)
-    for row in rows:
-        assert found.ends_sentence(row).tolist() == asked.ends.of_characters(row).tolist()
-        assert found.begins_word(row).tolist() == asked.begins.of_characters(row).tolist()
+    for ids in rows:
+        assert found.ends_sentence(ids).tolist() == asked.ends.of_characters(ids).tolist()
+        assert found.begins_word(ids).tolist() == asked.begins.of_characters(ids).tolist()
 
 
 def test_special_tokens_are_between_words_and_behind_sentences() -> None:
