@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from data_pipeline.common.interrupt import exit_on_signal
 from data_pipeline.common.scratch import scratch_folder
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
-from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
+from data_pipeline.dataset.source_figures import figures_table, mix_of, source_figures
 from data_pipeline.dataset.unknown_tokens import MANY, WAY_OUT, unknown_share_of
 from data_pipeline.dataset.unseen_begin import BUILD_AGAIN, piece_name, unseen_begin
 from data_pipeline.overlap.contamination import searched_sets
@@ -30,28 +29,34 @@ def build_and_show(config: BuildConfig) -> None:
         built = build(config)
     if not built:
         print(f"{config.output} is already built from this input with these settings.")
-    for title, dataset in _datasets(config.output):
-        print(f"{title}{_counts(dataset)}{_steps(dataset)}")
+    mix = mix_of(config.output)
+    for name, (dataset, weight) in mix.items():
+        print(f"{_title(name, weight)}{_counts(dataset)}{_steps(dataset)}")
+    _compare(mix)
 
 
 def inspect(address: str) -> None:
     """Verifies the dataset in a directory or at an address that fsspec reads, and prints a summary. Raises DataError
     when it is damaged."""
-    for title, dataset in _datasets(address):
+    mix = mix_of(address)
+    for name, (dataset, weight) in mix.items():
         dataset.verify()
-        print(f"{title}{_counts(dataset)}{_steps(dataset)}")
+        print(f"{_title(name, weight)}{_counts(dataset)}{_steps(dataset)}")
         print("checksums   all good")
         for split in SPLITS:
             print(f"\n--- {split}, first document ---\n{_first_text(dataset, split)}")
+    _compare(mix)
 
 
-def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
-    """(title, dataset) of a directory or address, or of each source of a mix in a directory."""
-    directory = Path(address)
-    if not os.path.isfile(directory / MIX_MANIFEST):  # also of a name that no file can have
-        return [("", Dataset(address))]
-    sources = MixManifest.load(directory).sources
-    return [(f"\n=== {s.name} (weight {s.weight:g})\n", Dataset(directory / s.name)) for s in sources]
+def _title(name: str, weight: float) -> str:
+    return f"\n=== {name} (weight {weight:g})\n" if name else ""
+
+
+def _compare(mix: Mapping[str, tuple[Dataset, float]]) -> None:
+    """Prints the sources of a mix side by side."""
+    if len(mix) > 1:
+        print("\n=== all sources: tokens of the training split")
+        print(figures_table(source_figures(mix)))
 
 
 def _steps(dataset: Dataset) -> str:
@@ -103,9 +108,17 @@ def _counts(dataset: Dataset) -> str:
     lines.append(
         f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: the loss of a model that learns only this"
     )
-    lines += [*_copies(dataset), *_unknown(dataset), *_begin(dataset)]
+    lines += [*_fertility(dataset), *_copies(dataset), *_unknown(dataset), *_begin(dataset)]
     lines.append(f"identity    {manifest.identity[:16]}")
     return "\n".join(lines)
+
+
+def _fertility(dataset: Dataset) -> list[str]:
+    """How many tokens the text takes, as far as it was counted."""
+    (of,) = source_figures({"": (dataset, 1.0)})
+    rates = {"word": of.tokens_per_word, "character": of.tokens_per_character, "byte": of.tokens_per_byte}
+    known = ", ".join(f"{rate:.3f} per {unit}" for unit, rate in rates.items() if rate is not None)
+    return [f"fertility   tokens of the training split: {known}"] if known else []
 
 
 def _copies(dataset: Dataset) -> list[str]:

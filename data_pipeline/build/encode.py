@@ -20,11 +20,12 @@ from data_pipeline.common.tasks import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.shard_writer import token_dtype
 from data_pipeline.reading.documents import HASH_BITS, batched
+from data_pipeline.text.size import TextSize, text_size
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _BATCH_CHARACTERS = 2**22  # characters of text in memory at once while encoding
-FACTS = ("tokens", "file", "index", "part", "bytes", "words")
+FACTS = ("tokens", "file", "index", "part", *TextSize._fields)
 """Facts of an encoded document: its tokens, the index of its input file, its position there, and its size."""
 
 
@@ -148,10 +149,8 @@ def _encode(
             tokens = np.concatenate([*begin, *ids]).astype(dtype)
             keys.append(document.key)
             counts["validation" if chunk.validation or keys[-1] < cutoff else "train"] += len(tokens)
-            size = sum(len(text.encode()) for text in document.texts)
-            # By white space in every language, as all datasets count them: shards hold the numbers.
-            words = sum(len(text.split()) for text in document.texts)
-            facts.append((len(tokens), numbers[document.file], document.index, document.part, size, words))
+            size = text_size(document.texts)
+            facts.append((len(tokens), numbers[document.file], document.index, document.part, *size))
             pieces.append(tokens)
     columns = np.array(facts, np.int64).reshape(-1, len(FACTS)).T
     unsorted = EncodedDocuments(np.array(keys, np.uint64), columns, np.concatenate(pieces))

@@ -23,7 +23,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.released import AS_RELEASED, DocumentBounds, load_released
 
 _BUILD_VERSION = 2  # increase it when the same input and settings give another dataset
-_WORK_VERSION = 4  # increase it when the format of a stopped build's scratch folder changes
+_WORK_VERSION = 5  # increase it when the format of a stopped build's scratch folder changes
 _WORDPIECE_VERSION = 2  # increase it when training a wordpiece on the same text gives another one
 SHARD_SETTINGS = ("member_tokens", "shard_tokens")
 """Settings that only the last stages depend on."""

@@ -31,6 +31,10 @@ from data_pipeline.dataset.shard_table import ShardTable
 from data_pipeline.dataset.shard_writer import ShardWriter
 from data_pipeline.reading.documents import HASH_BITS
 
+_OF_DOCUMENT = ("index", "part", "bytes", "words")  # facts in the record of a document
+_SIZES = {"text_bytes": "bytes", "words": "words", "characters": "characters", "unicode_words": "unicode_words"}
+"""Sizes of a split -> the facts of its documents that they are the sums of."""
+
 Tokens = list[dict[SplitName, int]]
 """Number of tokens of each chunk, by split."""
 
@@ -193,9 +197,7 @@ def split_record(plan: SplitPlan, results: list[dict[str, Any]]) -> Split:
     return Split(
         documents=documents,
         tokens=tokens,
-        text_bytes=sum(result["text_bytes"] for result in results),
-        words=sum(result["words"] for result in results),
-        copies=sum(result["copies"] for result in results),
+        **{name: sum(result[name] for result in results) for name in (*_SIZES, "copies")},
         shards=table,
     )
 
@@ -270,15 +272,13 @@ def _shard(plan: SplitPlan, shard: int, vocabulary: int, member_tokens: int, nam
         writer = ShardWriter(scratch, path.name, vocabulary, member_tokens)
         for values, its_tokens in zip(facts.T.tolist(), tokens, strict=True):
             known = dict(zip(FACTS, values, strict=True))
-            del known["tokens"]
-            writer.add(its_tokens, {"source": files[known.pop("file")], **known})
+            writer.add(its_tokens, {"source": files[known["file"]], **{name: known[name] for name in _OF_DOCUMENT}})
         made = writer.close()
     table = ShardTable.of(() if made is None else (made,))
     save_arrays(plan.record(shard), writer.counts, *table.arrays())
     if made is None:  # no key fell into its range
         path.unlink()
     return {
-        "text_bytes": int(facts[FACTS.index("bytes")].sum()),
-        "words": int(facts[FACTS.index("words")].sum()),
+        **{name: int(facts[FACTS.index(fact)].sum()) for name, fact in _SIZES.items()},
         "copies": sum(int(np.count_nonzero(its)) for its in numbers),
     }

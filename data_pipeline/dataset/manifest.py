@@ -44,6 +44,12 @@ class Split(StrictRecord):
     tokens: Count = Field(description="tokens, begins and ends of text included")
     text_bytes: Count = Field(description="bytes of the documents in UTF-8")
     words: Count = Field(description="words of the documents, split at white space")
+    characters: Count | None = Field(default=None, description="code points of the documents; absent: not counted")
+    unicode_words: Count | None = Field(
+        default=None,
+        description="words of the documents in the writing of any language (data_pipeline/text/words.py); absent: not "
+        "counted",
+    )
     copies: Count | None = Field(
         default=None,
         description="documents whose text an earlier one has, which lie anywhere; absent: they lie side by side, and "
@@ -152,8 +158,9 @@ class DatasetManifest(StrictRecord):
         if self.begin_of_text is None:  # a dataset without one has the manifest that it always had
             del values["begin_of_text"]
         for split in values["splits"].values():
-            if split["copies"] is None:
-                del split["copies"]
+            for name in ("characters", "unicode_words", "copies"):  # what earlier versions did not count
+                if split[name] is None:
+                    del split[name]
         save_record(values, directory / MANIFEST)
 
     @classmethod

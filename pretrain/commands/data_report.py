@@ -1,4 +1,5 @@
-"""`pretrain data report DIR [--out PAGE]`: what the steps of a build did, as one HTML page."""
+"""`pretrain data report DIR [--out PAGE]`: what the steps of a build did, and what its text is to its tokenizer, as one
+HTML page."""
 
 from pretrain.commands.arguments import Parser, check_writable
 from pretrain.commands.arguments import path as path_of
@@ -8,7 +9,8 @@ def main(argv: list[str]) -> int:
     """Writes the page. Raises DataError where no dataset is, or one that recorded less."""
     parser = Parser(
         "data report",
-        "Makes a page of what each step of a build saw, dropped, changed and kept, with samples, for each source.",
+        "Makes a page of what each step of a build saw, dropped, changed and kept, with samples, for each source, and "
+        "of its tokens: their share, those per word, character and byte, unknown ones. Prints these, too.",
         ("datasets/book", "datasets/mix --out mix.html"),
     )
     parser.add_argument(
@@ -17,10 +19,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=path_of, metavar="FILE", help="Output HTML file (default DIR/report.html).")
     options = parser.parse(argv)
     out = options.out or options.directory / "report.html"
+    from data_pipeline.dataset.source_figures import figures_table, mix_of, source_figures
     from pretrain.data.build_report import read_reports, write_page
 
-    reports = read_reports(options.directory)
+    mix = mix_of(options.directory)
+    reports, figures = read_reports(mix), source_figures(mix)
     check_writable(out)
-    write_page(out, str(options.directory), reports)
-    print(f"report: {out}")
+    write_page(out, str(options.directory), reports, figures)
+    print(f"tokens of the training split\n{figures_table(figures)}\nreport: {out}")
     return 0

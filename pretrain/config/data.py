@@ -82,7 +82,9 @@ class Data(Section):
     path: PathText | None = Field(None, description="one dataset; shorthand for sources: [{path: ...}]")
     sources: list[Source] = Field([], description="datasets and their weights")
     mixing: Mixing | None = Field(
-        None, description="rates computed from the sources' numbers of examples, in place of weights"
+        None,
+        description="rates computed from the numbers of samples of the sources, or of those of a mix in path, in "
+        "place of weights",
     )
     tokenizer: PathText | None = Field(
         None,
@@ -117,7 +119,7 @@ class Data(Section):
     def _one_way_to_name_sources(self) -> "Data":
         if self.path is not None and self.sources:
             raise ValueError("set data.path or data.sources, not both")
-        if self.mixing is not None and len(self.sources) < 2:
+        if self.mixing is not None and self.path is None and len(self.sources) < 2:
             raise ValueError("data.mixing is between data.sources: give several, or leave it out")
         if self.mixing is not None and any(source.weight != 1 for source in self.sources):
             raise ValueError("data.mixing makes the weights of sources: leave out weight, or data.mixing")

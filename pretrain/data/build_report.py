@@ -1,38 +1,35 @@
-"""What the steps of a build did with the text of each source -> one page."""
+"""What the steps of a build did with the text of each source, and what is left of it for a model -> one page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
-from data_pipeline.dataset.unknown_tokens import MANY, unknown_share_of
+from data_pipeline.dataset.source_figures import SourceFigures
+from data_pipeline.dataset.unknown_tokens import MANY
 from data_pipeline.errors import DataError
 from pretrain.pages.page import page, write_text
 
 
-def read_reports(directory: Path) -> dict[str, dict[str, Any]]:
-    """Reads the report of each source of a mix, by its name; a plain dataset's name is empty. "unknown" is its share of
-    unknown tokens, or None. Raises DataError if a build recorded less than the page shows."""
-    names = (
-        [source.name for source in MixManifest.load(directory).sources]
-        if (directory / MIX_MANIFEST).is_file()
-        else [""]
-    )
-    datasets = {name: Dataset(directory / name) for name in names}
-    reports = {name: dataset.report() for name, dataset in datasets.items()}
+def read_reports(mix: Mapping[str, tuple[Dataset, float]]) -> dict[str, dict[str, Any]]:
+    """The report of each source of what `mix_of` gives. Raises DataError if a build recorded less than the page
+    shows."""
+    reports = {name: dataset.report() for name, (dataset, _) in mix.items()}
     for name, report in reports.items():
         if not report or any("characters" not in step for step in report["steps"]):
             raise DataError(
-                f"{directory / name} was built by a version that recorded less than the page shows; build it again, to "
-                "another output."
+                f"{mix[name][0].address} was built by a version that recorded less than the page shows; build it "
+                "again, to another output."
             )
-    return {name: {**report, "unknown": unknown_share_of(datasets[name])} for name, report in reports.items()}
+    return reports
 
 
-def write_page(path: Path, title: str, reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """`reports` has report.json of each source by its name, which is empty where there is but one."""
-    sources = [_source(name, report) for name, report in reports.items()]
+def write_page(
+    path: Path, title: str, reports: Mapping[str, Mapping[str, Any]], figures: Sequence[SourceFigures]
+) -> None:
+    """`reports` has report.json of each source by its name, which is empty where there is but one; `figures` are of the
+    same sources in the same order."""
+    sources = [_source(report, of) for report, of in zip(reports.values(), figures, strict=True)]
     overview = [
         {"title": steps[0]["title"], "taken": [step["taken"] if step["seen"] else None for step in steps]}
         for steps in zip(*(source["steps"] for source in sources), strict=True)
@@ -42,14 +39,14 @@ def write_page(path: Path, title: str, reports: Mapping[str, Mapping[str, Any]])
     )
 
 
-def _source(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
+def _source(report: Mapping[str, Any], figures: SourceFigures) -> dict[str, Any]:
     steps = [_step(number, step) for number, step in enumerate(report["steps"], start=1)]
     worked = [step for step in steps if step["seen"]]
     return {
-        "name": name,
+        "name": figures.name,
         "malformed": report["malformed"],
-        "unknown": report["unknown"],
-        "many_unknown": (report["unknown"] or 0) > MANY,
+        "figures": figures,
+        "many_unknown": (figures.unknown or 0) > MANY,
         "steps": steps,
         "documents": [worked[0]["seen"], worked[-1]["kept"]] if worked else None,
         "characters": [worked[0]["characters"]["seen"], worked[-1]["characters"]["kept"]] if worked else None,

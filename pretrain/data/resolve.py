@@ -4,6 +4,7 @@ vocabulary, the steps of some epochs, the fields of conversations, the chat temp
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
@@ -227,15 +228,18 @@ def _check_twice(sources: list[Source]) -> None:
 def _of_mix(config: RunConfig) -> RunConfig:
     path = config.data.path
     if path is None or not os.path.isfile(Path(path) / MIX_MANIFEST):  # also of a name that no file can have
+        if path is not None and config.data.mixing is not None:
+            raise ConfigError(f"data.mixing is between sources, and {path} is one: give several, or leave it out")
         return config
-    sources = []
+    sources, is_weighted = list[dict[str, Any]](), config.data.mixing is None
     for source in MixManifest.load(Path(path)).sources:
         folder = Path(path) / source.name
         if DatasetManifest.load(folder).identity != source.identity:
             raise DataError(
                 f"{folder} is not the dataset that was built with the others of {path}: build the mix again."
             )
-        sources.append({"path": str(folder), "name": source.name, "weight": source.weight})
+        weight = {"weight": source.weight} if is_weighted else {}
+        sources.append({"path": str(folder), "name": source.name, **weight})
     data = Data.model_validate(config.data.model_dump() | {"path": None, "sources": sources})
     return config.model_copy(update={"data": data})
 

@@ -55,7 +55,7 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("transformer", "model.positions.offset=2", "does nothing with model.positions.name=sinusoidal"),
         ("transformer", "model.positions.num_buckets=16", "does nothing with model.positions.name=sinusoidal"),
         ("bart", "model.encoder_layers=0", "is a variant of the t5 family"),
-        ("bart", "data={path: a, mixing: {name: equal}}", "data.mixing is between data.sources"),
+        ("bart", "data={sources: [{path: a}], mixing: {name: equal}}", "data.mixing is between data.sources"),
         ("bart", "model.segments=2", "are BERT's"),
         (
             "canine",

@@ -12,6 +12,7 @@ from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.recipes.best_fit import PackedRows
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 
 SIZES = {"large": 60, "small": 20}
 
@@ -179,6 +180,16 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
     stream, _ = open_stream(config)
     assert np.bincount(stream.sample_ids(0, 400)[:, 0]).tolist() == [300, 100]
     assert resolve(config) == config
+    mixing = {"name": "power", "alpha": 0.3}
+    mixed = resolve(RunConfig.model_validate(run | {"data": {"path": str(tmp_path / "mix"), "mixing": mixing}}))
+    stream, recipe = open_stream(mixed)
+    web, books = (recipe.samples(dataset, "train").count ** 0.3 for dataset in stream.datasets)
+    (of_web, _) = np.bincount(stream.sample_ids(0, 1000)[:, 0])
+    assert of_web / 1000 == pytest.approx(web / (web + books), abs=1e-3), "not by the weights of the build"
+    assert resolve(mixed) == mixed
+    one = {"path": str(tmp_path / "mix" / "web"), "mixing": mixing}
+    with pytest.raises(ConfigError, match=r"data\.mixing is between sources, and .*web is one"):
+        resolve(RunConfig.model_validate(run | {"data": one}))
 
 
 @pytest.mark.parametrize(
