@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.batch import Batch, Cursor
 from data_pipeline.dataset.backward import BackwardText, TokenText
@@ -14,7 +15,12 @@ from data_pipeline.dataset.source import DataSource, LabelledSplit
 from data_pipeline.loader import batch_of, rows_of_rank
 from data_pipeline.recipes.backward import BackwardRecipe
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.best_fit import BestFitRecipe
+from data_pipeline.recipes.by_source import BySource
 from data_pipeline.recipes.causal import CausalRecipe
+from data_pipeline.recipes.corruption import CorruptionRecipe
+from data_pipeline.recipes.document_windows import DocumentWindowsRecipe
+from data_pipeline.recipes.masked import FullSentencesRecipe
 from data_pipeline.recipes.windows import inputs_and_labels
 
 _HELDOUT_SEED = 0
@@ -71,6 +77,21 @@ def num_heldout(dataset: DataSource, recipe: Recipe | int, split: LabelledSplit 
 def reads_all(recipe: Recipe | int) -> bool:
     """Whether every token of a split but the first one read is a label of its held-out samples."""
     return _window_length(recipe) is not None
+
+
+def text_labels(dataset: DataSource, recipe: Recipe | int) -> NDArray[np.bool_] | None:
+    """[ids] which labels of held-out samples are tokens of the text: not ends, sentinels and the like. None: labels are
+    of another kind, or text that is labelled."""
+    if not isinstance(dataset, Dataset) or dataset.manifest.pairs:
+        return None
+    recipe = recipe.recipes[dataset.name] if isinstance(recipe, BySource) else recipe
+    if isinstance(recipe, FullSentencesRecipe | CorruptionRecipe):
+        return ~recipe.known.is_special
+    if isinstance(recipe, int | CausalRecipe | BackwardRecipe | BestFitRecipe | DocumentWindowsRecipe):
+        is_text = np.ones(dataset.vocabulary_size, np.bool_)
+        is_text[dataset.manifest.boundary_tokens] = False
+        return is_text
+    return None
 
 
 def _window_length(recipe: Recipe | int) -> int | None:

@@ -14,7 +14,7 @@ from data_pipeline.dataset.source import DataSource
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.average_draws import average_draws
-from pretrain.evaluate.heldout import count_text, heldout_loss
+from pretrain.evaluate.heldout import HeldOut, count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.score_draw import Draw, Scored, check_kind, score_draw
 from pretrain.evaluate.scorers.base import Scorer
@@ -185,4 +185,23 @@ def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings:
     if settings.recipe is None:
         scored = count_text(scored, [one for one in datasets if isinstance(one, Dataset)], scorer.tokenizer)
     terms = {f"loss_{name}": value / count for name, (value, count) in scored.terms.items() if count}
-    return {name: getattr(scored, name) for name in _HELD_OUT_VALUES} | terms
+    return {name: getattr(scored, name) for name in _HELD_OUT_VALUES} | terms | _by_source(scored, datasets)
+
+
+def _by_source(scored: HeldOut, datasets: Sequence[DataSource]) -> dict[str, Any]:
+    """`sources`, where there are several: the figures of each, by its name."""
+    names = [dataset.name for dataset in datasets]
+    if len(set(names)) < len(names) or len(names) < 2:
+        return {}
+    each = zip(names, scored.by_source, scored.bits_per_byte_by_source, strict=True)
+    return {
+        "sources": {
+            name: {
+                "loss_sum": loss,
+                "token_count": count,
+                "loss": loss / count if count else None,
+                "bits_per_byte": bits,
+            }
+            for name, (loss, count), bits in each
+        }
+    }

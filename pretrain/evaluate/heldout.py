@@ -22,7 +22,7 @@ import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.source import DataSource, LabelledSplit
-from data_pipeline.heldout import heldout, num_heldout, reads_all
+from data_pipeline.heldout import heldout, num_heldout, reads_all, text_labels
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.writing.folding import unspaced_letters
@@ -52,6 +52,9 @@ class HeldOut:
     """sum and count of each further term of the loss, by the name of the term"""
     by_source: Sequence[tuple[float, int]] = ()
     """loss_sum and token_count of each source"""
+    bytes_by_source: Sequence[float | None] = ()
+    """UTF-8 bytes of the text that was predicted of each source: the manifest's of whole splits, else the tokens of
+    text that were predicted, at the split's mean bytes of a token; None: labels are no tokens of a text"""
 
     @property
     def loss(self) -> float:
@@ -88,6 +91,15 @@ class HeldOut:
         """log2 of `byte_perplexity`."""
         return self.loss_sum / self.text_bytes / math.log(2) if self.text_bytes else None
 
+    @property
+    def bits_per_byte_by_source(self) -> Sequence[float | None]:
+        """Of each source, the loss in bits per byte of the text predicted: comparable between languages and tokenizers,
+        for one objective."""
+        return [
+            loss / size / math.log(2) if size else None
+            for (loss, _), size in zip(self.by_source, self.bytes_by_source, strict=False)
+        ]
+
 
 def exp(nats: float) -> float | None:
     """e to the power of `nats`; None when no float is that large (the words of a language without spaces are long)."""
@@ -113,10 +125,11 @@ def heldout_loss(
     """
     watchdog.kick("scoring held-out samples")
     datasets = dataset if isinstance(dataset, Sequence) else [dataset]
-    by_source, terms = np.zeros((len(datasets), 2)), dict[str, np.ndarray]()
+    by_source, terms = np.zeros((len(datasets), 3)), dict[str, np.ndarray]()
     rows = rank_rows * engine.data_world
     parts = _parts(datasets, recipe, sequences)
     for one, part, sums in zip(datasets, parts, by_source, strict=True):
+        is_text = text_labels(one, recipe)
         for batch in heldout(
             one,
             recipe,
@@ -129,17 +142,22 @@ def heldout_loss(
         ):
             scores = engine.score(batch)
             counted = batch.loss_mask > 0
-            sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
+            of_text = 0 if is_text is None else is_text[batch.labels[counted]].sum()
+            sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum(), of_text
             for name, term in scores.terms.items():
-                terms[name] = terms.get(name, 0) + np.array(term)
+                terms[name] = terms.get(name, 0) + np.array([*term, 0])
     summed = engine.sum_over_data(np.stack([*by_source, *terms.values()])).tolist()
-    pairs = [(value, int(count)) for value, count in summed]
+    pairs = [(value, int(count)) for value, count, _ in summed]
     each = pairs[: len(datasets)]
     token_count = sum(count for _, count in each)
     splits = [one.manifest.splits["validation"] for one in datasets if isinstance(one, Dataset)]
     all_scored = reads_all(recipe) and token_count == sum(split.tokens - 1 for split in splits)
     words = sum(split.words for split in splits) if all_scored else None
     text_bytes = sum(split.text_bytes for split in splits) if all_scored else None
+    sizes = [
+        None if text_labels(one, recipe) is None else _text_bytes(one, tokens, all_scored)
+        for one, (_, _, tokens) in zip(datasets, summed, strict=False)
+    ]
     of_terms = dict(zip(terms, pairs[len(datasets) :], strict=True))
     return HeldOut(
         loss_sum=sum(loss for loss, _ in each),
@@ -148,7 +166,16 @@ def heldout_loss(
         text_bytes=text_bytes,
         terms=of_terms,
         by_source=each,
+        bytes_by_source=sizes,
     )
+
+
+def _text_bytes(dataset: DataSource, text_tokens: float, all_scored: bool) -> float:
+    """Bytes of so many tokens of the held-out text."""
+    assert isinstance(dataset, Dataset)
+    split = dataset.manifest.splits["validation"]
+    ends = len(dataset.manifest.boundary_tokens) * split.documents
+    return split.text_bytes * (1.0 if all_scored else text_tokens / max(1, split.tokens - ends))
 
 
 def _parts(datasets: Sequence[DataSource], recipe: Recipe | int, sequences: int | None) -> list[int | None]:
@@ -162,17 +189,19 @@ def _parts(datasets: Sequence[DataSource], recipe: Recipe | int, sequences: int 
 def count_text(scored: HeldOut, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> HeldOut:
     """`scored` with the words, characters and bytes of the text it predicted: words and bytes are the manifest's for
     whole splits, all else is counted in the decoded text."""
-    is_whole, sums = scored.words is not None, np.zeros(5, np.int64)
-    for dataset, (_, count) in zip(datasets, scored.by_source, strict=True):
+    is_whole, sums = scored.words is not None, np.zeros((len(datasets), 5), np.int64)
+    for dataset, (_, count), its_sums in zip(datasets, scored.by_source, sums, strict=True):
         first = 0 if is_whole else 1  # the manifest counts the text of the stream's first token, too
         tokens = dataset.window("validation", first, count + 1 - first)
         documents = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))
         inner = (part[~np.isin(part, dataset.manifest.boundary_tokens[1:])] for part in documents)
         for text in map(tokenizer.decode, inner):
-            sums += len(text.split()), len(text.encode()), len(text), *unspaced_letters(text)
-    words, text_bytes, characters, unspaced, letters = sums.tolist()
+            its_sums += len(text.split()), len(text.encode()), len(text), *unspaced_letters(text)
+    words, text_bytes, characters, unspaced, letters = sums.sum(axis=0).tolist()
     counted = replace(scored, characters=characters, unspaced_share=unspaced / max(1, letters))
-    return counted if is_whole else replace(counted, words=words, text_bytes=text_bytes)
+    if is_whole:
+        return counted
+    return replace(counted, words=words, text_bytes=text_bytes, bytes_by_source=sums[:, 1].tolist())
 
 
 def unigram_entropy(datasets: Sequence[Dataset]) -> float:

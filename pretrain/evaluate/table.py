@@ -30,6 +30,8 @@ _KEPT = (
     *("bits_per_character", "bits_per_byte"),
 )
 """values of held-out text that a tracker keeps"""
+_OF_SOURCE = ("loss", "bits_per_byte")
+"""the same of each of several sources"""
 _COUNTS = ("documents", "not_asked", "malformed", "truncated", "answers_cut", "redrawn", "chance", *UNFIT)
 """values of tasks that a tracker keeps, besides metrics"""
 
@@ -62,6 +64,7 @@ def table(
     if HELD_OUT in results:
         lines += [*([""] if lines else []), _held_out(results[HELD_OUT]["0"])]
         lines += textwrap.wrap(explanation or "", _WIDTH)
+        lines += _of_sources(results[HELD_OUT]["0"].get("sources", {}))
     return "\n".join(lines)
 
 
@@ -116,6 +119,18 @@ def _held_out(result: dict[str, Any]) -> str:
     )
 
 
+def _of_sources(sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The held-out text of each source."""
+    if not sources:
+        return []
+    rows: list[tuple[str, ...]] = [("source", "tokens", "nats per token", "bits per byte")]
+    for name, one in sources.items():
+        known = ["" if value is None else f"{value:.4f}" for value in (one["loss"], one["bits_per_byte"])]
+        rows.append((name, f"{one['token_count']:,}", *known))
+    width = max(len(name) for name, *_ in rows)
+    return [f"{name:<{width}}{tokens:>12}{loss:>16}{bits:>15}".rstrip() for name, tokens, loss, bits in rows]
+
+
 def scores(results: Results) -> dict[str, float]:
     """Scores for a tracker: `eval/TASK/N-shot/METRIC` (`eval/heldout/METRIC`), with errors, spreads between
     draws, and the numbers of documents."""
@@ -125,6 +140,8 @@ def scores(results: Results) -> dict[str, float]:
             prefix = f"eval/{task}" if task == HELD_OUT else f"eval/{task}/{shots}-shot"
             kept = (*_KEPT, *further_losses(result)) if task == HELD_OUT else (*_COUNTS, *_of_metrics(result))
             scores_by_name |= {f"{prefix}/{name}": float(result[name]) for name in kept if result.get(name) is not None}
+            for source, of in result.get("sources", {}).items():
+                scores_by_name |= {f"{prefix}/{source}/{name}": of[name] for name in _OF_SOURCE if of[name] is not None}
     return scores_by_name
 
 

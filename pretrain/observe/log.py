@@ -68,6 +68,8 @@ class HeldOutLoss(Protocol):
     def terms(self) -> Mapping[str, tuple[float, int]]: ...
     @property
     def by_source(self) -> Sequence[tuple[float, int]]: ...
+    @property
+    def bits_per_byte_by_source(self) -> Sequence[float | None]: ...
 
 
 TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -214,12 +216,14 @@ class RunLog:
 
     @_on_reporter
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss, sources: Sequence[str] = ()) -> None:
-        """The held-out loss after `step` steps; of several `sources` also that of each."""
+        """The held-out loss after `step` steps; of several `sources` also that of each, and its bits per byte."""
         assert self._trackers is not None, "the run has begun"
         terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
         if len(sources) > 1:
             each = _means_of_sources(dict(zip(sources, heldout.by_source, strict=True)))
             terms |= {f"loss_{name}": mean for name, mean in each.items()}
+            bits = zip(sources, heldout.bits_per_byte_by_source, strict=False)
+            terms |= {f"bits_per_byte_source_{name}": value for name, value in bits if value is not None}
         self.event(
             "heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count, **terms
         )

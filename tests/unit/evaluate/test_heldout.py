@@ -8,12 +8,32 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
+from data_pipeline.batch import Batch
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.heldout import heldout, num_heldout, text_labels
+from data_pipeline.recipes.masked import Masked
+from data_pipeline.recipes.span_corruption import SpanCorruption
+from pretrain.engine.base import Scores
+from pretrain.evaluate.evaluator import evaluate
 from pretrain.evaluate.heldout import HeldOut, count_text, heldout_loss, unigram_entropy
+from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import EvalSettings
 from tests.helpers.datasets import Silent, make_documents, settings
 from tests.unit.evaluate.fakes import FakeEngine, on_ranks
+
+
+class Scoring:
+    """An engine of one rank that gives every label a loss of 2 nats."""
+
+    data_rank, data_world = 0, 1
+
+    def score(self, batch: Batch) -> Scores:
+        return Scores(np.full(batch.labels.shape, -2.0), np.zeros(batch.labels.shape, np.bool_))
+
+    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
+        return values
 
 
 def stream(dataset: Dataset) -> np.ndarray:
@@ -143,6 +163,57 @@ def test_a_part_of_a_mix_has_samples_of_each_source_by_what_it_has(mix: list[Dat
         texts += [tokenizer.decode(one) for one in np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))]
     counted = count_text(half, mix, tokenizer)
     assert counted.text_bytes == sum(len(text.encode()) for text in texts)
+
+
+def test_bits_per_byte_of_each_source_are_of_its_own_text(mix: list[Dataset], engine: FakeEngine) -> None:
+    for sequences in (None, sum(num_heldout(dataset, 32) for dataset in mix) // 2):
+        scored = heldout_loss(engine, mix, 32, sequences)
+        exact = count_text(scored, mix, mix[0].tokenizer())
+        for dataset, (loss, count), near, bits in zip(
+            mix, scored.by_source, scored.bits_per_byte_by_source, exact.bits_per_byte_by_source, strict=True
+        ):
+            tokenizer, tokens = dataset.tokenizer(), dataset.window("validation", 1, count)
+            text = tokenizer.decode(tokens[tokens != tokenizer.end_of_text])
+            assert bits == pytest.approx(loss / math.log(2) / len(text.encode()), rel=1e-2), (
+                "white space is at ends alone"
+            )
+            assert near == pytest.approx(bits, rel=1e-9 if sequences is None else 0.2)
+    assert exact.bits_per_byte_by_source != scored.bits_per_byte_by_source
+
+
+def test_an_evaluation_has_the_figures_of_each_source(mix: list[Dataset], engine: FakeEngine) -> None:
+    scorer = CausalScorer(engine, mix[0].tokenizer(), 32)
+    settings = EvalSettings(shots=None, held_out=mix, window=32)
+    found = evaluate(engine, scorer, mix[0], ["heldout"], settings).results["heldout"]["0"]
+    assert list(found["sources"]) == ["web", "books"]
+    for dataset in mix:
+        alone, of = heldout_loss(engine, dataset, 32), found["sources"][dataset.name]
+        assert (of["loss"], of["token_count"]) == (pytest.approx(alone.loss), alone.token_count)
+        assert of["bits_per_byte"] == pytest.approx(alone.bits_per_byte)
+    settings = EvalSettings(shots=None, held_out=mix[:1], window=32)
+    assert "sources" not in evaluate(engine, scorer, mix[0], ["heldout"], settings).results["heldout"]["0"]
+
+
+@pytest.mark.parametrize("objective", [Masked(), SpanCorruption()])
+def test_bytes_of_what_an_objective_predicts_are_those_of_its_text(
+    mix: list[Dataset], engine: FakeEngine, objective: Masked | SpanCorruption
+) -> None:
+    """Labels that are ends and sentinels have a loss, and no bytes."""
+    tokenizer = mix[0].tokenizer()
+    recipe = objective.recipe(tokenizer, 32)
+    for dataset in mix:
+        is_text, samples = text_labels(dataset, recipe), list(heldout(dataset, recipe, 4))
+        assert is_text is not None
+        labels = np.concatenate([batch.labels[batch.loss_mask > 0] for batch in samples])
+        split = dataset.manifest.splits["validation"]
+        per_token = split.text_bytes / sum(len(tokens) for _, tokens in dataset.documents("validation"))
+        ordinary = [label for label in labels if label < tokenizer.vocabulary_size and label != tokenizer.end_of_text]
+        assert len(ordinary) < len(labels) or isinstance(objective, Masked)
+        scored = heldout_loss(Scoring(), dataset, recipe)  # type: ignore[arg-type]
+        assert scored.bytes_by_source == [pytest.approx(per_token * len(ordinary))]
+        assert scored.bits_per_byte_by_source == [
+            pytest.approx(2 * len(labels) / math.log(2) / scored.bytes_by_source[0])
+        ]
 
 
 def test_the_entropy_is_of_the_held_out_tokens_of_all_sources(mix: list[Dataset]) -> None:

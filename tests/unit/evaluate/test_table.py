@@ -72,6 +72,24 @@ def test_every_task_has_its_row(engine: FakeEngine, dataset: Dataset, data_dir: 
     assert [line.split()[0] for line in lines[1:] if line] == ["last_word", "1", "reversed_words", "1", "held-out"]
 
 
+SOURCES = {
+    "en": {"loss_sum": 150.0, "token_count": 50, "loss": 3.0, "bits_per_byte": 1.25},
+    "a-longer-name": {"loss_sum": 9000.0, "token_count": 4500, "loss": 2.0, "bits_per_byte": None},
+}
+
+
+def test_each_of_several_sources_has_its_loss_and_bits_per_byte() -> None:
+    results = {"heldout": {"0": {**RESULTS["heldout"]["0"], "sources": SOURCES}}}
+    assert [line for line in table(results, None, 1).splitlines() if line][1:] == [
+        "source             tokens  nats per token  bits per byte",
+        "en                     50          3.0000         1.2500",
+        "a-longer-name       4,500          2.0000",
+    ]
+    found = scores(results)
+    assert (found["eval/heldout/en/loss"], found["eval/heldout/en/bits_per_byte"]) == (3.0, 1.25)
+    assert "eval/heldout/a-longer-name/bits_per_byte" not in found
+
+
 @pytest.mark.parametrize("draws", [1, 3])
 def test_every_kind_of_task_stands_in_100_columns_with_chance_draws_and_gpt_3(draws: int) -> None:
     results = many(draws=draws).results

@@ -1,5 +1,6 @@
 """The log that the loop writes to: files of the reporting rank, nothing on the others."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,22 @@ def test_each_of_several_sources_with_labels_in_a_step_has_a_column(tmp_path: Pa
     (line,) = read_metrics(tmp_path / "run")
     assert (line["loss"], line["loss_source_web"], line["loss_source_tasks"]) == (2.5, 2.5, 2.5)
     assert not {"loss_source_rare", "by_source"} & line.keys()
+
+
+def test_each_of_several_sources_has_a_held_out_loss_and_bits_per_byte(tmp_path: Path) -> None:
+    settings = run_config(tmp_path)
+    scored = HeldOut(
+        loss_sum=110.0, token_count=40, words=None, text_bytes=None,
+        by_source=[(80.0, 20), (30.0, 20)], bytes_by_source=[100.0, None],
+    )  # fmt: skip
+    with RunLog(settings, plan_layout(settings, 2), True) as log:
+        log.begin(settings, 0, 0)
+        log.heldout(1, 1, scored, ["ja", "labelled"])
+        log.finished(1, 0)
+    heldout = next(event for event in read_events(tmp_path / "run") if event["event"] == "heldout")
+    assert (heldout["loss_source_ja"], heldout["loss_source_labelled"]) == (4.0, 1.5)
+    assert heldout["bits_per_byte_source_ja"] == pytest.approx(80 / math.log(2) / 100)
+    assert "bits_per_byte_source_labelled" not in heldout
 
 
 def test_experts_are_counted_by_layer_and_a_layer_that_collapses_is_said_once(tmp_path: Path) -> None:

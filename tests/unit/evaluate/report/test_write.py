@@ -88,6 +88,17 @@ def test_the_page_shows_results_curve_and_published_numbers(
     assert "{{" not in text
 
 
+def test_the_page_has_each_source_of_the_held_out_text(tmp_path: Path) -> None:
+    sources = {"en": {"loss_sum": 150.0, "token_count": 5000, "loss": 3.0, "bits_per_byte": 1.25}}
+    evaluation = many(only=())
+    evaluation.results["heldout"]["0"]["sources"] = sources
+    write(tmp_path, evaluation, FACTS)
+    assert json.loads((tmp_path / "report.json").read_text())["results"]["heldout"]["0"]["sources"] == sources
+    row = re.search("<tr><th>en</th>.*", (tmp_path / "report.html").read_text())
+    assert row is not None
+    assert re.findall(r"<td.*?>(.*?)</td>", row[0]) == ["5,000", "3.0000", "1.2500"]
+
+
 def test_page_and_record_say_what_training_found(evaluation: Evaluation, tmp_path: Path) -> None:
     write(tmp_path, evaluation, FACTS, in_training=InTraining(3.5, 64, 2))
     assert json.loads((tmp_path / "report.json").read_text())["in_training"] == {
