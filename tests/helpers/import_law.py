@@ -194,6 +194,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "enwik8 label_texts news text_tasks",
         "abstracts topics",
         "corpora demo demo_finetune arithmetic ladder reversal",
+        "languages",
     ),
     "launch.nodes": ("starts", "ranks supervise"),
     "launch.slurm": ("site client ray_step", "script allocation site_gpu", "jobs queueing supervise", "build_job"),
