@@ -26,9 +26,9 @@ LANGUAGES = {
     2: {"ar": "arb", "fa": "pes_1", "hi": "hin", "ko": "kor", "tr": "tur", "vi": "vie"},
     4: {"bn": "ben", "el": "ell_monotonic", "he": "heb", "ml": "mal_chillus", "th": "tha"},
 }
-"""of how many articles one is kept -> the package's name of each language"""
+"""The package's name of each language, by the number of articles of which one is kept."""
 HELD_OUT = 26
-"""the first article that is held out"""
+"""The first article that is held out."""
 ALPHA = 0.3
 VOCABULARY = 4096
 _TEXT = ("h1", "h2", "h3", "h4", "p")

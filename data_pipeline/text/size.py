@@ -12,13 +12,13 @@ class TextSize(NamedTuple):
     """How much text there is."""
 
     bytes: int
-    """of UTF-8"""
+    """Bytes in UTF-8."""
     words: int
-    """split at white space in every language, as all datasets count them: a sentence of Chinese is one"""
+    """Words, split at white space in every language, as all datasets count them: a sentence of Chinese is one."""
     characters: int
-    """code points"""
+    """Code points."""
     unicode_words: int
-    """in the writing of any language (`words.py`)"""
+    """Words in the writing of any language (`words.py`)."""
 
 
 def text_size(texts: Sequence[str]) -> TextSize:

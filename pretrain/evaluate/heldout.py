@@ -93,8 +93,8 @@ class HeldOut:
 
     @property
     def bits_per_byte_by_source(self) -> Sequence[float | None]:
-        """Of each source, the loss in bits per byte of the text predicted: comparable between languages and tokenizers,
-        for one objective."""
+        """The loss of each source in bits per byte of the text predicted: comparable between tokenizers, for one
+        objective."""
         return [
             loss / size / math.log(2) if size else None
             for (loss, _), size in zip(self.by_source, self.bytes_by_source, strict=False)
