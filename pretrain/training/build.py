@@ -28,7 +28,7 @@ from pretrain.config.start import teacher_checkpoint
 from pretrain.data.doubtful_settings import doubtful_settings
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
-from pretrain.data.unknown_tokens import warnings_of_unknown
+from pretrain.data.unknown_tokens import warnings_of_unknown, warnings_of_unknown_rows
 from pretrain.data.unseen_begin import warnings_of_training
 from pretrain.data.writing_notes import warnings_of_writing
 from pretrain.engine import device, rendezvous
@@ -110,6 +110,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_unused_embedding_rows(config, recipe),
         *warnings_of_training(config, stream.datasets),
         *warnings_of_unknown(stream.datasets),
+        *warnings_of_unknown_rows(config, stream.datasets),
         *warnings_of_writing(config, stream.datasets),
         *_skipped_documents(stream, recipe),
         *_padding(stream),

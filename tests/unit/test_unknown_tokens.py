@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +18,13 @@ from data_pipeline.cli import inspect
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.unknown_tokens import unknown_share
 from data_pipeline.errors import DataError
+from data_pipeline.labelled.dataset import LabelledDataset
+from data_pipeline.recipes.instructions import Instructions
 from data_pipeline.tokenizers.hf_json import JsonTokenizer
 from data_pipeline.tokenizers.load import open_tokenizer, train_tokenizer
 from data_pipeline.tokenizers.recorded import record
 from pretrain.commands.data import main
-from pretrain.data.unknown_tokens import warnings_of_unknown
+from pretrain.data.unknown_tokens import warnings_of_unknown, warnings_of_unknown_rows
 from tests.helpers.datasets import Silent, make_documents, settings
 from tests.helpers.released import sentencepiece_model
 
@@ -99,3 +105,20 @@ def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, capsys: pyte
     page = (config.output / "report.html").read_text()
     assert "<td>0.00 %</td>" in page
     assert page.count("</mark> Unknown to the tokenizer: ") == 2
+
+
+def test_labelled_rows_of_another_language_are_said(tmp_path: Path) -> None:
+    train_tokenizer(PLAIN, "wordpiece", 60).save(tmp_path / "tokenizer.json")
+    datasets = []
+    for name, texts in (("english", PLAIN), ("korean", KOREAN)):
+        (tmp_path / name).mkdir()
+        rows = [{"messages": [{"role": "user", "content": text}], "n": "자유"} for text in texts]
+        for split in ("train", "validation"):
+            (tmp_path / name / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        datasets.append(LabelledDataset(tmp_path / name, tmp_path / "tokenizer.json"))
+    source = SimpleNamespace(objective=Instructions(messages="messages"))
+    config: Any = SimpleNamespace(objective=None, data=SimpleNamespace(resolved_sources=[source, source]))
+    (note,) = warnings_of_unknown_rows(config, datasets)
+    assert re.match(
+        r"^[78]\d\.\d% of the tokens in the first 30 rows of .*korean are unknown to .*tokenizer.json, ", note
+    )
