@@ -20,7 +20,7 @@ from data_pipeline.common.tasks import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.shard_writer import token_dtype
 from data_pipeline.reading.documents import HASH_BITS, batched
-from data_pipeline.text.size import TextSize, text_size
+from data_pipeline.text.size import TextSize, text_sizes
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
@@ -144,12 +144,11 @@ def _encode(
     counts: dict[SplitName, int] = dict.fromkeys(SPLITS, 0)
     for batch in batched(load_documents(cleaned_documents(config, chunk, folder)), _BATCH_CHARACTERS):
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
-        for document in batch:
+        for document, size in zip(batch, text_sizes([document.texts for document in batch]), strict=True):
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
             tokens = np.concatenate([*begin, *ids]).astype(dtype)
             keys.append(document.key)
             counts["validation" if chunk.validation or keys[-1] < cutoff else "train"] += len(tokens)
-            size = text_size(document.texts)
             facts.append((len(tokens), numbers[document.file], document.index, document.part, *size))
             pieces.append(tokens)
     columns = np.array(facts, np.int64).reshape(-1, len(FACTS)).T

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from data_pipeline.text.words import Words
 
 
@@ -21,11 +23,17 @@ class TextSize(NamedTuple):
     """Words in the writing of any language (`words.py`)."""
 
 
-def text_size(texts: Sequence[str]) -> TextSize:
-    """The size of all `texts` together."""
-    return TextSize(
-        bytes=sum(len(text.encode()) for text in texts),
-        words=sum(len(text.split()) for text in texts),
-        characters=sum(map(len, texts)),
-        unicode_words=int(Words.of(texts).firsts[-1]) if texts else 0,
-    )
+def text_sizes(documents: Sequence[Sequence[str]]) -> list[TextSize]:
+    """The size of each document, of all its texts together. Hand it many documents at once, as `Words.of` says."""
+    texts = [text for document in documents for text in document]
+    borders = np.cumsum([0, *map(len, documents)])  # of each document among the texts
+    firsts = Words.of(texts).firsts if texts else np.zeros(1, np.int64)
+    return [
+        TextSize(
+            bytes=sum(len(text.encode()) for text in document),
+            words=sum(len(text.split()) for text in document),
+            characters=sum(map(len, document)),
+            unicode_words=unicode_words,
+        )
+        for document, unicode_words in zip(documents, np.diff(firsts[borders]).tolist(), strict=True)
+    ]
