@@ -55,13 +55,23 @@ def _portable() -> dict[str, str]:
 
 def _record(name: str, layouts: Iterable[str], datasets: Path) -> dict[str, Any]:
     """The data once, as it is the same on every layout; numbers as JSON has them, which Python reads back bit-equal."""
-    from tests.helpers.golden import train_case
+    from tests.helpers.golden import CASES, train_case
     from tests.helpers.machine import build
 
     curves = {layout: train_case(name, layout, datasets) for layout in layouts}
     data = [{key: curve.pop(key) for key in ABOUT_DATA} for curve in curves.values()]
     assert all(found == data[0] for found in data), f"{name} sees other data on another layout"
-    return {"build": build(), **data[0], "curves": curves}
+    control = CASES[name].control
+    to_control = {} if control is None else {"to_control": to_control_of(control, curves)}
+    return {"build": build(), **data[0], **to_control, "curves": curves}
+
+
+def to_control_of(control: str, curves: dict[str, Any]) -> dict[str, float]:
+    """How far curves in half precision are from those of the same run in fp32, on record: the largest distance of each
+    kind of number, as a part of it, on one rank."""
+    recorded = json.loads((FOLDER / f"{control}.json").read_text())["curves"]["one rank"]
+    found = curves["one rank"]
+    return {key: max(abs(a / b - 1) for a, b in zip(found[key], recorded[key], strict=True)) for key in recorded}
 
 
 if __name__ == "__main__":

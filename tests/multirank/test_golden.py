@@ -16,21 +16,27 @@ import numpy as np
 import pytest
 
 from tests.helpers.breadth import only
-from tests.helpers.golden import CASES, build_datasets, train_case
+from tests.helpers.golden import CASES, STEPS, build_datasets, train_case
 from tests.helpers.machine import build
-from tests.multirank.golden_record import ABOUT_DATA, FOLDER
+from tests.multirank.golden_record import ABOUT_DATA, FOLDER, to_control_of
 
 TOLERANCE, BF16_TOLERANCE = 1e-6, 2e-3
 KINKED_TOLERANCE = 1e-3
+KINKED = ("transformer", "pegasus")
 """of ReLU's cases on other machines: rounding decides on which side of the kink an input lies that is nearly zero"""
+SHORT_TOLERANCE = 1e-5
+"""of the short cases elsewhere, whose rates are higher: 1.2e-6 was measured between instruction sets"""
 
 ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "deberta", "transformer", "bart")
 """Cases that share a model among ranks as another does, too: on one rank they are tried with every test run."""
 
 _ALL = [(name, layout) for name, case in CASES.items() for layout in case.layouts]
 _QUICK = [(name, layout) for name, layout in _ALL if name not in ANOTHER_OF_ITS_KIND or layout == "one rank"]
+_ALL_HERE = [(name, layout) for name, layout in _ALL if CASES[name].steps == STEPS]
 _QUICK_HERE = [
-    (name, layout) for name, layout in _QUICK if layout == "one rank" or name in ("gpt-dropout", "gpt-sharded")
+    (name, layout)
+    for name, layout in _QUICK
+    if (name, layout) in _ALL_HERE and (layout == "one rank" or name in ("gpt-dropout", "gpt-sharded"))
 ]
 """in this processor's arithmetic; the layouts themselves are compared bit by bit"""
 
@@ -50,7 +56,7 @@ def in_portable_arithmetic(
     folder = tmp_path_factory.mktemp("portable")
     own = (item for item in request.session.items if item.path == request.path)
     asked = {
-        (item.callspec.params["name"], item.callspec.params["layout"])
+        (item.callspec.params["name"], item.callspec.params.get("layout", "one rank"))
         for item in own
         if hasattr(item, "callspec") and "in_portable_arithmetic" in item.fixturenames
     }
@@ -84,15 +90,27 @@ def test_a_curve_is_the_recorded_one_to_the_bit(
         assert now == values, f"{key}: {_departure(now, values):.1e} of it off"
 
 
-@pytest.mark.parametrize(("name", "layout"), only(_QUICK_HERE, _ALL))
+@pytest.mark.parametrize(("name", "layout"), only(_QUICK_HERE, _ALL_HERE))
 def test_a_curve_in_this_processors_arithmetic_is_near_the_recorded_one(name: str, layout: str, datasets: Path) -> None:
     recorded, found = _recorded(name), train_case(name, layout, datasets)
     assert {key: found[key] for key in ABOUT_DATA} == {key: recorded[key] for key in ABOUT_DATA}
     _assert_close(name, found, recorded["curves"][layout])
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.control is not None])
+def test_a_curve_in_bf16_is_as_far_from_that_in_fp32_as_is_on_record(name: str, in_portable_arithmetic: Path) -> None:
+    """A sum that is rounded once more is within the tolerance of another build, and moves it away from the control."""
+    control = CASES[name].control
+    assert control is not None
+    found = to_control_of(control, _recorded(name, in_portable_arithmetic)["curves"])
+    for key, distance in _recorded(name)["to_control"].items():
+        assert found[key] == pytest.approx(distance, rel=0.1), key
+
+
 def _assert_close(name: str, found: dict[str, Any], recorded: dict[str, list[float]]) -> None:
-    tolerance = BF16_TOLERANCE if "bf16" in name else KINKED_TOLERANCE if name == "transformer" else TOLERANCE
+    tolerance = BF16_TOLERANCE if "bf16" in name else KINKED_TOLERANCE if name in KINKED else TOLERANCE
+    if CASES[name].steps < STEPS:
+        tolerance = max(tolerance, SHORT_TOLERANCE)
     for key, values in recorded.items():
         assert _departure(found[key], values) <= tolerance, key
 
