@@ -99,8 +99,8 @@ CASES: dict[str, Case] = {
     "transformer": Case("transformer", (*_OTHERS, "model.target_length=64"), dataset="pairs"),
     "bart": Case("bart", (*_OTHERS, *_ASCII, "model.target_length=64")),
     "experts-biased": _short("experts-biased", *_NO_GROUPS),
-    "experts": _short("experts", *_EXPERTS),
-    "experts-bf16": _short("experts", *_EXPERTS, "precision=bf16", control="experts"),
+    "experts": _short("experts", *_EXPERTS, "model.experts.top_k=4"),
+    "experts-bf16": _short("experts", *_EXPERTS, "model.experts.top_k=4", "precision=bf16", control="experts"),
     "mtp-packed": _short(
         "mtp",
         *_EXPERTS,
