@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_pipeline.tokenizers.base import Tokenizer
@@ -30,7 +30,7 @@ class TranslationInput:
     targets: list[str] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TranslationResult:
     """Hypotheses for a file, in its order, and their score."""
 
@@ -154,15 +154,16 @@ def translate(
         )
         matrices.append(AttentionMatrix(source, written, weights))
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
+    found = TranslationResult(hypotheses=hypotheses, score=None, signature=None, cut=cut, attention=matrices)
     if lines.targets is None:
-        return TranslationResult(hypotheses, None, None, cut, matrices)
+        return found
     targets = [[target] for target in lines.targets]
     if metric.name in CHRF:
-        scored = chrf(metric.name, hypotheses, targets)
-        return TranslationResult(hypotheses, scored.score, scored.signature, cut, matrices)
-    scored = bleu(hypotheses, targets, tokenize=metric.tokenize)
-    unspaced = sum(map(is_unspaced, lines.targets)) if metric.tokenize in BY_SPACE else 0
-    return TranslationResult(hypotheses, scored.score, scored.signature, cut, matrices, unspaced)
+        scored, unspaced = chrf(metric.name, hypotheses, targets), 0
+    else:
+        scored = bleu(hypotheses, targets, tokenize=metric.tokenize)
+        unspaced = sum(map(is_unspaced, lines.targets)) if metric.tokenize in BY_SPACE else 0
+    return replace(found, score=scored.score, signature=scored.signature, unspaced=unspaced)
 
 
 def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -35,7 +35,7 @@ _LEFT_OUT_FUNCTIONS = {"float", "int", "bool", "abs", "round", "sorted", "revers
 _SPEAKS = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.arg)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fault:
     """An edit: in bytes `start` to `end` of the UTF-8 source stands `text`. `first` and `last` are the lines of the
     statement that it changes, counted from one; of a compound statement, those of its head."""
@@ -89,7 +89,9 @@ class _FaultFinder:
             statement = (node.lineno, _head_end(node))
         for kind, start, end, text in self._of(node):
             if self._raw[start:end].decode() != text:
-                yield Fault(kind, start, end, text, self._line(start), *statement)
+                first, last = statement
+                line = self._line(start)
+                yield Fault(kind=kind, start=start, end=end, text=text, line=line, first=first, last=last)
         for name, value in ast.iter_fields(node):
             if name not in ("annotation", "returns", "decorator_list", "type_comment", "type_params"):
                 for child in value if isinstance(value, list) else [value]:
