@@ -45,7 +45,7 @@ def guard(work: Callable[[], int], say: Callable[[str], None]) -> int:
                 break
         if status >= 0:
             return status
-        soon = soon + 1 if time.monotonic() - began < _SOON_S else 1
+        soon = soon + 1 if time.monotonic() - began < _SOON_S else 0
         if soon == _MOST:
             say(f"the supervisor was ended by signal {-status}, {soon} times in a row soon after its start")
             return 128 - status

@@ -209,9 +209,8 @@ class Supervisor:
         return self._signal is not None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._kill_now = (
-            number == signal.SIGINT and self._signal == signal.SIGINT
-        )  # a second Ctrl-C does not wait for a save
+        # A second Ctrl-C does not wait for a save, whatever comes after it.
+        self._kill_now |= number == signal.SIGINT and self._signal == signal.SIGINT
         self._signal = number
 
     def _kill(self) -> None:

@@ -91,9 +91,10 @@ class Allocation:
 
     def exclude_nodes(self, nodes: Sequence[str]) -> str:
         """Requeues the job without these nodes and those excluded before, unless there are spare ones or the run may
-        resume on fewer."""
+        resume on fewer, if any is left."""
         names = ", ".join(nodes)
-        if self._config is not None or (self._spares and len(set(self._up()) - set(nodes)) >= self._used):
+        least = self._used if self._config is None else 1
+        if (self._config is not None or self._spares) and len(set(self._up()) - set(nodes)) >= least:
             self._excluded += nodes
             return f"the run resumes without {names}"
         if len(allocated := hosts(self.nodes)) > 1 and set(allocated) <= set(nodes):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +83,38 @@ def test_what_is_killed_at_once_each_time_is_given_up(monkeypatch: pytest.Monkey
     assert guard(work, said.append) == 137
     assert len((tmp_path / "lives").read_text().split()) == 5
     assert "5 times in a row" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "status"),
+    [
+        ([1.0] * 4, 0),
+        ([1.0] * 5, 137),
+        ([59.9] * 5, 137),
+        ([60.0] * 9, 0),
+        ([1.0] * 4 + [60.0] + [1.0] * 4, 0),
+        ([1.0] * 4 + [60.0] + [1.0] * 5, 137),
+    ],
+)
+def test_deaths_long_after_a_start_are_none_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, lived_s: list[float], status: int
+) -> None:
+    """Supervisors that live so long and are killed, on a clock of their own; the next one ends by itself."""
+    clock, lives, said = [0.0], iter(lived_s), list[str]()
+
+    def ended(pid: int, say: object) -> int:
+        clock[0] += (lived := next(lives, 0.0))
+        return -signal.SIGKILL if lived else 0
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    monkeypatch.setattr(module, "_fork", lambda work: 0)
+    monkeypatch.setattr(module, "_status", ended)
+    monkeypatch.setattr(signal, "sigtimedwait", lambda *_: SimpleNamespace(si_signo=signal.SIGCHLD))
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("the end of a process is no signal for it"))
+    assert guard(lambda: 0, said.append) == status
+    assert next(lives, None) is None
+    assert len(said) == len(lived_s)
+    assert said[-1].endswith("5 times in a row soon after its start" if status else "signal 9: it restarts")
 
 
 def test_what_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ import pytest
 
 from launch.attempts import Attempt
 from launch.policy import decide
+from launch.run_progress import HUNG
+from pretrain.errors import MiscomputedError, RunError
+from pretrain.process.agreement import RendezvousError
+from pretrain.process.peers import LostPeersError
 
 NAN = "RunError: step 12: the loss or gradient is not finite"
 LOST = "LostPeersError: rank 0 lost its peers at step 12"
@@ -78,9 +82,37 @@ def test_the_same_failure_twice_before_the_first_step_is_of_no_documents() -> No
     )
 
 
-@pytest.mark.parametrize("reason", [LOST, "HungError: step 13: rank 1 is missing", None])
-def test_a_lost_machine_at_the_same_step_is_not(reason: str | None) -> None:
-    assert decide([attempt(1, reason=reason)] * 2, restarts=9).next == "again"
+_OF_MACHINES = [error.__name__ for error in (LostPeersError, RendezvousError, MiscomputedError)] + [HUNG]
+
+
+@pytest.mark.parametrize("name", _OF_MACHINES)
+def test_what_a_machine_causes_is_tried_again_however_often(name: str) -> None:
+    """As a run reports errors: by their class."""
+    assert decide([attempt(1, reason=f"{name}: step 13: rank 1")] * 3, restarts=9).next == "again"
+    named_later = f"{RunError.__name__}: the cause was {name}: rank 1"
+    assert decide([attempt(1, reason=named_later)] * 2, restarts=9).next == "over"
+
+
+def test_what_reported_nothing_is_tried_again() -> None:
+    assert decide([attempt(1, reason=None)] * 2, restarts=9).next == "again"
+
+
+@pytest.mark.parametrize(("between", "then", "restart"), [((), "over", None), ((75,), "again", 1), ((0,), "again", 1)])
+def test_failures_before_a_stop_are_none_in_a_row(between: tuple[int, ...], then: str, restart: int | None) -> None:
+    """A requeued job keeps its attempts. What ended between two failures, at the same step, begins the count again."""
+    history = [attempt(1, reason=NAN), *(attempt(status) for status in between), attempt(1, reason=NAN)]
+    decision = decide(history, restarts=9)
+    assert decision.next == then
+    assert restart is None or f"restart {restart} of 9" in decision.why
+    lost = [attempt(1, reason=LOST), *(attempt(status, reason=LOST) for status in between), attempt(1, reason=LOST)]
+    assert f"restart {restart or 2} of 9" in decide(lost, restarts=9).why
+
+
+def test_advice_to_run_it_again_is_none_for_who_reads_that_it_is() -> None:
+    for advice in ("run the same command again to resume", "the same command resumes"):
+        assert f"({LOST}); restart 1 of 3" in decide([attempt(1, reason=f"{LOST}; {advice}")], restarts=3).why
+        assert decide([attempt(1, reason=f"{LOST}; {advice}")], restarts=0).why.endswith(LOST)
+    assert f"({LOST}; rank 1 said so)" in decide([attempt(1, reason=f"{LOST}; rank 1 said so")], restarts=3).why
 
 
 def test_at_another_step_or_with_other_words_it_is_not() -> None:
