@@ -58,7 +58,8 @@ def status(run_dir: Path) -> Status:
     if known is None and not (files.config.exists() or files.events.exists() or attempts.exist(run_dir)):
         raise ConfigError(f"{run_dir} holds no run, and no records of a job: name a run.dir")
     directory = known or files.launch
-    history, steps = attempts.read(directory), newest_metrics(run_dir)
+    records = _records(directory)
+    history, steps = attempts.read(records), newest_metrics(run_dir)
     beat, found = heartbeat.read(run_dir), run_progress.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
     jobs, state, why = _of_queue(directory)
@@ -66,7 +67,7 @@ def status(run_dir: Path) -> Status:
         ending = history[-1].ending
         state, why = ("finished" if ending == "done" else "failed" if ending == "config" else ending), None
     if state is None:
-        state, why = ("running", None) if presence.here(directory) is not None else _of_files(run_dir, beat)
+        state, why = ("running", None) if presence.here(records) is not None else _of_files(run_dir, beat)
     total = _total_steps(run_dir)
     recent = [line["step_seconds"] for line in steps[-_RECENT:] if isinstance(line.get("step_seconds"), int | float)]
     left = (total - found.step) * statistics.median(recent) if total is not None and recent else None
@@ -84,14 +85,29 @@ def status(run_dir: Path) -> Status:
         heard_s=heard_s if state == "running" else None,
         starts=len(history),
         failures=sum(attempt.ending == "failed" for attempt in history),
-        last=attempts.last_decision(directory),
+        last=attempts.last_decision(records),
         jobs=jobs,
     )
 
 
+def _own_jobs(directory: Path) -> list[queueing.Queued]:
+    """Jobs of the run or build itself, oldest first. Those of commands before and after a run have folders of records
+    within that of the run's own; a build's has one within the folder of the job."""
+    jobs = queueing.queued(directory)
+    return [job for job in jobs if Path(job.records).name == directory.name] or jobs
+
+
+def _records(directory: Path) -> Path:
+    """Folder of the attempts."""
+    names = {Path(job.records).name for job in _own_jobs(directory)[-1:]} - {directory.name}
+    return directory / names.pop() if names else directory
+
+
 def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]:
-    """Jobs with their states in Slurm, the state of the newest that has not ended, and the reason for that state."""
+    """Jobs with their states in Slurm; and of the run's own, not of the commands before and after it, the state of the
+    newest that has not ended, and the reason for that state."""
     named, state, why = [], None, None
+    own = _own_jobs(directory)
     for job in queueing.queued(directory):
         try:
             facts = client.job_facts(job.number)
@@ -102,6 +118,8 @@ def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]
         job_state = facts.get("JobState", "unknown")
         where = facts.get("NodeList", "(null)")
         named.append(f"{job.number} ({job.name}): {job_state}" + (f" on {where}" if where != "(null)" else ""))
+        if job not in own:
+            continue
         if job_state in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
             state, why = "waiting", facts.get("Reason")
         elif job_state in ("RUNNING", "COMPLETING"):

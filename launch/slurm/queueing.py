@@ -54,7 +54,8 @@ def write(job: BatchJob) -> None:
             tasks.write(job.tasks_file, job.array.tasks)
         job.logs.mkdir(parents=True, exist_ok=True)
         atomic_write(job.path, script(job).encode())
-        attempts.allow(job.records)
+        for records in (job.records, *job.records.glob("task-*")):  # those that `cancel` has marked
+            attempts.allow(records)
     except OSError as error:
         raise unwritable(job.path, error) from None
 

@@ -165,9 +165,10 @@ def test_a_build_in_one_job_says_how_it_stands(
     assert calls.read_text().splitlines()[-1] == "scancel --batch --signal=TERM 17"
     (run.parent / "bin" / "scontrol").write_text("#!/bin/sh")  # Slurm knows it no more
     time = "2026-01-01T00:00:00.000+00:00"
-    attempts.append(folder, Attempt(began=time, ended=time, status=0), "done")
+    attempts.append(folder / "big", Attempt(began=time, ended=time, status=0), "done")  # as its supervisor does
     assert main(["launch", "status", str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"{folder}: finished"
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"{folder}: finished", "  attempts that ended: 1, of which 0 failed; the last: done"]
 
 
 def test_an_array_is_cancelled_task_by_task(array: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
-"""What the supervisor does, in cases where each condition decides alone, with a clock of their own and a command that is
-no process. `test_supervisor.py` has real ones.
+"""What the supervisor does, in cases where each condition decides alone, with a clock and a command that is no process.
+
+`test_supervisor.py` has real ones.
 """
 
 import json
