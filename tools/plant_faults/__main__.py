@@ -2,11 +2,12 @@
 
     python -m tools.plant_faults                                    # in the lines that differ from main
     python -m tools.plant_faults --since v0.1.0 --minutes 30        # from another state
-    python -m tools.plant_faults pretrain/models/routing.py         # in whole files
+    python -m tools.plant_faults pretrain/models/routing.py         # in whole files, or those of a folder
 
 Each fault is tried with the tests that ran its line before it was planted, the quickest first, then with tests of
 ranks and commands that import the file. Exit status 0: every fault was noticed; 1: some were not, and are printed:
-write a test that fails while the fault is in, or find that it changes nothing.
+write a test that fails while the fault is in, or find that it changes nothing. Faults whose tests did not end in time
+are counted apart: they hang, or the machine was busy.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from tools.plant_faults.faults import Fault, faults
 from tools.plant_faults.nearest import ImportGraph
-from tools.plant_faults.trial import TestRun, alone, notices, prepare, study
+from tools.plant_faults.trial import NO_END, TestRun, alone, notices, prepare, study
 
 _PRODUCT = ("pretrain/", "data_pipeline/", "launch/")
 _SLOWER = 3.0  # times the seconds of a test without a fault, beside other work
@@ -45,7 +46,9 @@ class Outcome:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help="Files of the product. Default: the lines that differ from --since.")
+    parser.add_argument(
+        "files", nargs="*", help="Files or folders of the product. Default: the lines that differ from --since."
+    )
     parser.add_argument("--since", default="main", help="Git revision to compare with.")
     parser.add_argument("--faults", type=int, default=100, help="Most faults, drawn evenly from the files.")
     parser.add_argument("--minutes", type=float, default=30, help="No fault begins after this time.")
@@ -57,8 +60,10 @@ def main() -> int:
     began = time.monotonic()
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # with GPUs in use no process could be forked
     root = Path.cwd()
-    named: dict[str, set[int] | None] = dict.fromkeys(options.files)
-    lines = named or _changed_lines(options.since)
+    try:
+        lines = _whole_files(root, options.files) if options.files else _changed_lines(root, options.since)
+    except ValueError as error:
+        parser.error(str(error))
     drawn = _drawn(root, lines, options.faults, options.seed)
     if not drawn:
         print("no line in which a fault could be planted")
@@ -78,24 +83,29 @@ def main() -> int:
     return int(any(outcome.noticed_by is None for outcome in outcomes))
 
 
-def _changed_lines(since: str) -> dict[str, set[int] | None]:
-    """Lines of the product's files that differ from a git revision, or are new."""
-    command = [
-        "git",
-        "diff",
-        "-U0",
-        "--no-color",
-        "--no-ext-diff",
-        since,
-        "--",
-        *(f"{folder}*.py" for folder in _PRODUCT),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"--since {since}: {done.stderr.strip()}")
+def _whole_files(root: Path, names: Sequence[str]) -> dict[str, set[int] | None]:
+    """The files named, and those in the folders named, as paths from the root, which tests and copies know them by.
+    Raises ValueError for what is no file of the product."""
+    found: dict[str, set[int] | None] = {}
+    for name in names:
+        path = Path(os.path.abspath(root / name))
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        paths = [os.path.relpath(file, root) for file in files if file.is_file()]
+        if not paths or not all(file.startswith(_PRODUCT) and file.endswith(".py") for file in paths):
+            raise ValueError(f"{name}: name Python files of {', '.join(_PRODUCT)}")
+        found |= dict.fromkeys(paths)
+    return found
+
+
+def _changed_lines(root: Path, since: str) -> dict[str, set[int] | None]:
+    """Lines of the product's files that differ from a git revision, and whole files that git does not know yet. Raises
+    ValueError for no revision."""
+    patterns = [f"{folder}*.py" for folder in _PRODUCT]
+    prefixes = ["--src-prefix=a/", "--dst-prefix=b/"]  # whatever the user's configuration says
+    differ = _git(root, "diff", "-U0", "--no-color", "--no-ext-diff", *prefixes, since, "--", *patterns)
     found: dict[str, set[int] | None] = {}
     lines = set[int]()
-    for line in done.stdout.splitlines():
+    for line in differ.splitlines():
         if line.startswith("+++ "):
             lines = set()
             if line.startswith("+++ b/"):
@@ -103,7 +113,15 @@ def _changed_lines(since: str) -> dict[str, set[int] | None]:
         elif line.startswith("@@"):
             first, _, count = line.split("+")[1].split(" ")[0].partition(",")
             lines |= set(range(int(first), int(first) + int(count or 1)))
-    return found
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *patterns)
+    return found | dict.fromkeys(filter(None, new.split("\0")))
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ValueError(f"git {words[0]}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _drawn(root: Path, lines: dict[str, set[int] | None], most: int, seed: int) -> list[tuple[str, Fault]]:
@@ -203,11 +221,12 @@ def _line(outcome: Outcome, source: str) -> str:
 def _report(outcomes: Sequence[Outcome], drawn: int) -> None:
     tried = Counter(outcome.path for outcome in outcomes)
     alive = Counter(outcome.path for outcome in outcomes if outcome.noticed_by is None)
-    print(f"\n{'tried':>6}{'alive':>6}  file")
+    no_end = Counter(outcome.path for outcome in outcomes if outcome.noticed_by == NO_END)
+    print(f"\n{'tried':>6}{'alive':>6}{'no end':>8}  file")
     for path in sorted(tried):
-        print(f"{tried[path]:6}{alive[path]:6}  {path}")
+        print(f"{tried[path]:6}{alive[path]:6}{no_end[path]:8}  {path}")
     print(
-        f"{tried.total():6}{alive.total():6}  in all"
+        f"{tried.total():6}{alive.total():6}{no_end.total():8}  in all"
         + (f", of {drawn} drawn: time is up" if tried.total() < drawn else "")
     )
 

@@ -20,6 +20,8 @@ from typing import Any
 
 _OWN = ("pretrain", "data_pipeline", "launch", "examples", "tests", "tools")
 _IMPORT = "import"
+NO_END = "no end in time"
+"""what notices a fault with which tests don't end"""
 _RAN = (0, 1)
 """statuses of pytest when tests ran, and when some of them failed"""
 _fork = multiprocessing.get_context("fork")
@@ -69,7 +71,7 @@ def notices(copy: Path, tests: Sequence[TestRun], out: Path, timeout_s: float) -
     status = _in_fork(copy, out, timeout_s, _until_one_fails, [test.name for test in tests], record)
     if record.is_file():
         return record.read_text(encoding="utf-8")
-    return None if status == 0 else "no end in time" if status is None else f"pytest ends with {status}"
+    return None if status == 0 else NO_END if status is None else f"pytest ends with {status}"
 
 
 def _in_fork(copy: Path, out: Path, timeout_s: float, function: Any, *arguments: Any) -> int | None:

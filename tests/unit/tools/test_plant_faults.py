@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.plant_faults.__main__ import Outcome, _changed_lines, _report, _whole_files
 from tools.plant_faults.faults import faults
 from tools.plant_faults.nearest import ImportGraph
 
@@ -78,6 +79,55 @@ def test_tests_are_near_by_their_imports(tmp_path: Path) -> None:
     near = ImportGraph(tmp_path).near("pretrain/low.py", 9)
     assert near == ["tests/test_low.py", "tests/test_a.py", "tests/test_helped.py", "tests/test_high.py"]
     assert ImportGraph(tmp_path).near("pretrain/low.py", 1) == ["tests/test_low.py"]
+
+
+def project(root: Path) -> None:
+    """A repository with a commit, a line that differs from it, and a file that is new."""
+    (root / "launch" / "deep").mkdir(parents=True)
+    (root / "launch" / "old.py").write_text("a = 1\nb = 2\n")
+    for words in (
+        ["init", "-q"],
+        ["config", "diff.mnemonicPrefix", "true"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"],
+    ):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    (root / "launch" / "old.py").write_text("a = 1\nb = 3\n")
+    (root / "launch" / "deep" / "new.py").write_text("c = 1\n")
+    (root / "launch" / "note.txt").write_text("")
+
+
+def test_lines_that_differ_and_new_files_are_found_whatever_git_is_told_by_its_user(tmp_path: Path) -> None:
+    project(tmp_path)
+    assert _changed_lines(tmp_path, "HEAD") == {"launch/old.py": {2}, "launch/deep/new.py": None}
+    with pytest.raises(ValueError, match="nowhere"):
+        _changed_lines(tmp_path, "nowhere")
+
+
+def test_files_are_known_by_their_paths_from_the_root_however_they_are_named(tmp_path: Path) -> None:
+    """An absolute one would be no file of a copy: the fault would be planted in the file itself."""
+    (tmp_path / "launch" / "deep").mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    for name in ("launch/old.py", "launch/deep/new.py", "launch/note.txt", "tests/test_old.py"):
+        (tmp_path / name).write_text("")
+    for name in ("launch/old.py", "./launch/old.py", "launch/deep/../old.py", str(tmp_path / "launch/old.py")):
+        assert _whole_files(tmp_path, [name]) == {"launch/old.py": None}
+    assert _whole_files(tmp_path, ["launch"]) == {"launch/old.py": None, "launch/deep/new.py": None}
+    for name in ("launch/none.py", "tests/test_old.py", "tests", "launch/note.txt", "/none.py", "../x.py"):
+        with pytest.raises(ValueError, match=r"name Python files of pretrain/, data_pipeline/, launch/"):
+            _whole_files(tmp_path, [name])
+
+
+def test_faults_whose_tests_did_not_end_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a busy machine they say nothing about tests."""
+    fault = faults("a = 1")[0]
+    outcomes = [Outcome("a.py", fault, by, 1) for by in ("tests/test_a.py::test", "no end in time", None, None)]
+    _report(outcomes, 9)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["tried", "alive", "no", "end", "file"],
+        ["4", "2", "1", "a.py"],
+        ["4", "2", "1", "in", "all,", "of", "9", "drawn:", "time", "is", "up"],
+    ]
 
 
 @pytest.mark.slow
