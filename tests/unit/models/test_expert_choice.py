@@ -1,6 +1,6 @@
 """The choice of experts and their weights, against the gates of transformers in fp64, and by hand."""
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from transformers.models.glm4_moe import modeling_glm4_moe
 
 from pretrain.config.experts import Experts
 from pretrain.models.expert_choice import preferences, probabilities, select, weights
-from pretrain.models.routing import Router
 
 V3 = {"scores": "sigmoid", "groups": 4, "top_groups": 2, "scale": 2.5, "selection_bias": True}
 GATES: dict[str, tuple[ModuleType, str, Any, dict[str, Any], dict[str, Any]]] = {
@@ -123,38 +122,3 @@ def test_shares_of_sigmoids_sum_to_one_however_small_they_are(level: float) -> N
     (of_share,) = torch.autograd.grad(shares[0, 0], logits)
     (of_exact,) = torch.autograd.grad(expected[0, 0], logits)
     assert torch.allclose(of_share, of_exact, rtol=1e-5)
-
-
-def _router(**settings: Any) -> Router:
-    config: Any = SimpleNamespace(
-        recompute_granularity=None,
-        hidden_size=4,
-        sequence_parallel=False,
-        kernels=SimpleNamespace(device=torch.device("cpu")),
-    )
-    return Router(config, Experts(count=4, top_k=2, selection_bias=True, **settings))
-
-
-def test_the_bias_moves_by_a_rate_towards_the_mean_load() -> None:
-    router = _router()
-    assert router.bias_E is not None
-    router.move_bias(torch.tensor([4, 0, 7, 5]), 0.25)
-    assert router.bias_E.tolist() == [0, 0.25, -0.25, -0.25], "the mean is 4, and one that has it stays"
-    many = 2**60 // 4  # which neither fp32 nor fp64 tells apart from its neighbours
-    router.move_bias(torch.tensor([many, many + 1, many - 1, many]), 0.25)
-    assert router.bias_E.tolist() == [0, 0, 0, -0.25]
-
-
-def test_a_frozen_router_and_a_rate_of_nothing_keep_the_bias() -> None:
-    for rate in (0.25, 0.0):
-        router = _router()
-        assert router.bias_E is not None
-        router.weight.requires_grad_(rate == 0)
-        router.move_bias(torch.tensor([4, 0, 7, 5]), rate)
-        assert not router.bias_E.any()
-
-
-def test_the_bias_is_no_parameter_and_stays_in_fp32() -> None:
-    router = _router()
-    assert [name for name, _ in router.named_parameters()] == ["weight"]
-    assert router.bfloat16().bias_E.dtype == torch.float32  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Layers of experts on one rank: who is chosen, with what weight, and the products of each expert."""
+"""Layers of experts on one rank: who is chosen, with what weight, and the products and sums of each expert."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +12,6 @@ from pretrain.models import grouped
 from pretrain.models.expert_choice import choose, weights
 from pretrain.models.experts import ExpertLayer, Order, _FromExperts, _ToExperts
 from pretrain.models.grouped import GroupedLinear
-from pretrain.models.routing import Router
-
-
-def _router(recompute: str | None = None, **settings: Any) -> Router:
-    config: Any = SimpleNamespace(recompute_granularity=recompute, hidden_size=4, sequence_parallel=False)
-    router = Router(config, Experts(count=6, top_k=2, **settings))
-    torch.nn.init.normal_(router.weight, generator=torch.Generator().manual_seed(0))
-    return router
 
 
 @pytest.mark.parametrize("tokens", [0, 3, 4, 10])
@@ -46,43 +38,6 @@ def test_weights_are_probabilities_among_all_experts(normalize: bool) -> None:
     found = weights(logits, torch.tensor([[1, 2]]), Experts(count=4, top_k=2, normalize=normalize))
     expected = logits.softmax(-1)[:, 1:3]
     assert torch.equal(found, expected / expected.sum() if normalize else expected)
-
-
-def test_the_router_computes_in_fp32_whatever_the_model_does() -> None:
-    router, x = _router(), torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-    exact = router(x.bfloat16().float())
-    router.weight.data = router.weight.data.bfloat16()
-    found = router(x.bfloat16())
-    assert found.weights_TK.dtype == torch.float32
-    logits = x.bfloat16().float() @ router.weight.float().T
-    assert torch.equal(found.weights_TK, weights(logits, found.experts_TK, router.settings))
-    assert not torch.equal(found.weights_TK, exact.weights_TK), "as the weight is rounded"
-
-
-def test_a_recomputed_layer_keeps_the_experts_of_its_first_pass() -> None:
-    """However many micro-batches are forwarded before their backward passes."""
-    router = _router("full")
-    x = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(1))
-    first = []
-    for seed in (11, 12):
-        torch.default_generator.manual_seed(seed)
-        with torch.no_grad():
-            first.append(router(x[seed - 11]).experts_TK)
-    with torch.no_grad():
-        router.weight.mul_(-1)  # as if rounding had decided otherwise
-    for seed in (12, 11):
-        torch.default_generator.manual_seed(seed)
-        again = router(x[seed - 11])
-        assert torch.equal(again.experts_TK, first[seed - 11])
-        assert not torch.equal(router(x[seed - 11]).experts_TK, first[seed - 11]), "kept for one pass alone"
-    assert not router._first_pass
-
-
-def test_scoring_keeps_nothing() -> None:
-    router = _router("full").eval()
-    with torch.no_grad():
-        router(torch.randn(3, 4))
-    assert not router._first_pass
 
 
 COUNTS = [[3, 0, 5, 8], [16, 0, 0, 0], [0, 0, 0, 16], [4, 4, 4, 4]]
@@ -139,3 +94,28 @@ def test_a_layer_is_the_sum_over_each_token_s_experts(chosen: str) -> None:
     found = torch.autograd.grad(out, [x, weight, linear.weight], gradient)
     for one, other in zip(found, torch.autograd.grad(expected, exact, gradient.double()), strict=True):
         assert torch.allclose(one.double(), other, rtol=1e-5, atol=1e-5)
+
+
+def test_sums_over_a_token_s_experts_are_rounded_once() -> None:
+    """Of bf16, in both directions: fp32 has all these sums exactly."""
+    draw = torch.Generator().manual_seed(0)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randint(-127, 128, shape, generator=draw).double()
+
+    experts = choose(torch.rand(9, 6, generator=draw), 4)
+    order, weight, rows = Order(experts, 6), numbers(9, 4) / 64, numbers(36, 8)
+    x, row_TK = numbers(9, 8), order.row_KT.T
+    inputs = x.bfloat16().requires_grad_()
+    gradient = numbers(36, 8)
+    copies = _ToExperts.apply(inputs, order)
+    assert torch.equal(copies[row_TK].double(), x[:, None].expand(-1, 4, -1))
+    (found,) = torch.autograd.grad(copies, inputs, gradient.bfloat16())
+    assert torch.equal(found, gradient[row_TK].sum(1).bfloat16())
+    assert not torch.equal(found, sum(gradient.bfloat16()[row_TK].unbind(1))), "which rounding after each would change"
+    of_rows, weights_TK = rows.bfloat16().requires_grad_(), weight.float().requires_grad_()
+    out = _FromExperts.apply(of_rows, weights_TK, order)
+    assert torch.equal(out, (weight[..., None] * rows[row_TK]).sum(1).bfloat16())
+    found_rows, found_weights = torch.autograd.grad(out, [of_rows, weights_TK], x.bfloat16())
+    assert torch.equal(found_rows[row_TK], (weight[..., None] * x[:, None]).bfloat16())
+    assert torch.equal(found_weights, (rows[row_TK] * x[:, None]).sum(-1).float())

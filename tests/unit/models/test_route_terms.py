@@ -1,5 +1,6 @@
 """What layers of experts count, and add to the loss: on one rank, against the formulas."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ REAL = torch.tensor([[True, True, True, False], [True, True, False, False]])
 PREVIOUS = torch.tensor([[0.2] * 5, [0.5, 0.1, 0.1, 0.3, 0.0]])
 
 
-def _tally() -> RouteTally:
-    tally = RouteTally(LAYERS, Experts(count=5, top_k=2), torch.device("cpu"))
+def _tally(scores: Any = "softmax") -> RouteTally:
+    tally = RouteTally(LAYERS, Experts(count=5, top_k=2, scores=scores), torch.device("cpu"))
     tally.begin(PREVIOUS)
     return tally
 
@@ -34,8 +35,9 @@ def _add(tally: RouteTally, logits: torch.Tensor, factors: dict[str, float] = FA
     return of_layer.add(logits, choose(logits, 2), settings.get("counts", True))
 
 
-def test_sums_and_gradients_are_those_of_the_formulas() -> None:
-    tally, logits = _tally(), _logits()
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+def test_sums_and_gradients_are_those_of_the_formulas(scores: str) -> None:
+    tally, logits = _tally(scores), _logits()
     out = _add(tally, logits)
     assert torch.equal(out, logits)
     gradient = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
@@ -43,20 +45,22 @@ def test_sums_and_gradients_are_those_of_the_formulas() -> None:
     real = REAL.T.flatten().double()
     exact = logits.detach().double().requires_grad_()
     z = (exact.logsumexp(-1).square() * real).sum()
-    balance = 5 * (PREVIOUS[1].double() * (exact.softmax(-1) * real[:, None]).sum(0)).sum()
+    s = exact.sigmoid() if scores == "sigmoid" else exact.softmax(-1)
+    balance = 5 * (PREVIOUS[1].double() * (s / s.sum(-1, keepdim=True) * real[:, None]).sum(0)).sum()
     loss = (exact * gradient.double()).sum() + 0.5 * z + 3.0 * balance
     assert torch.allclose(found.double(), torch.autograd.grad(loss, exact)[0], rtol=1e-5, atol=1e-6)
     assert torch.allclose(tally.sums, torch.stack([z, balance, 0 * z]).detach(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("biased", [False, True])
-def test_the_loss_of_a_sequence_is_that_of_the_paper(scores: str, biased: bool) -> None:
+@pytest.mark.parametrize(("biased", "groups"), [(False, 1), (True, 1), (False, 3), (True, 3)])
+def test_the_loss_of_a_sequence_is_that_of_the_paper(scores: str, biased: bool, groups: int) -> None:
     """Each row by itself, of its real positions. Experts count that score best, whomever a bias or groups let the
     token go to."""
-    settings = Experts(count=6, top_k=2, scores=scores, selection_bias=biased, groups=3 if biased else 1, top_groups=1)
+    settings = Experts(count=6, top_k=2, scores=scores, selection_bias=biased, groups=groups)
     tally, logits = RouteTally(LAYERS, settings, torch.device("cpu")), _logits(6)
-    given = torch.zeros(8, 2, dtype=torch.long) + torch.tensor([0, 1]) if biased else choose(logits, 2)
+    free = not biased and groups == 1
+    given = choose(logits, 2) if free else torch.zeros(8, 2, dtype=torch.long) + torch.tensor([0, 1])
     of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, REAL).of_layer(LAYERS[1], 0, 4)
     out = of_layer.add(logits, given, True)
     (found,) = torch.autograd.grad(out, logits, torch.zeros_like(out))
@@ -72,6 +76,32 @@ def test_the_loss_of_a_sequence_is_that_of_the_paper(scores: str, biased: bool) 
         total = total + (f * (s[own] / s[own].sum(-1, keepdim=True)).mean(0)).sum()
     assert tally.sums.tolist() == pytest.approx([0, 0, float(total.detach())], rel=1e-6)
     assert torch.allclose(found.double(), 2 * torch.autograd.grad(total, exact)[0], rtol=1e-5, atol=1e-7)
+
+
+def test_ranks_that_share_rows_count_them_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in each group; what they find then adds up to what one rank finds of all positions."""
+    logits, seen = _logits().detach(), list[torch.Tensor]()
+
+    def all_reduce(counts: torch.Tensor, group: Any) -> None:
+        seen.append(counts.clone())
+        counts += group.others
+
+    def found(part: slice, *others: Any) -> float:
+        """`others`: what further ranks have counted of the rows, by group."""
+        groups: Any = [SimpleNamespace(others=one) for one in others]
+        tally = RouteTally(LAYERS, Experts(count=5, top_k=2), torch.device("cpu"), groups)
+        routes = MicroBatchRoutes(tally, {"router_sequence": 2.0}, REAL)
+        own = logits[2 * part.start : 2 * part.stop]
+        routes.of_layer(LAYERS[1], part.start, part.stop - part.start).add(own, choose(own, 2), True)
+        return float(tally.sums[2])
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    parts = [slice(0, 1), slice(1, 2), slice(2, 4)]
+    alone = [found(part, 0) for part in parts]
+    of_0, of_1, of_2 = seen
+    together = found(parts[0], of_1, of_2) + found(parts[1], of_0, of_2) + found(parts[2], of_0, of_1)
+    assert together == pytest.approx(found(slice(0, 4)), rel=1e-6)
+    assert together != pytest.approx(sum(alone), rel=1e-2)
 
 
 def test_a_row_of_padding_alone_adds_nothing_to_the_loss_of_sequences() -> None:
