@@ -20,6 +20,11 @@ def check_distillation(config: RunSections) -> None:
             f"{config.objective.name} is {config.objective.loss}: leave it out, or choose masked or causal without a "
             "question about segments, or classification or tagging without a language model"
         )
+    if "order" in config.objective.columns:
+        raise ValueError(
+            f"distillation.teacher is compared at all tokens of an encoder, and rows of objective.name="
+            f"{config.objective.name} predict at places beside them: leave it out, or choose masked"
+        )
     if head is not None and settings.cosine_weight:
         raise ValueError(
             "distillation.cosine_weight is for losses of tokens: leave it out for classes, or set "

@@ -54,6 +54,8 @@ def test_losses_of_more_than_tokens_are_refused() -> None:
         _with_teacher(family_config("bert"))
     with pytest.raises(ValidationError, match="leave it out for an encoder-decoder"):
         _with_teacher(family_config("t5"))
+    with pytest.raises(ValidationError, match=r"objective\.name=permuted predict at places beside them"):
+        _with_teacher(family_config("xlnet"))
 
 
 def test_weights_without_a_teacher_are_refused() -> None:
