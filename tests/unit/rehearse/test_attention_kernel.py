@@ -1,0 +1,60 @@
+"""Which of torch's attention kernels a rehearsal runs on its device: what is kept and copied for it is memory."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pretrain.rehearse.patches import _sdpa
+
+aten = torch.ops.aten
+FLASH, EFFICIENT = aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention
+B, H, S, K, D = 2, 3, 8, 16, 8
+Call = tuple[Any, tuple[Any, ...]]
+"""(operator, arguments)"""
+
+
+class Called(TorchDispatchMode):
+    """Notes each operator with what it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.noted.append((func.overloadpacket, args))
+        return func(*args, **(kwargs or {}))
+
+
+def _run(dtype: torch.dtype, mask: torch.Tensor | None, causal: bool = False) -> list[Call]:
+    q, k, v = (torch.empty(B, H, length, D, dtype=dtype, device="meta") for length in (S, K, K))
+    with Called() as called:
+        out = _sdpa(q, k, v, attn_mask=mask, dropout_p=0.25, is_causal=causal)
+    assert (out.shape, out.dtype) == (q.shape, dtype)
+    return called.noted
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel"), [(torch.bfloat16, FLASH), (torch.float16, FLASH), (torch.float32, EFFICIENT)]
+)
+def test_without_a_mask_half_precision_has_flash_attention(dtype: torch.dtype, kernel: Any) -> None:
+    ((found, args),) = _run(dtype, None, causal=True)
+    assert found is kernel
+    assert args[3:] == ((0.25, True) if kernel is FLASH else (None, True, 0.25, True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_mask_costs_its_copies_and_another_kernel(dtype: torch.dtype) -> None:
+    """Flash attention takes none. A mask of booleans becomes numbers of the queries' type, inverted and filled."""
+    *copies, (found, args) = _run(dtype, torch.ones(B, 1, 1, K, dtype=torch.bool, device="meta"))
+    assert found is EFFICIENT
+    assert args[3].dtype == dtype
+    assert args[3].shape == (B, H, S, K)
+    assert [op for op, _ in copies] == [aten.zeros_like, aten.bitwise_not, aten.masked_fill_, aten.expand]
+
+
+def test_a_mask_of_numbers_is_read_as_it_is() -> None:
+    (_, (found, args)) = _run(torch.bfloat16, torch.zeros(S, K, dtype=torch.bfloat16, device="meta"))
+    assert found is EFFICIENT
+    assert args[3].shape == (B, H, S, K)
