@@ -1,0 +1,39 @@
+"""What each of CANINE's predictions in order knows: the character and the place of the one before it."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pretrain.models.characters import FIRST_KNOWN, CharacterEmbedding
+
+BUCKETS, PLACES, SEGMENTS = 64, 10, 2
+LABELS = torch.tensor([[5, 9, 63, 0], [7, 7, 1, 0]])
+AT = torch.tensor([[8, 2, 5, 0], [1, 9, 3, 0]])
+
+
+def _table(rows: int, unit: float) -> nn.Embedding:
+    """Row n is n units."""
+    return nn.Embedding.from_pretrained(unit * torch.arange(rows, dtype=torch.float32)[:, None])
+
+
+def _known(segments: nn.Embedding | None) -> Tensor:
+    """[rows, predictions], whose sums say which rows of the tables were added."""
+    parts = SimpleNamespace(
+        position_embeddings=_table(PLACES, 100.0), segment_embeddings=segments, norm=lambda x: 2 * x
+    )
+    inner = SimpleNamespace(buckets=BUCKETS, encoder=parts, _hashed=_table(BUCKETS, 1.0))
+    batch = SimpleNamespace(label_positions_BL=AT, labels_BL=LABELS)
+    return CharacterEmbedding._known(cast("Any", inner), cast("Any", batch))[..., 0].T
+
+
+def test_a_prediction_in_order_knows_character_and_place_of_the_one_before() -> None:
+    first = FIRST_KNOWN % BUCKETS  # [CLS], at position 0
+    expected = [[first, 805, 209, 563], [first, 107, 907, 301]]
+    assert _known(None).tolist() == [[2 * one for one in row] for row in expected]
+
+
+def test_what_is_known_lies_in_the_first_segment() -> None:
+    segments = nn.Embedding.from_pretrained(torch.tensor([[1000.0], [5000.0]]))
+    assert torch.equal(_known(segments), _known(None) + 2000)
