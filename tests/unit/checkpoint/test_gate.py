@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
-from pretrain.checkpoint.hf.gate import GATE, hf_logits, pass_gate
+from pretrain.checkpoint.hf.gate import GATE, check_stored, hf_logits, largest_difference, pass_gate
 from pretrain.errors import RunError
 from tests.helpers.tiny import tiny_config
 
@@ -70,6 +70,36 @@ def test_a_difference_that_is_no_number_passes_no_gate() -> None:
     for steep in (1.0, 1e4):
         with pytest.raises(RunError, match="differ by nan"):
             _pass(steep, float("nan"))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_difference_that_is_no_number_is_seen_in_any_output(place: int) -> None:
+    expected = tuple(torch.zeros(2, size) for size in (3, 4, 5))
+    logits = tuple(x + number for number, x in enumerate(expected))
+    assert largest_difference(logits, expected) == 2
+    assert largest_difference(logits[::-1], expected[::-1]) == 2
+    logits[place][1, 2] = torch.nan
+    assert np.isnan(largest_difference(logits, expected))
+
+
+def test_a_model_of_two_outputs_passes_no_gate_if_the_second_is_no_number() -> None:
+    """Nor are files that it was stored in right."""
+
+    class Answering(Model):
+        def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+            logits = super().forward(input_ids).logits
+            return SimpleNamespace(prediction_logits=logits, sop_logits=torch.zeros(len(logits), 2))
+
+    theirs, model = Answering(1.0), tiny_config().model
+    logits, answers = hf_logits(theirs, ROWS)
+    passed = pass_gate("exported", (logits, answers), theirs, ROWS, model)
+    assert passed.difference == 0
+    broken = logits, answers * torch.nan
+    with pytest.raises(RunError, match="not exported: logits differ by nan"):
+        pass_gate("exported", broken, Answering(1.0), ROWS, model)
+    for dtype, reason in (("fp32", r"other weights than passed the gate \(nan\)"), ("bf16", "logits are not finite")):
+        with pytest.raises(RunError, match=reason):
+            check_stored(passed, broken, Answering(1.0), ROWS, model, dtype=dtype)
 
 
 def test_a_model_that_does_not_run_ends_in_a_sentence() -> None:
