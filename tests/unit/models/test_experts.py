@@ -100,11 +100,11 @@ def test_sums_over_a_token_s_experts_are_rounded_once() -> None:
     """Of bf16, in both directions: fp32 has all these sums exactly."""
     draw = torch.Generator().manual_seed(0)
 
-    def numbers(*shape: int) -> Tensor:
-        return torch.randint(-127, 128, shape, generator=draw).double()
+    def numbers(*shape: int, most: int = 127) -> Tensor:
+        return torch.randint(-most, most + 1, shape, generator=draw).double()
 
     experts = choose(torch.rand(9, 6, generator=draw), 4)
-    order, weight, rows = Order(experts, 6), numbers(9, 4) / 64, numbers(36, 8)
+    order, weight, rows = Order(experts, 6), numbers(9, 4, most=4095) / 1024, numbers(36, 8)
     x, row_TK = numbers(9, 8), order.row_KT.T
     inputs = x.bfloat16().requires_grad_()
     gradient = numbers(36, 8)

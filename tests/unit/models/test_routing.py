@@ -44,7 +44,8 @@ def test_the_router_computes_in_fp32_whatever_the_model_does() -> None:
 def test_gradients_of_the_product_are_rounded_once(dtype: torch.dtype) -> None:
     """Of numbers whose products and sums fp32 has exactly, and bf16 has not."""
     router, draw = _router(), torch.Generator().manual_seed(0)
-    weight, x, gradient = (torch.randint(-127, 128, (n, m), generator=draw) / 16 for n, m in ((6, 4), (9, 4), (9, 6)))
+    weight, x = (torch.randint(-127, 128, (n, 4), generator=draw) / 16 for n in (6, 9))
+    gradient = torch.randint(-4095, 4096, (9, 6), generator=draw) / 16
     router.weight.data = weight.to(dtype)
     x = x.to(dtype).requires_grad_()
     logits = _RouterProduct.apply(x, router.weight)
