@@ -91,6 +91,9 @@ def test_choices_are_saved_exactly_each_in_its_layer_s_place(monkeypatch: pytest
     expected[1, 3] += 2 * many
     assert torch.equal(saved[..., 0] * 2**20 + saved[..., 1], expected)
     assert int(saved[..., 1].max()) < 2**20
+    terms.attached([], {}, 1.0, 0)
+    shares = expected.double() / expected.double().sum(1, keepdim=True)
+    assert torch.allclose(terms._tally.previous_LE.double(), shares, rtol=1e-6, atol=0), "which the next step reads"
 
 
 def test_figures_are_means_over_layers() -> None:
