@@ -32,6 +32,8 @@ _OTHER_NAME = {
 """function or method -> another of its kind"""
 _LEFT_OUT_METHODS = {"float", "double", "half", "bfloat16", "detach", "clone", "to", "type_as", "abs", "exp", "log"}
 _LEFT_OUT_FUNCTIONS = {"float", "int", "bool", "abs", "round", "sorted", "reversed", "set", "list"}
+_ANY_ORDER = {"min", "max", "minimum", "maximum", "gcd"}
+"""functions of which the order of arguments changes nothing"""
 _SPEAKS = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.arg)
 
 
@@ -164,7 +166,9 @@ class _FaultFinder:
                 yield "function left out", *self._span(node), f"({self._text(arguments[0])})"
             if function.id in _OTHER_NAME and function.id not in ("sum", "mean"):
                 yield "another of its kind", *self._span(function), _OTHER_NAME[function.id]
-        if len(arguments) > 1 and not any(isinstance(argument, ast.Starred) for argument in arguments[:2]):
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        is_ordered = name not in _ANY_ORDER and not any(isinstance(one, ast.Starred) for one in arguments[:2])
+        if len(arguments) > 1 and is_ordered:
             first, second = arguments[:2]
             between = self._raw[self._end(first) : self._start(second)].decode()
             is_plain = not any(isinstance(argument, ast.Constant | ast.GeneratorExp) for argument in (first, second))

@@ -59,6 +59,11 @@ def test_faults_of_each_kind_are_small_edits() -> None:
     assert {(fault.first, fault.last) for fault in faults(SOURCE, {7})} == {(7, 7)}, "the head, without its block"
 
 
+def test_arguments_whose_order_changes_nothing_are_not_swapped() -> None:
+    kinds = [{fault.kind for fault in faults(f"x = {name}(a, b)")} for name in ("min", "torch.maximum", "g")]
+    assert kinds == [{"another of its kind"}, {"another of its kind"}, {"arguments swapped"}]
+
+
 def test_tests_are_near_by_their_imports(tmp_path: Path) -> None:
     files = {
         "pretrain/__init__.py": "",
