@@ -109,9 +109,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
     notes = (
         *_unused_embedding_rows(config, recipe),
         *warnings_of_training(config, stream.datasets),
-        *warnings_of_unknown(stream.datasets),
-        *warnings_of_unknown_rows(config, stream.datasets),
-        *warnings_of_writing(config, stream.datasets),
+        *_warnings_of_text(config, stream.datasets),
         *_skipped_documents(stream, recipe),
         *_padding(stream),
         *_verified_later(config, stream),
@@ -188,6 +186,18 @@ def _skipped_documents(stream: SampleStream | ChainedStreams, recipe: Recipe) ->
         for dataset, split, samples in samples_by_split
         if samples.num_skipped
     )
+
+
+def _warnings_of_text(config: RunConfig, datasets: Sequence[DataSource]) -> tuple[str, ...]:
+    """Warnings for which some text is read and encoded, so only on the rank that reports."""
+    if dist.get_rank() != 0:
+        return ()
+    with watchdog.allow_slow_io():
+        return (
+            *warnings_of_unknown(datasets),
+            *warnings_of_unknown_rows(config, datasets),
+            *warnings_of_writing(config, datasets),
+        )
 
 
 def _rows_not_read(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:

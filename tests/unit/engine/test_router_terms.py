@@ -31,7 +31,7 @@ def _config(model: dict[str, Any], **experts: float) -> RunConfig:
 
 
 def _terms(monkeypatch: pytest.MonkeyPatch, model: dict[str, Any] | None = None, **experts: float) -> RouterTerms:
-    """Of a stage with the last two of three layers, in two replicas that found the same."""
+    """Router terms of a stage that holds the last two of three layers, summed over two replicas with equal counts."""
     config = _config(model or {}, **experts)
     settings = config.model.experts
     assert settings is not None

@@ -87,7 +87,7 @@ _OF_MACHINES = [error.__name__ for error in (LostPeersError, RendezvousError, Mi
 
 @pytest.mark.parametrize("name", _OF_MACHINES)
 def test_what_a_machine_causes_is_tried_again_however_often(name: str) -> None:
-    """As a run reports errors: by their class."""
+    """A run reports an error by the name of its class."""
     assert decide([attempt(1, reason=f"{name}: step 13: rank 1")] * 3, restarts=9).next == "again"
     named_later = f"{RunError.__name__}: the cause was {name}: rank 1"
     assert decide([attempt(1, reason=named_later)] * 2, restarts=9).next == "over"

@@ -97,7 +97,7 @@ def test_a_layer_is_the_sum_over_each_token_s_experts(chosen: str) -> None:
 
 
 def test_sums_over_a_token_s_experts_are_rounded_once() -> None:
-    """Of bf16, in both directions: fp32 has all these sums exactly."""
+    """Rows are in bf16, forward and backward; each sum is exact in fp32."""
     draw = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int, most: int = 127) -> Tensor:

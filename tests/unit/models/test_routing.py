@@ -42,7 +42,7 @@ def test_the_router_computes_in_fp32_whatever_the_model_does() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_the_product_are_rounded_once(dtype: torch.dtype) -> None:
-    """Of numbers whose products and sums fp32 has exactly, and bf16 has not."""
+    """The products and sums are exact in fp32 and not in bf16."""
     router, draw = _router(), torch.Generator().manual_seed(0)
     weight, x = (torch.randint(-127, 128, (n, 4), generator=draw) / 16 for n in (6, 9))
     gradient = torch.randint(-4095, 4096, (9, 6), generator=draw) / 16

@@ -29,7 +29,7 @@ SOFT = {"kl_weight": 0.5, "label_weight": 2.0}
 
 
 class _Group:
-    """Of one rank, or of two of which this is the second."""
+    """A process group of one rank, or of two, in which this rank is the second."""
 
     def __init__(self, rank: int = 0) -> None:
         self._rank = rank

@@ -138,7 +138,7 @@ def test_faults_whose_tests_did_not_end_are_counted_apart(capsys: pytest.Capture
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_what_survives_is_printed() -> None:
-    """Of a file whose every line has a test, as of one whose tests are left out."""
+    """The same file is tried twice: with the tests near it, and with none."""
     tool = [sys.executable, "-m", "tools.plant_faults", "pretrain/layout/names.py", "--faults", "4", "--jobs", "1"]
     done = subprocess.run([*tool, "--near", "3"], capture_output=True, text=True, check=False)
     assert "noticed by tests/unit/" in done.stdout, done.stdout + done.stderr

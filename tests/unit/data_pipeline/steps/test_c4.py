@@ -125,7 +125,7 @@ def test_words_of_a_line_are_counted_in_any_script(tmp_path: Path) -> None:
 
 
 def test_bad_words_of_scripts_without_spaces_are_found_within_text(tmp_path: Path) -> None:
-    """As the authors' code does for zh, ja and th; marks are parts of words."""
+    """C4's own code does this for zh, ja and th. Combining marks are parts of words."""
     words = tmp_path / "bad.txt"
     words.write_text("混蛋\nไอ้บ้า\nकम\nISINMAK\n", encoding="utf-8")
     bad = ["你这个混蛋啊", "มันไอ้บ้ามาก", "वह कम है", "Hava ısınmak"]
