@@ -1,5 +1,5 @@
 """Rows for a config without data: of the kind that its model reads, with padding, prefixes, segments and documents of
-all lengths.
+all lengths, and labels at as many places as its runs have them.
 
 Each token follows from the one before it, nearly; what a target says follows from its input.
 """
@@ -14,6 +14,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.config.task_head import TaskHeadShape
 
 _SHORTEST = 0.5  # part of a row that is no padding
+_LABELLED = 0.15  # part of an encoder's tokens that have a label
+_TAGGED = 0.5  # of a tagger's: the first of each word
+_NONE_IN, _NONE_AT = 8, 3  # of so many rows of an encoder the one that has no label
 
 
 class SyntheticStream:
@@ -31,7 +34,11 @@ class SyntheticStream:
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
         randoms = [np.random.default_rng([self._seed, sample]) for sample in mine]
         head = self._model.task_head
-        rows = self._rows(randoms) if head is None or head.kind == "detector" else self._labelled(randoms, head)
+        of_text = head is None or head.kind == "detector"
+        rows = self._rows(randoms) if of_text else self._labelled(randoms, head)
+        if of_text and not self._model.has_decoder and rows.attention_mask is not None:
+            has_labels = np.array(mine) % _NONE_IN != _NONE_AT
+            rows = replace(rows, loss_mask=rows.loss_mask * has_labels[:, None].astype(np.float32))
         if self._model.memory_length:  # of lanes that have all been read as often
             rows = replace(rows, before=np.full(share, start // count * self._objective.advance(self._length)))
         if self._sources > 1:
@@ -54,7 +61,6 @@ class SyntheticStream:
         if model.picks_labels:
             return self._picked(randoms, tokens, seen)
         if not model.has_decoder:
-            mask = seen.astype(np.float32)
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
             positions = None
             if "positions" in self._objective.columns:  # from 0 again in the second segment
@@ -62,6 +68,7 @@ class SyntheticStream:
                 positions = np.arange(length) - second * second.argmax(axis=1)[:, None]
             has_question = "next_sentence" in self._objective.columns
             follows = np.array([random.integers(2) for random in randoms]) if has_question else None
+            mask = _some(seen, _LABELLED, randoms)
             return Rows(
                 tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows, positions=positions
             )
@@ -91,7 +98,7 @@ class SyntheticStream:
             labels = tokens % head.outputs
             mask[every, last] = 1
             if head.kind == "token":
-                mask = seen.astype(np.float32)
+                mask = _some(seen, _TAGGED, randoms)
             if self._objective.loss == "regression":
                 targets = (tokens / self._vocabulary).astype(np.float32)
         shifted = np.concatenate([tokens[:, :1] * 0, tokens[:, :-1]], axis=1)
@@ -204,3 +211,9 @@ def _following(tokens: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np
     following = np.full_like(tokens, -1)
     following[:, :-1] = np.where(seen[:, 1:], tokens[:, 1:], -1)
     return following
+
+
+def _some(seen: NDArray[np.bool_], part: float, randoms: list[np.random.Generator]) -> NDArray[np.float32]:
+    """[rows, length] 1 at about `part` of what is seen of each row."""
+    drawn = np.stack([random.random(seen.shape[1]) < part for random in randoms])
+    return (seen & drawn).astype(np.float32)
