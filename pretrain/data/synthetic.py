@@ -27,6 +27,8 @@ class SyntheticStream:
         self._length = config.sequence_length
         self._vocabulary = config.model.vocabulary or 0
         self._sources = len(config.data.sources)
+        # Masking gives each row of a generator at least one label; without one it only fills a scored batch.
+        self._has_unlabelled_rows = config.generator is None and not config.model.has_decoder
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
         """See `SampleStream.batch`."""
@@ -36,7 +38,7 @@ class SyntheticStream:
         head = self._model.task_head
         of_text = head is None or head.kind == "detector"
         rows = self._rows(randoms) if of_text else self._labelled(randoms, head)
-        if of_text and not self._model.has_decoder and rows.attention_mask is not None:
+        if of_text and self._has_unlabelled_rows and rows.attention_mask is not None:
             has_labels = np.array(mine) % _NONE_IN != _NONE_AT
             rows = replace(rows, loss_mask=rows.loss_mask * has_labels[:, None].astype(np.float32))
         if self._model.memory_length:  # of lanes that have all been read as often

@@ -33,6 +33,12 @@ def test_an_encoder_has_a_label_at_some_of_its_tokens_and_in_some_rows_at_none(f
         assert (batch.segments.max(axis=1) == 1).all(), "two segments"
 
 
+def test_each_row_of_a_generator_has_a_label() -> None:
+    tree = family_config("electra").model_dump(mode="json")
+    tree |= {"generator": {"hidden": 32, "heads": 4, "ffn": 64}, "objective": {"name": "replaced_tokens"}}
+    assert _batch(RunConfig.model_validate(tree)).loss_mask.any(axis=1).all()
+
+
 def test_a_tagger_has_an_answer_at_some_of_its_tokens() -> None:
     tree = family_config("bert").model_dump(mode="json") | {"objective": {"name": "tagging", "labels": ["O", "B"]}}
     batch = _batch(RunConfig.model_validate(tree))
