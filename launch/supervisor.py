@@ -96,7 +96,6 @@ class Supervisor:
     def __post_init__(self) -> None:
         self._signal: int | None = None
         self._kill_now = False
-        self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, command: Sequence[str]) -> int:
         """Runs `command` to its end. Returns the exit status: 0 done, 1 failed, 2 wrong command or config, 75
@@ -153,21 +152,21 @@ class Supervisor:
         began = datetime.now(UTC)
         arguments = self.placement.command(command)
         # In its own session: a terminal's Ctrl-C reaches only us, and a kill reaches its group.
-        self._process = subprocess.Popen(arguments, start_new_session=True, preexec_fn=_outlive_by_a_save)
+        process = subprocess.Popen(arguments, start_new_session=True, preexec_fn=_outlive_by_a_save)
         hang, stop_s, look_s = None, 0.0, 0.0
-        while (status := self._process.poll()) is None:
+        while (status := process.poll()) is None:
             if self._signal is not None and time.monotonic() >= stop_s:
-                self.placement.ask_to_stop(self._process, self._signal)
+                self.placement.ask_to_stop(process, self._signal)
                 # A second SIGINT would end the ranks without a save.
                 stop_s = math.inf if self._signal == signal.SIGINT else time.monotonic() + _AGAIN_S
             if self._kill_now:
-                self._kill()
+                _kill(process)
             if hang is None and time.monotonic() >= look_s:
                 look_s = time.monotonic() + _LOOK_S
                 hang = self._hang(began)
                 if hang is not None:
                     self.say(f"{hang}: its ranks are killed")
-                    self._kill()
+                    _kill(process)
             time.sleep(_POLL_S)
         self.placement.clear()
         found = run_progress.progress(self.run_dir) if self.run_dir is not None else run_progress.RunProgress(0, None)
@@ -213,9 +212,10 @@ class Supervisor:
         self._kill_now |= number == signal.SIGINT and self._signal == signal.SIGINT
         self._signal = number
 
-    def _kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _outlive_by_a_save() -> None:

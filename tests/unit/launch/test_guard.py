@@ -118,7 +118,8 @@ def test_deaths_long_after_a_start_are_none_in_a_row(
 
 
 def test_what_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_STOPPED_S", 0.2)
+    slept: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
     said: list[str] = []
 
     def work() -> int:
@@ -127,7 +128,8 @@ def test_what_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         return 7
 
     assert guard(work, said.append) == 7
-    assert said == ["the supervisor was stopped by signal 19: it resumes in 0.2 s"]
+    assert slept == [10.0]
+    assert said == ["the supervisor was stopped by signal 19: it resumes in 10 s"]
 
 
 def test_what_it_was_not_told_of_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

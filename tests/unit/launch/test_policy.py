@@ -50,7 +50,9 @@ def test_a_new_checkpoint_refills_the_budget() -> None:
 def test_the_first_start_counts_when_there_is_no_checkpoint() -> None:
     history = [attempt(1, step=0, saved=None, reason=None)] * 2
     assert decide(history, restarts=1).next == "over"
-    assert "from the beginning" in decide(history, restarts=2).why
+    assert decide(history, restarts=2).why == (
+        "failed (no error was reported; exit status 1); restart 2 of 2, from the beginning"
+    )
 
 
 def test_none_are_allowed() -> None:
