@@ -161,3 +161,12 @@ def test_an_encoder_goes_to_transformers_class_and_back(asked: bool, tmp_path: P
     for name, found in state.items():
         expected = value(name.removeprefix("model/"), found.shape)
         assert np.array_equal(found, expected) != name.startswith(drawn), name
+
+
+def test_the_hash_functions_are_those_of_transformers() -> None:
+    """Configs of tests have few of the sixteen."""
+    from transformers.models.canine import modeling_canine
+
+    from pretrain.models import characters
+
+    assert list(characters._PRIMES) == modeling_canine._PRIMES

@@ -1,5 +1,5 @@
-"""An LSTM's cell state is kept in fp32 whatever the model computes in: in bf16 it would not take in what is less than
-a 256th of it."""
+"""Cells have torch's equations, and an LSTM's cell state is kept in fp32 whatever the model computes in: in bf16 it
+would not take in what is less than a 256th of it."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from pretrain.models.recurrent_cells import Cell, advance_of
+from pretrain.models.recurrent_cells import Cell, advance_of, outputs
 from pretrain.models.step_linear import StepLinear
-from tests.helpers.recurrent import language_model_config
+from tests.helpers.recurrent import CELLS, language_model_config
 
 UNITS, STEPS, ROWS = 2, 16, 3
 BF16 = torch.bfloat16
@@ -57,3 +57,27 @@ def test_gates_of_a_bf16_model_are_computed_in_fp32() -> None:
     cell = (forgetting + 1).sigmoid() * state.double() + entering.sigmoid() * value.tanh()
     assert torch.allclose(found.double(), cell, rtol=0, atol=1e-6)
     assert torch.equal(out, (leaving.sigmoid() * cell.tanh()).to(BF16))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_reads_as_torch_s_does(name: str) -> None:
+    """torch's LSTM has no forget bias besides its own."""
+    model = language_model_config(model={"recurrent": {"cell": {"name": name}}}).model
+    cell = Cell(model, cast("Any", SimpleNamespace(kernels=SimpleNamespace(linear=Whole))), inputs=3, units=UNITS)
+    theirs = CELLS[name](3, UNITS)
+    draw = torch.Generator().manual_seed(0)
+    for value in cell.parameters():
+        value.copy_(torch.randn(value.shape, generator=draw))
+    theirs.weight_ih_l0.copy_(cell.input.weight)
+    theirs.weight_hh_l0.copy_(cell.recurrent.weight)
+    theirs.bias_ih_l0.copy_(cell.input.bias)
+    theirs.bias_hh_l0.copy_(torch.zeros(1) if cell.recurrent.bias is None else cell.recurrent.bias)
+    if name == "lstm":
+        theirs.bias_hh_l0[UNITS : 2 * UNITS] = 1.0  # ours
+    x = torch.randn(STEPS, ROWS, 3, generator=draw)
+    states, last = cell.run(x, cell.zeros(ROWS, x))
+    expected, end = theirs(x)
+    assert torch.allclose(outputs(states), expected, atol=1e-6)
+    for ours, one in zip(last, end if name == "lstm" else (end,), strict=True):
+        assert torch.allclose(ours, one[0], atol=1e-6)
