@@ -3,6 +3,7 @@
     python -m tools.plant_faults                                    # in the lines that differ from main
     python -m tools.plant_faults --since v0.1.0 --minutes 30        # from another state
     python -m tools.plant_faults pretrain/models/routing.py         # in whole files, or those of a folder
+    python -m tools.plant_faults launch --directory runs/faults     # call again to go on, and to try survivors again
 
 Each fault is tried with the tests that ran its line before it was planted, the quickest first, then with tests of
 ranks and commands that import the file. Exit status 0: every fault was noticed; 1: some were not, and are printed:
@@ -26,12 +27,14 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tools.plant_faults.faults import Fault, faults
+from tools.plant_faults.kept import Kept
 from tools.plant_faults.nearest import ImportGraph
 from tools.plant_faults.trial import NO_END, TestRun, alone, notices, prepare, study
 
 _PRODUCT = ("pretrain/", "data_pipeline/", "launch/")
 _SLOWER = 3.0  # times the seconds of a test without a fault, beside other work
 _START_S = 60.0
+_STUDIED = 6  # files of tests that one process runs without a fault
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="Most seconds of tests for one fault.")
     parser.add_argument("--near", type=int, default=12, help="Files of tests for each file of the product.")
     parser.add_argument("--jobs", type=int, default=2, help="Faults that are tried side by side.")
+    parser.add_argument("--directory", type=Path, help="Folder for what later calls with it need not do again.")
     parser.add_argument("--seed", type=int, default=1, help="Seed by which faults are drawn.")
     options = parser.parse_args()
     began = time.monotonic()
@@ -73,12 +77,13 @@ def main() -> int:
         for copy in copies:
             _copy(root, copy)
         prepare()
-        tests = _near_tests(root, copies, sorted({path for path, _ in drawn}), options)
+        kept = Kept(root, options.directory)
+        tests = _near_tests(root, copies, sorted({path for path, _ in drawn}), options, kept)
         print(
             f"{len(drawn)} faults in {len({path for path, _ in drawn})} files, {time.monotonic() - began:.0f} s",
             flush=True,
         )
-        outcomes = _try_all(drawn, tests, copies, began + 60 * options.minutes, options.seconds)
+        outcomes = _try_all(drawn, tests, copies, began + 60 * options.minutes, options.seconds, kept)
     _report(outcomes, len(drawn))
     return int(any(outcome.noticed_by is None for outcome in outcomes))
 
@@ -147,23 +152,28 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def _near_tests(
-    root: Path, copies: Sequence[Path], paths: Sequence[str], options: argparse.Namespace
+    root: Path, copies: Sequence[Path], paths: Sequence[str], options: argparse.Namespace, kept: Kept
 ) -> dict[str, list[TestRun]]:
     """The tests near each file, run once without a fault."""
     known = ImportGraph(root)
     near = {path: known.near(path, options.near) for path in paths}
-    files = sorted({file for found in near.values() for file in found})
-    shares = [files[number :: len(copies)] for number in range(len(copies))]
+    targets: dict[str, list[str]] = defaultdict(list)
+    for path, found in near.items():
+        for file in found:
+            targets[file].append(path)
+    by_file = {file: runs for file in targets if (runs := kept.studied(file, targets[file])) is not None}
+    left, free = sorted(targets.keys() - by_file.keys()), list(copies)
 
-    def run(number: int) -> list[TestRun]:
-        out = copies[number].with_name(f"study-{number}.out")
-        return study(copies[number], shares[number], paths, out, 60 * options.minutes)
+    def run(files: Sequence[str]) -> None:
+        copy = free.pop()
+        runs = study(copy, files, paths, copy.with_name(f"{copy.name}.out"), 60 * options.minutes)
+        free.append(copy)
+        for file in files:
+            by_file[file] = [test for test in runs if test.name.partition("::")[0] == file]
+            kept.add_study(file, paths, by_file[file])
 
     with ThreadPoolExecutor(len(copies)) as pool:
-        by_file: dict[str, list[TestRun]] = defaultdict(list)
-        for runs in pool.map(run, range(len(copies))):
-            for test in runs:
-                by_file[test.name.partition("::")[0]].append(test)
+        list(pool.map(run, [left[at : at + _STUDIED] for at in range(0, len(left), _STUDIED)]))
     return {path: [test for file in found for test in by_file[file]] for path, found in near.items()}
 
 
@@ -173,14 +183,20 @@ def _try_all(
     copies: Sequence[Path],
     until: float,
     seconds: float,
+    kept: Kept,
 ) -> list[Outcome]:
     free = list(copies)
+    sources = {path: (copies[0] / path).read_text(encoding="utf-8") for path in {path for path, _ in drawn}}
 
     def attempt(job: tuple[str, Fault]) -> Outcome | None:
+        path, fault = job
+        source = sources[path]
+        before = kept.noticed_by(path, fault, source)
+        if before is not None:
+            return Outcome(path, fault, before, 0)
         if time.monotonic() > until:
             return None
-        copy, (path, fault) = free.pop(), job
-        source = (copy / path).read_text(encoding="utf-8")
+        copy = free.pop()
         chosen = list(_within(tests[path], path, fault, seconds))
         try:
             (copy / path).write_text(fault.planted(source), encoding="utf-8")
@@ -192,10 +208,13 @@ def _try_all(
         outcome = Outcome(path, fault, by, len(chosen))
         with alone:
             print(_line(outcome, source), flush=True)
+        if by != NO_END:  # of which a busy machine may be the reason
+            kept.add_tried(path, fault, source, by)
         return outcome
 
+    new_first = sorted(drawn, key=lambda job: kept.tried(*job, sources[job[0]]))
     with ThreadPoolExecutor(len(copies)) as pool:
-        return [outcome for outcome in pool.map(attempt, drawn) if outcome is not None]
+        return [outcome for outcome in pool.map(attempt, new_first) if outcome is not None]
 
 
 def _within(tests: Sequence[TestRun], path: str, fault: Fault, seconds: float) -> Iterator[TestRun]:

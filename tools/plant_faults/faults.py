@@ -85,7 +85,7 @@ class _FaultFinder:
         yield from self._inside(self._tree, (1, 1))
 
     def _inside(self, node: ast.AST, statement: tuple[int, int]) -> Iterator[Fault]:
-        if isinstance(node, _SPEAKS) or _is_text(node) or _is_for_types(node):
+        if isinstance(node, _SPEAKS) or _is_text(node) or _is_for_types(node) or _is_strict(node):
             return
         if isinstance(node, ast.stmt):
             statement = (node.lineno, _head_end(node))
@@ -203,6 +203,11 @@ class _FaultFinder:
 def _is_text(node: ast.AST) -> bool:
     """Whether a statement is only a string: a docstring, or what says what a constant is."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_strict(node: ast.AST) -> bool:
+    """Whether it is `strict` of `zip`, which like what is asserted changes nothing where all is as it should be."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_for_types(node: ast.AST) -> bool:

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
-from pretrain.checkpoint.hf.gate import GATE, check_stored, hf_logits, largest_difference, pass_gate
+from pretrain.checkpoint.hf.gate import (
+    GATE,
+    check_stored,
+    head_outputs,
+    hf_logits,
+    largest_difference,
+    our_answers,
+    pass_gate,
+)
 from pretrain.errors import RunError
 from tests.helpers.tiny import tiny_config
 
@@ -112,3 +120,33 @@ def test_a_model_that_does_not_run_ends_in_a_sentence() -> None:
     assert str(error.value) == (
         "not imported: transformers' Broken does not run with this config.json (angles of 4 for heads of 8)"
     )
+
+
+def test_of_rows_with_queries_these_alone_are_compared() -> None:
+    order = np.array([[0, 2, 4, 1, 3], [4, 2, 0, 5, 1]])  # two queries, behind three positions of text
+    ids = np.zeros_like(order)
+    logits = torch.arange(10.0).reshape(2, 5, 1)
+    engine: Any = SimpleNamespace(logits=lambda batch: (logits,))
+    (found,) = our_answers(engine, tiny_config().model, Rows(ids, ids, ids.astype(np.float32), order=order))
+    assert found[..., 0].tolist() == [[3, 4], [8, 9]]
+
+
+def test_ends_of_spans_are_given_the_labelled_start_and_the_first_position() -> None:
+    """A class of transformers with `end_logits`, such as XLNet's."""
+    given: list[list[int]] = []
+
+    def ends(states: Tensor, start_positions: Tensor) -> Tensor:
+        given.append(start_positions.tolist())
+        return states + 10 * len(given)
+
+    theirs: Any = SimpleNamespace(
+        config=SimpleNamespace(model_type="made up"),
+        transformer=lambda input_ids, **_: [input_ids.float()],
+        start_logits=lambda states: states,
+        end_logits=ends,
+    )
+    labels = np.array([[0, 1, 0, 2], [0, 0, 3, 0]])  # from the second position to the last, and the third alone
+    rows = Rows(np.arange(8).reshape(2, 4), labels, (labels >= 0).astype(np.float32))
+    (found,) = head_outputs(theirs, rows)
+    assert given == [[1, 2], [0, 0]]
+    assert found.tolist() == [[n, n + 10, n + 20] for n in range(8)]

@@ -122,6 +122,11 @@ def test_equal_use_makes_a_balance_of_one_for_each_token_and_no_gradient() -> No
     assert torch.allclose(found, torch.ones_like(found), atol=1e-6)
 
 
+def test_logits_of_a_loss_without_terms_are_the_router_s_own() -> None:
+    logits = _logits()
+    assert _add(_tally(), logits, {}) is logits
+
+
 def test_padding_is_routed_and_not_counted() -> None:
     tally, logits = _tally(), _logits()
     _add(tally, logits)

@@ -8,7 +8,9 @@ import pytest
 
 from tools.plant_faults.__main__ import Outcome, _changed_lines, _report, _whole_files
 from tools.plant_faults.faults import faults
+from tools.plant_faults.kept import Kept
 from tools.plant_faults.nearest import ImportGraph
+from tools.plant_faults.trial import TestRun
 
 SOURCE = '''"""1 + 1."""
 from typing import TYPE_CHECKING
@@ -62,6 +64,10 @@ def test_faults_of_each_kind_are_small_edits() -> None:
 def test_arguments_whose_order_changes_nothing_are_not_swapped() -> None:
     kinds = [{fault.kind for fault in faults(f"x = {name}(a, b)")} for name in ("min", "torch.maximum", "g")]
     assert kinds == [{"another of its kind"}, {"another of its kind"}, {"arguments swapped"}]
+
+
+def test_what_only_guards_is_left_as_it_is() -> None:
+    assert not [fault for fault in faults("assert a\nb = zip(c, c, strict=True)") if fault.kind != "arguments swapped"]
 
 
 def test_tests_are_near_by_their_imports(tmp_path: Path) -> None:
@@ -133,6 +139,31 @@ def test_faults_whose_tests_did_not_end_are_counted_apart(capsys: pytest.Capture
         ["4", "2", "1", "a.py"],
         ["4", "2", "1", "in", "all,", "of", "9", "drawn:", "time", "is", "up"],
     ]
+
+
+def test_what_an_earlier_call_found_counts_as_long_as_the_texts_are_the_same(tmp_path: Path) -> None:
+    root, directory = tmp_path / "project", tmp_path / "kept" / "faults"
+    root.mkdir()
+    for name in ("a.py", "b.py", "test_a.py"):
+        (root / name).write_text("x = 1")
+    source = "y = 2\nx = 1 + 1\n"
+    first, second = faults(source, {2})[:2]
+    runs = [TestRun("test_a.py::test", 0.5, False, {"a.py": [1]})]
+    Kept(root, directory).add_study("test_a.py", ["a.py"], runs)
+    Kept(root, directory).add_tried("a.py", first, source, "test_a.py::test")
+    Kept(root, directory).add_tried("a.py", second, source, None)
+    kept = Kept(root, directory)
+    assert kept.studied("test_a.py", ["a.py"]) == runs
+    assert kept.studied("test_a.py", ["a.py", "b.py"]) is None, "lines of b.py were not looked at"
+    later = "z = 3\n" + source
+    moved = next(fault for fault in faults(later, {3}) if (fault.kind, fault.text) == (first.kind, first.text))
+    assert kept.noticed_by("a.py", moved, later) == "test_a.py::test", "wherever the line now is"
+    assert (kept.tried("a.py", second, source), kept.noticed_by("a.py", second, source)) == (True, None)
+    assert not kept.tried("b.py", first, source)
+    assert not kept.tried("a.py", first, source.replace("1 + 1", "1 + 2")), "another line"
+    (root / "a.py").write_text("x = 2")
+    assert Kept(root, directory).studied("test_a.py", ["a.py"]) is None
+    assert Kept(root, None).studied("test_a.py", []) is None
 
 
 @pytest.mark.slow
