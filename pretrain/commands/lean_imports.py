@@ -8,8 +8,11 @@ acts while megatron-core or DeepSpeed is imported for the first time, whoever im
 |---|---|
 | torch's compiler, which `torch.compile` of a function loads | loaded at the first call of such a function |
 | `torch.distributed.tensor`, FSDP, symmetric memory | megatron-core's fallbacks for a torch without them |
-| `torch.distributed.checkpoint`, of which megatron-core stores one module | loaded when that module is used |
+| `torch.distributed.checkpoint`, and the module of megatron-core that writes with it | loaded when a name in it is used |
 | MLflow, to which DeepSpeed's autotuner can report | DeepSpeed's fallback for a Python without it |
+
+Releases import other names. One that a placeholder does not hold loads the module at once, and a library that cannot be
+imported without the skipped modules is imported with them: then a start takes longer, and nothing else is different.
 
 Once the import has finished, everything can be imported as usual. Only `torch._dynamo` stays a placeholder until an
 attribute is read that needs the compiler: torch's optimizers import it at each step, to tell a compiler where to stop.
@@ -17,19 +20,19 @@ Modules that the program has already loaded are used as they are. Where Transfor
 hook: megatron-core imports it, and it imports the compiler and FSDP itself.
 """
 
+import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
-from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import Any
 
 _COMPILER = "torch._dynamo"
-_CHECKPOINT = "torch.distributed.checkpoint"
-_ABSENT = {
+_ABSENT: Mapping[str, tuple[str, ...]] = {
     "megatron.core": (
         "torch.distributed._tensor",
         "torch.distributed.tensor",
@@ -39,6 +42,27 @@ _ABSENT = {
     "deepspeed": ("mlflow",),
 }
 """library -> modules that appear not to be installed while it is imported; it has a fallback for each"""
+_DEFERRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "megatron.core": {
+        "torch.distributed.checkpoint": ("default_planner",),
+        "megatron.core.dist_checkpointing.serialization": (
+            *("load", "load_common_state_dict", "load_content_metadata", "load_plain_tensors", "load_sharded_metadata"),
+            *("load_tensors_metadata", "remove_sharded_tensors", "save"),
+            *("get_default_load_sharded_strategy", "get_default_save_sharded_strategy"),
+        ),
+        "megatron.core.distributed.fsdp.src.megatron_fsdp.utils": ("find_megatron_fsdp",),
+    },
+}
+"""library -> modules that placeholders stand for while it is imported, with their names that it only stores"""
+
+
+class _Hidden(threading.local):
+    """The modules that appear not to be installed to the thread that imports a library."""
+
+    names: tuple[str, ...] = ()
+
+
+_hidden = _Hidden()
 
 
 def install() -> None:
@@ -53,50 +77,30 @@ def install() -> None:
 class _Finder:
     """First finder on `sys.meta_path`. It handles only the names in the table above."""
 
-    def __init__(self) -> None:
-        self._absent: tuple[str, ...] = ()
-        self._thread = 0
-
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         if name in _ABSENT:
             spec = PathFinder.find_spec(name, path)
             if spec is not None and spec.loader is not None:
-                spec.loader = _LeanLoader(spec.loader, self)  # type: ignore[assignment]
+                spec.loader = _LeanLoader(spec.loader)  # type: ignore[assignment]
             return spec
-        if name in self._absent and get_ident() == self._thread:
+        if name in _hidden.names:
             raise ModuleNotFoundError(f"{name} is skipped while megatron-core or DeepSpeed is imported", name=name)
-        if name.startswith(f"{_COMPILER}.") and name in sys.modules:
-            # Reading the placeholder's path has loaded the compiler with all of its modules.
+        package = name.rpartition(".")[0]
+        if isinstance(sys.modules.get(package), _Placeholder):
+            path = _load(package).__path__
+            if name not in sys.modules:
+                return PathFinder.find_spec(name, path)
+        if path is not None and name in sys.modules:
+            # Its package, which had a placeholder, has been loaded since this import began, and this module with it.
             return ModuleSpec(name, _LoadedModule(sys.modules[name]))  # type: ignore[arg-type]
         return None
 
-    @contextmanager
-    def importing(self, name: str) -> Iterator[None]:
-        """Hides the modules that `name` is imported without, inside the block."""
-        import torch
-        import torch.distributed
-
-        compile_now, checkpoint_missing = torch.compile, _CHECKPOINT not in sys.modules
-        if _COMPILER not in sys.modules:
-            sys.modules[_COMPILER] = torch._dynamo = _Compiler(_COMPILER)
-        if checkpoint_missing:
-            sys.modules[_CHECKPOINT] = _checkpoint()
-        torch.compile = partial(_compile_when_called, compile_now)
-        outer, self._absent, self._thread = self._absent, _ABSENT[name], get_ident()
-        try:
-            yield
-        finally:
-            self._absent = outer
-            torch.compile = compile_now
-            if checkpoint_missing:
-                del sys.modules[_CHECKPOINT]
-
 
 class _LeanLoader:
-    """A library's loader, run with the skipped modules hidden."""
+    """A library's loader, run without the skipped modules, or with all of them if that fails."""
 
-    def __init__(self, loader: Any, finder: _Finder) -> None:
-        self._loader, self._finder = loader, finder
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         module: ModuleType | None = self._loader.create_module(spec)
@@ -105,8 +109,90 @@ class _LeanLoader:
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
-        with self._finder.importing(module.__name__):
+        before = set(sys.modules)
+        try:
+            with _importing(module.__name__):
+                self._loader.exec_module(module)
+        except Exception:  # of whatever kind: a release that requires a module fails where it first uses it
+            for name in set(sys.modules) - before:
+                if name.startswith(f"{module.__name__}."):
+                    del sys.modules[name]
             self._loader.exec_module(module)
+
+
+@contextmanager
+def _importing(library: str) -> Iterator[None]:
+    """Skips the modules that `library` is imported without, inside the block."""
+    import torch
+    import torch.distributed
+
+    with ExitStack() as afterwards:
+        if _COMPILER not in sys.modules:
+            sys.modules[_COMPILER] = torch._dynamo = _Compiler(_COMPILER)
+        for name, stored in _DEFERRED.get(library, {}).items():
+            if name not in sys.modules:
+                sys.modules[name] = _Placeholder(name, stored)
+                afterwards.callback(_remove_placeholder, name)
+        compile_now = torch.compile
+        afterwards.callback(setattr, torch, "compile", compile_now)
+        torch.compile = partial(_compile_when_called, compile_now)
+        afterwards.enter_context(_hiding(_ABSENT[library]))
+        yield
+
+
+@contextmanager
+def _hiding(names: tuple[str, ...]) -> Iterator[None]:
+    """Inside the block, these modules and no others appear not to be installed to this thread."""
+    outer, _hidden.names = _hidden.names, names
+    try:
+        yield
+    finally:
+        _hidden.names = outer
+
+
+def _remove_placeholder(name: str) -> None:
+    if isinstance(sys.modules.get(name), _Placeholder):
+        del sys.modules[name]
+
+
+def _load(name: str) -> ModuleType:
+    """The module itself; loads it, with everything that it imports, and removes its placeholder if necessary."""
+    _remove_placeholder(name)
+    with _hiding(()):
+        return importlib.import_module(name)
+
+
+class _Placeholder(ModuleType):
+    """Placeholder of a module that holds the names that are only `stored`, until they are used. Any other loads the
+    module."""
+
+    def __init__(self, name: str, stored: Sequence[str]) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []  # which `from PACKAGE import NAME` reads: no reason to load the package
+        vars(self).update({one: _Deferred(name, one) for one in stored})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # read by code that inspects every module
+            raise AttributeError(name)
+        return getattr(_load(self.__name__), name)
+
+
+class _Deferred:
+    """A module or a function in a module, which is loaded when an attribute is read or the function is called."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._itself(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._itself()(*args, **kwargs)
+
+    def _itself(self) -> Any:
+        return getattr(_load(self._module), self._name)
 
 
 class _LoadedModule:
@@ -174,7 +260,8 @@ def _compiler() -> Any:
 
     if isinstance(sys.modules.get(_COMPILER), _Compiler):
         del sys.modules[_COMPILER], torch._dynamo
-    import torch._dynamo
+    with _hiding(()):
+        import torch._dynamo
 
     return torch._dynamo
 
@@ -194,21 +281,3 @@ def _compile_when_called(compile_now: Callable[..., Any], function: Any = None, 
         return compiled(*args, **kwargs)
 
     return call
-
-
-class _Planner(ModuleType):
-    """Placeholder of `torch.distributed.checkpoint.default_planner`: loads it when a name in it is read."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        from torch.distributed.checkpoint import default_planner
-
-        return getattr(default_planner, name)
-
-
-def _checkpoint() -> ModuleType:
-    """Placeholder of `torch.distributed.checkpoint` that holds only `default_planner`."""
-    package = ModuleType(_CHECKPOINT)
-    package.default_planner = _Planner(f"{_CHECKPOINT}.default_planner")  # type: ignore[attr-defined]
-    return package

@@ -1,12 +1,16 @@
 """The import hook of the commands: what a start skips and saves, that skipped modules can still be imported, and that
 no other program gets the hook."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from pretrain.commands import lean_imports
 
@@ -157,6 +161,75 @@ def test_a_function_is_compiled_once_at_its_first_call() -> None:
     assert compiled_functions == []
     assert (compiled(1), compiled(2)) == (20, 40)
     assert compiled_functions == [(double, {"dynamic": True})]
+
+
+@pytest.fixture
+def import_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a library of the given source under the hook, which has a placeholder for `lean_package` with the name
+    `stored`, and skips `lean_skipped`, without which the package cannot be imported. The library counts its `runs`."""
+    library, package = tmp_path / "lean_library", tmp_path / "lean_package"
+    for folder in (library, package):
+        folder.mkdir()
+    (tmp_path / "lean_skipped.py").write_text("value = 1\n")
+    (package / "__init__.py").write_text("import lean_skipped\nfrom lean_package import stored\nanother = 2\n")
+    (package / "stored.py").write_text("def value(): return 3\n")
+    (package / "further.py").write_text("value = 4\n")
+    (library / "later.py").write_text("")
+    (tmp_path / "lean_count.py").write_text("runs = 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(lean_imports, "_ABSENT", {"lean_library": ("lean_skipped",)})
+    monkeypatch.setattr(lean_imports, "_DEFERRED", {"lean_library": {"lean_package": ("stored",)}})
+    monkeypatch.setattr(lean_imports, "_COMPILER", "sys")  # loaded: no placeholder of it stays in this process
+    monkeypatch.setattr(sys, "meta_path", [lean_imports._Finder(), *sys.meta_path])
+
+    def imported(source: str) -> ModuleType:
+        (library / "__init__.py").write_text(f"import lean_count\nlean_count.runs += 1\n{source}")
+        for name in [name for name in sys.modules if name.startswith("lean_")]:
+            monkeypatch.delitem(sys.modules, name)
+        return importlib.import_module("lean_library")
+
+    return imported
+
+
+def test_a_name_that_a_placeholder_stores_loads_the_module_when_it_is_used(
+    import_library: Callable[[str], ModuleType],
+) -> None:
+    library = import_library("from lean_package import stored")
+    assert not [name for name in sys.modules if name.startswith(("lean_package", "lean_skipped"))]
+    assert library.stored.value() == 3
+    assert library.stored._itself() is sys.modules["lean_package.stored"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from lean_package import another as found",
+        "from lean_package.stored import value as found",
+        "from lean_package.further import value as found",
+        "import lean_package.further as found",
+        "from lean_package import stored, another as found",
+    ],
+)
+def test_a_name_that_a_placeholder_lacks_is_loaded(import_library: Callable[[str], ModuleType], source: str) -> None:
+    """Whatever release of the library imports it, and though the package needs what is skipped."""
+    library = import_library(source)
+    assert not isinstance(library.found, lean_imports._Deferred)
+    assert sys.modules["lean_package"].lean_skipped.value == 1
+    assert sys.modules["lean_count"].runs == 1, "with the other modules still skipped"
+
+
+def test_a_library_that_requires_a_skipped_module_is_imported_with_it(
+    import_library: Callable[[str], ModuleType],
+) -> None:
+    library = import_library("import lean_library.later, lean_skipped\nfound = lean_skipped.value")
+    assert library.found == 1 and sys.modules["lean_count"].runs == 2
+    assert library.later is sys.modules["lean_library.later"]
+
+
+def test_a_library_that_cannot_be_imported_raises_its_own_error(import_library: Callable[[str], ModuleType]) -> None:
+    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'lean_package'"):
+        import_library("from lean_package import nothing")
+    assert "lean_library" not in sys.modules
 
 
 def _loaded_after(code: str) -> tuple[set[str], float]:
