@@ -8,7 +8,7 @@ acts while megatron-core or DeepSpeed is imported for the first time, whoever im
 |---|---|
 | torch's compiler, which `torch.compile` of a function loads | loaded at the first call of such a function |
 | `torch.distributed.tensor`, FSDP, symmetric memory | megatron-core's fallbacks for a torch without them |
-| `torch.distributed.checkpoint`, and the module of megatron-core that writes with it | loaded when a name in it is used |
+| `torch.distributed.checkpoint`, and megatron-core's modules that import it or FSDP | loaded when a name is used |
 | MLflow, to which DeepSpeed's autotuner can report | DeepSpeed's fallback for a Python without it |
 
 Releases import other names. One that a placeholder does not hold loads the module at once, and a library that cannot be

@@ -1,9 +1,9 @@
 """The device of a rank, and a stand-in for CUDA on machines without it.
 
-megatron-core names CUDA in a few places: the current device, random state, literal `device="cuda"` arguments, and dtype
-strings such as `torch.cuda.FloatTensor`. `install` redirects those to the CPU, so that the same engine runs over gloo.
-It is called once, before the engine is built, and patches nothing where CUDA is present. All other uses of CUDA raise
-torch's own errors. (DeepSpeed detects the device itself.)
+megatron-core names CUDA in a few places: the current device and stream, random state, literal `device="cuda"`
+arguments, and dtype strings such as `torch.cuda.FloatTensor`. `install` redirects those to the CPU, so that the same
+engine runs over gloo. It is called once, before the engine is built, and patches nothing where CUDA is present. All
+other uses of CUDA raise torch's own errors. (DeepSpeed detects the device itself.)
 """
 
 import os
@@ -44,6 +44,7 @@ def install() -> torch.device:
     generator = torch.default_generator
     torch.cuda.current_device = lambda: cpu  # type: ignore[assignment, return-value]
     torch.cuda.set_device = lambda device: None
+    torch.cuda.current_stream = lambda device=None: None  # type: ignore[assignment, return-value]
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.get_rng_state = lambda device="cuda": generator.get_state()
     megatron_random._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: generator.get_state()

@@ -13,6 +13,7 @@ from torch import Tensor
 from pretrain.attention.cache import Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.models.all_heads_norm import AllHeadsRMSNorm
+from pretrain.models.megatron_config import MegatronConfig
 
 
 class RecomputedAttention:
@@ -35,13 +36,19 @@ class RecomputedAttention:
 
 class SelfAttention(RecomputedAttention, MegatronSelfAttention):
     """Self-attention of one part of the stream. Where each head's query and key have norms, each tensor rank has a
-    gradient of its own heads, which engines sum as they do those of slices of a sequence."""
+    gradient of its own heads, which engines sum as they do those of slices of a sequence. Norms over all heads are not
+    megatron-core's, which would sum the gradients of their parts."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, config: MegatronConfig, *args: Any, norms_all_heads: bool, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
         for norm in (self.q_layernorm, self.k_layernorm):
-            for parameter in () if norm is None or isinstance(norm, AllHeadsRMSNorm) else norm.parameters():
+            for parameter in () if norm is None else norm.parameters():
                 parameter.sequence_parallel = True
+        if norms_all_heads:
+            self.q_layernorm, self.k_layernorm = (
+                AllHeadsRMSNorm(heads, config, self.hidden_size_per_attention_head, config.layernorm_epsilon)
+                for heads in (config.num_attention_heads, config.num_query_groups)
+            )
 
     def forward(
         self, hidden_states: Tensor, attention_mask: AttentionInputs, *others: Any, **named: Any

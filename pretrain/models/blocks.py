@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
 from pretrain.models.adapter import Adapter
-from pretrain.models.all_heads_norm import AllHeadsRMSNorm
 from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.disentangled import DisentangledSelfAttention
 from pretrain.models.experts import ExpertLayer
 from pretrain.models.feed_forward import FeedForward, linear_of
 from pretrain.models.latent_attention import LatentSelfAttention
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.megatron_versions import feed_forward_builder
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
 
@@ -100,15 +100,6 @@ def _without_bias(linear: type[nn.Module]) -> type[nn.Module]:
     return WithoutBias
 
 
-def _query_key_norms(model: Model, of_head: type[nn.Module]) -> tuple[Any, Any]:
-    """The norms of queries and of keys, which megatron-core builds for the width of a head."""
-    if not model.qk_norm:
-        return None, None
-    if model.qk_norm_span == "head":
-        return of_head, of_head
-    return tuple(ModuleSpec(AllHeadsRMSNorm, params={"heads": heads}) for heads in (model.heads, model.num_kv_heads))
-
-
 def layer_parts(
     model: Model, megatron: MegatronConfig, part: Literal["encoder", "decoder"], number: int
 ) -> TransformerLayerSubmodules:
@@ -119,19 +110,21 @@ def layer_parts(
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
     projection = linear("projection", "row")
-    query_norm, key_norm = _query_key_norms(model, kernels.norm[model.norm_type])
+    norm_of_heads = kernels.norm[model.norm_type] if model.qk_norm and model.qk_norm_span == "head" else None
+    norms_all_heads = model.qk_norm and model.qk_norm_span != "head"
     disentangled = model.positions.name == "disentangled"
     qkv = linear("qkv", "column")
     self_attention = ModuleSpec(
         module=DisentangledSelfAttention if disentangled else SelfAttention,
         # The kind of mask is not read: the part says it.
-        params={"attn_mask_type": AttnMaskType.causal} | ({"model": model} if disentangled else {}),
+        params={"attn_mask_type": AttnMaskType.causal, "norms_all_heads": norms_all_heads}
+        | ({"model": model} if disentangled else {}),
         submodules=SelfAttentionSubmodules(
             linear_qkv=qkv if model.has_qkv_bias or not model.bias else _without_bias(qkv),
             core_attention=partial(core, kind=part),
             linear_proj=projection if model.projection_bias else _without_bias(projection),
-            q_layernorm=query_norm,
-            k_layernorm=key_norm,
+            q_layernorm=norm_of_heads,
+            k_layernorm=norm_of_heads,
         ),
     )
     if model.latent_attention is not None:
@@ -141,7 +134,7 @@ def layer_parts(
         self_attention=self_attention,
         self_attn_bda=residual,
         pre_mlp_layernorm=norm,
-        mlp=ExpertLayer if model.has_experts(number) else FeedForward,
+        mlp=feed_forward_builder(ExpertLayer if model.has_experts(number) else FeedForward),
         mlp_bda=residual,
     )
     if part == "decoder" and model.has_encoder:

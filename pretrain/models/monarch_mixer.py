@@ -41,6 +41,7 @@ from pretrain.config.model import Model
 from pretrain.models.blocks import BiasDropoutAdd, ResidualThenNorm
 from pretrain.models.feed_forward import linear_of
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.megatron_versions import feed_forward_builder
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
 
@@ -54,7 +55,7 @@ def mixer_parts(model: Model, megatron: MegatronConfig) -> TransformerLayerSubmo
     return TransformerLayerSubmodules(
         self_attention=ModuleSpec(GatedLongConvolution, params={"model": model}),
         self_attn_bda=ModuleSpec(NoResidual, params={"config": megatron, "model": model}),
-        mlp=BlockDiagonalFeedForward,
+        mlp=feed_forward_builder(BlockDiagonalFeedForward),
         mlp_bda=ModuleSpec(ResidualThenNorm, params={"config": megatron, "model": model}),
     )
 

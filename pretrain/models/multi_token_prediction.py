@@ -24,6 +24,7 @@ from pretrain.model_spec.mtp import mtp_layer_name
 from pretrain.models.blocks import layer_parts
 from pretrain.models.layers import Final, Layer, LayerInputs
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.megatron_versions import MtpNames
 from pretrain.models.mtp_tokens import MtpTokens
 from pretrain.models.stream import Stream
 
@@ -50,7 +51,7 @@ class MultiTokenPrediction(nn.Module):
         return tuple(states)
 
 
-class MtpLayer(nn.Module):
+class MtpLayer(MtpNames, nn.Module):
     """One of them: a projection of both inputs, and a layer like the last of the stack, with a norm behind it."""
 
     def __init__(self, model: Model, megatron: MegatronConfig, final: Final, chunk: int | None, depth: int) -> None:

@@ -266,7 +266,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "ray": ("data_pipeline/executors/ray_cluster.py",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),
-    "importlib.import_module": ("pretrain/commands/verbs.py", "pretrain/commands/lean_imports.py"),  # by name it could import anything
+    # by name it could import anything
+    "importlib.import_module": ("pretrain/commands/verbs.py", "pretrain/commands/lean_imports.py"),
     "importlib.metadata.entry_points": ("data_pipeline/common/plugins.py",),
     "runpy": (),
     "pytest": ("tools/plant_faults",),

@@ -35,6 +35,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.megatron_config import DTYPES
+from pretrain.models.megatron_versions import gradients_of_norm
 from pretrain.models.placement import Parameter
 
 
@@ -143,7 +144,7 @@ class MegatronSharding(OptimizerState):
     def _square(self, optimizer: Any) -> Tensor:
         """[1] float64: the sum of squares of the gradients of an optimizer's parameters, each value counted once."""
         group = optimizer.get_grad_stats_parallel_group()
-        counted = optimizer.get_main_grads_for_grad_norm()
+        counted = gradients_of_norm(optimizer)
         counted_pointers = {gradient.data_ptr() for gradient in counted}
         every = [main.grad for main in optimizer.get_parameters() if main.grad is not None]
         copies = [gradient for gradient in every if gradient.data_ptr() not in counted_pointers]

@@ -1,11 +1,13 @@
-"""What is set for CUDA before it starts."""
+"""What is set for CUDA before it starts, and what stands in for it."""
 
 import os
 from typing import Any
 
 import pytest
+import torch
 
 from pretrain.config.parallel import Parallel
+from pretrain.engine import device
 from pretrain.engine.device import set_max_connections
 
 
@@ -28,3 +30,11 @@ def test_tensor_ranks_have_kernels_in_the_order_they_are_called(
         monkeypatch.delenv(name)
     set_max_connections(Parallel(**parallel))
     assert os.environ.get(name) == found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without CUDA")
+def test_without_cuda_its_current_device_is_the_cpu_and_its_stream_is_none() -> None:
+    """megatron-core asks for both while it reduces gradients."""
+    assert device.install() == torch.device("cpu")
+    assert torch.cuda.current_device() == torch.device("cpu")
+    assert torch.cuda.current_stream() is None
