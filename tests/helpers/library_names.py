@@ -222,14 +222,11 @@ def _imported_module(module: str, node: ast.ImportFrom) -> str:
 
 def _attributes(node: ast.ClassDef) -> Iterator[str]:
     for inner in ast.walk(node):
-        if isinstance(inner, ast.FunctionDef):
-            yield inner.name
-        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-            yield inner.id
-        elif (
-            isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and ast.unparse(inner.value) == "self"
-        ):
-            yield inner.attr
+        match inner:
+            case ast.FunctionDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(ast.Name("self"), attr=name, ctx=ast.Store()):
+                yield name
 
 
 @cache
