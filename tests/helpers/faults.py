@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel
+from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from pretrain.data.synthetic import SyntheticStream
@@ -104,7 +104,7 @@ def updates_not_shared(patch: pytest.MonkeyPatch) -> None:
 
     def alone(self: DistributedOptimizer) -> bool:
         with pytest.MonkeyPatch.context() as during:
-            during.setattr(DistributedDataParallel, "start_param_sync", lambda *_, **__: None)
+            during.setattr(_ParamAndGradBucketGroup, "start_param_sync", lambda *_, **__: None)
             return bool(step(self))
 
     patch.setattr(DistributedOptimizer, "step_with_ready_grads", alone)
