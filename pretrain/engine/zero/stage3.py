@@ -160,6 +160,10 @@ def _release(optimizer: DeepSpeedZeroOptimizer_Stage3, root: nn.Module) -> None:
         module for module in parameter_offload.FWD_MODULE_STACK if module is not root
     ]
     _find_cache().cache_clear()
+    for module in root.modules():
+        # Before 3.13.4, Python 3.13 collects no garbage through a namespace that was read early, until a value is
+        # stored in it in this way (CPython's issue 133543).
+        vars(module)["_modules"] = module._modules
 
 
 def _find_cache() -> Any:
