@@ -3,11 +3,9 @@
 A tensor without data accepts every operator that has a meta kernel, also those that would fail on a GPU.
 """
 
-import sysconfig
 from functools import cache
-from pathlib import Path
-
-_TABLE = Path("torchgen/packaged/ATen/native/native_functions.yaml")
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 
 @cache
@@ -18,7 +16,7 @@ def without_cuda_kernel() -> frozenset[str]:
     delegates: dict[str, str] = {}
     generated: set[str] = set()
     name, section = "", ""
-    for line in (Path(sysconfig.get_paths()["purelib"]) / _TABLE).read_text().splitlines():
+    for line in _table().read_text().splitlines():
         key, _, value = line.partition("#")[0].partition(":")
         if line.startswith("- func:"):
             name, section = value.split("(")[0].strip(), ""
@@ -38,3 +36,8 @@ def without_cuda_kernel() -> frozenset[str]:
         if keys[target] and not on_cuda and target not in generated:
             found.add(name)
     return frozenset(found)
+
+
+def _table() -> Traversable:
+    """In torchgen, wherever it is installed: an environment may use another one's torch."""
+    return files("torchgen") / "packaged/ATen/native/native_functions.yaml"

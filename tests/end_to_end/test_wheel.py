@@ -3,9 +3,9 @@
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -85,7 +85,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
     )
-    Path(where.stdout.strip(), "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    Path(where.stdout.strip(), "libraries.pth").write_text("\n".join(site.getsitepackages()))
     install = ["install", "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
     done = subprocess.run([python, "-m", "pip", *install], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
