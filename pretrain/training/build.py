@@ -49,6 +49,7 @@ from pretrain.process.rank_location import RankLocation
 from pretrain.run_dir.paths import SOURCE_TOKENIZER, TOKENIZER
 from pretrain.run_length.segments import run_length
 from pretrain.training.best import check_best
+from pretrain.training.tried_versions import warnings_of_versions
 
 _MUCH_PADDING = 0.05  # share of padding; documents of mixed lengths pack with far less
 
@@ -80,7 +81,7 @@ class TrainingRun:
     profiler: StepProfiler
     """profiles of steps of this rank"""
     notes: tuple[str, ...]
-    """warnings about data and settings, one sentence each"""
+    """warnings about data, settings and versions, one sentence each"""
 
 
 def join_ranks(config: RunConfig) -> list[DataSource]:
@@ -114,6 +115,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         *_padding(stream),
         *_verified_later(config, stream),
         *doubtful_settings(config),
+        *warnings_of_versions(),
         *_rows_not_read(stream, recipe),
     )
     if config.data.verify:

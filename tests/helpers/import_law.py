@@ -121,7 +121,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.finetune.sets": ("base", "readers sources", "splits", "choices", "registry"),
     "pretrain.training": (
-        "best changes skips",
+        "best changes skips tried_versions",
         "build",
         "session",
         "bad_steps",
