@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-finetune ladder test test-machines test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench image clean
+.PHONY: setup demo demo-finetune ladder test test-machines test-versions test-slow test-ray test-gpu gpu-report test-cluster chaos check docs bench image clean
 
 setup: $(STAMP)
 
@@ -17,7 +17,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --root-user-acti
 # torch is installed first and alone, so that no other package pulls in a different build of it.
 $(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
-	@echo "setup: installs 2.3 GB of packages into $(VENV), which takes 2 to 10 minutes; pip names each as it downloads it"
+	@echo "setup: installs packages into $(VENV): 2.3 GB with the CPU build of torch, 6.2 GB with the CUDA build, which pip takes on x86_64"
+	@echo "setup: unless PIP_EXTRA_INDEX_URL names torch's CPU index (docs/versions.md); 2 to 10 minutes, pip names each package"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint .ci/constraints.txt torch
 	$(PIP) --constraint .ci/constraints.txt --editable '.[dev]'
@@ -46,11 +47,16 @@ test-slow: $(STAMP)
 test-machines: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m tests.machines --workers $(WORKERS) $(if $(SMALL),--small)
 
+# The golden curves and a cut of the tests on several Pythons and engines, each in an environment below runs/versions, and
+# the table of docs/versions.md. LANE="3.13 pinned": only that one. Call again to resume.
+test-versions: $(STAMP)
+	$(BIN)/python -m tests.versions --directory runs/versions --workers $(WORKERS) $(if $(LANE),--lane "$(LANE)")
+
 # Ray is installed into an environment of its own, which sees the packages of $(VENV) too.
 RAY_BIN := $(VENV)/ray/bin
 test-ray: $(STAMP)
 	test -x $(RAY_BIN)/python || $(BIN)/python -m venv $(VENV)/ray
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(RAY_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pretrain.pth"
+	$(BIN)/python -c 'import site; print(*site.getsitepackages(), sep="\n")' > "$$($(RAY_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pretrain.pth"
 	$(RAY_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt ray
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(RAY_BIN)/python -m pytest -m ray
 
