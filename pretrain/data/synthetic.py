@@ -36,11 +36,13 @@ class SyntheticStream:
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
         randoms = [np.random.default_rng([self._seed, sample]) for sample in mine]
         head = self._model.task_head
-        of_text = head is None or head.kind == "detector"
-        rows = self._rows(randoms) if of_text else self._labelled(randoms, head)
-        if of_text and self._has_unlabelled_rows and rows.attention_mask is not None:
-            has_labels = np.array(mine) % _NONE_IN != _NONE_AT
-            rows = replace(rows, loss_mask=rows.loss_mask * has_labels[:, None].astype(np.float32))
+        if head is None or head.kind == "detector":
+            rows = self._rows(randoms)
+            if self._has_unlabelled_rows and rows.attention_mask is not None:
+                has_labels = np.array(mine) % _NONE_IN != _NONE_AT
+                rows = replace(rows, loss_mask=rows.loss_mask * has_labels[:, None].astype(np.float32))
+        else:
+            rows = self._labelled(randoms, head)
         if self._model.memory_length:  # of lanes that have all been read as often
             rows = replace(rows, before=np.full(share, start // count * self._objective.advance(self._length)))
         if self._sources > 1:
@@ -218,4 +220,5 @@ def _following(tokens: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np
 def _some(seen: NDArray[np.bool_], part: float, randoms: list[np.random.Generator]) -> NDArray[np.float32]:
     """[rows, length] 1 at about `part` of what is seen of each row."""
     drawn = np.stack([random.random(seen.shape[1]) < part for random in randoms])
-    return (seen & drawn).astype(np.float32)
+    found: NDArray[np.float32] = (seen & drawn).astype(np.float32)
+    return found

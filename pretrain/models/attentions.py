@@ -39,6 +39,9 @@ class SelfAttention(RecomputedAttention, MegatronSelfAttention):
     gradient of its own heads, which engines sum as they do those of slices of a sequence. Norms over all heads are not
     megatron-core's, which would sum the gradients of their parts."""
 
+    q_layernorm: Any
+    k_layernorm: Any
+
     def __init__(self, config: MegatronConfig, *args: Any, norms_all_heads: bool, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         for norm in (self.q_layernorm, self.k_layernorm):

@@ -3,7 +3,7 @@
     python -m tools.plant_faults                                    # in the lines that differ from main
     python -m tools.plant_faults --since v0.1.0 --minutes 30        # from another state
     python -m tools.plant_faults pretrain/models/routing.py         # in whole files, or those of a folder
-    python -m tools.plant_faults launch --directory runs/faults     # call again to go on, and to try survivors again
+    python -m tools.plant_faults launch --directory runs/faults     # call again to continue, and to retry survivors
 
 Each fault is tried with the tests that ran its line before it was planted, the quickest first, then with tests of
 ranks and commands that import the file. Exit status 0: every fault was noticed; 1: some were not, and are printed:
@@ -83,7 +83,8 @@ def main() -> int:
             f"{len(drawn)} faults in {len({path for path, _ in drawn})} files, {time.monotonic() - began:.0f} s",
             flush=True,
         )
-        outcomes = _try_all(drawn, tests, copies, began + 60 * options.minutes, options.seconds, kept)
+        until = began + 60 * options.minutes
+        outcomes = _try_all(drawn, tests, copies, until=until, seconds=options.seconds, kept=kept)
     _report(outcomes, len(drawn))
     return int(any(outcome.noticed_by is None for outcome in outcomes))
 
@@ -181,6 +182,7 @@ def _try_all(
     drawn: Sequence[tuple[str, Fault]],
     tests: dict[str, list[TestRun]],
     copies: Sequence[Path],
+    *,
     until: float,
     seconds: float,
     kept: Kept,
@@ -212,7 +214,7 @@ def _try_all(
             kept.add_tried(path, fault, source, by)
         return outcome
 
-    new_first = sorted(drawn, key=lambda job: kept.tried(*job, sources[job[0]]))
+    new_first = sorted(drawn, key=lambda job: kept.tried(job[0], job[1], sources[job[0]]))
     with ThreadPoolExecutor(len(copies)) as pool:
         return [outcome for outcome in pool.map(attempt, new_first) if outcome is not None]
 

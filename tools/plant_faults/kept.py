@@ -1,4 +1,4 @@
-"""What earlier calls found, kept in a folder so that a call goes on where the one before it ended: how tests went
+"""What earlier calls found, kept in a folder so that a call continues the one before it: how tests went
 without a fault, and what became of faults."""
 
 import json
