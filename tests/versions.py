@@ -108,8 +108,8 @@ def _install(lane: Lane, folder: Path) -> Path | None:
     if done.exists():
         return python
     base = shutil.which(f"python{lane.python}")
-    if base is None:
-        return None
+    if base is None or subprocess.run([base, "-c", ""], capture_output=True, check=False).returncode:
+        return None  # a version manager's command may be there without the Python
     print(f"{lane.name}: installing into {folder}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([base, "-m", "venv", folder], check=True)

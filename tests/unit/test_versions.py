@@ -1,6 +1,5 @@
 """`make test-versions` without an environment: what it reads of pytest, and the table that it writes."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +67,13 @@ def test_a_second_call_runs_what_has_not_passed(tmp_path: Path, monkeypatch: pyt
     assert "| 49 passed | 49 passed |" in page.read_text()
 
 
+@pytest.mark.parametrize("found", [None, "/bin/false"])
 def test_a_lane_without_an_interpreter_is_named_and_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (page := tmp_path / "page.md").write_text(versions._BEGIN + versions._END)
     monkeypatch.setattr(versions, "PAGE", page)
-    monkeypatch.setattr(versions.shutil, "which", lambda name: None)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("nothing is to be installed"))
+    monkeypatch.setattr(versions.shutil, "which", lambda name: found)
     monkeypatch.setattr("sys.argv", ["versions", "--directory", str(tmp_path), "--lane", "3.12 pinned"])
     versions.main()
     assert "3.12 pinned: skipped, as there is no python3.12 on the PATH" in capsys.readouterr().out
