@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from pydoc_data.topics import topics
 from statistics import median
 
 from launch.run_progress import events, progress
@@ -28,6 +27,7 @@ from pretrain.run_dir.records import read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command
 from tests.helpers.launched import Launched, assert_same, fail_node, kill, pretrain
+from tests.helpers.prose import prose
 from tests.helpers.slurm import Slurm
 
 _RESOURCES = ["--nodes", "2", "--ranks-per-node", "1", "--cpus-per-rank", "2", "--partition", "low", "--restarts", "50"]
@@ -244,7 +244,7 @@ def _prepared(directory: Path, steps: int) -> tuple[Path, list[str]]:
     directory.mkdir(parents=True, exist_ok=True)
     text, data = directory / "reference.txt", directory / "dataset"
     if not data.exists():
-        text.write_text("\n\n".join(topics.values()), encoding="utf-8")
+        text.write_text("\n\n".join(prose()), encoding="utf-8")
         settings = [f"input={text}", f"output={data}", "tokenizer.vocabulary=500", "validation_fraction=0.1"]
         done = command.run("data", "build", "configs/data/text.yaml", *settings)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The real commands on real prose: the Python language reference, which every CPython carries (pydoc_data).
+"""The real commands on prose (`tests/helpers/prose.py`).
 
 Commands are forked by `tests/helpers/command.py`, with Python and its libraries loaded already. `installed` starts the
 console script as a user does: the dataset and the run that others are compared with are made by it.
@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
 
 from pretrain.process.signals import SIGNALS
 from tests.helpers import noise as noise_runs
 from tests.helpers.command import LAUNCHER
+from tests.helpers.prose import prose
 
 CONFIG = """
 run: {name: tiny, dir: RUN, seed: 3}
@@ -44,7 +44,7 @@ def _signals() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "reference.txt"
-    path.write_text("\n\n".join(topics.values()), encoding="utf-8")
+    path.write_text("\n\n".join(prose()), encoding="utf-8")
     return path
 
 

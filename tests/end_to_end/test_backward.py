@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
 
 from tests.end_to_end.conftest import CONFIG
 from tests.helpers import command
+from tests.helpers.prose import prose
 
 BACKWARD = "objective={name: causal, direction: backward}"
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def _dataset(folder: Path, texts: dict[str, list[str]]) -> Path:
 @pytest.fixture(scope="module")
 def texts() -> dict[str, list[str]]:
     """One document each, as a build orders documents by what they say, without white space at its ends."""
-    paragraphs = [" ".join(text.split()) for topic in topics.values() for text in topic.split("\n\n")]
+    paragraphs = [" ".join(text.split()) for topic in prose() for text in topic.split("\n\n")]
     plain = [text for text in paragraphs if text.isascii() and len(text) > 80]
     return {"train": [" ".join(plain[:600])], "validation": [" ".join(plain[600:640])]}
 

@@ -18,7 +18,7 @@ from pretrain.engine.base import StepResult
 from pretrain.run_dir.records import read_metrics
 from tests.helpers import command
 from tests.helpers.breadth import slow
-from tests.helpers.noise import BAD, ROWS, STEPS, TOKENS, CleanRuns, assert_same, events, has_noise, train
+from tests.helpers.noise import BAD, ROWS, STEPS, TOKENS, CleanRuns, assert_same, events, has_noise, spikes, train
 
 ACT = "health.spike={name: act, window: 8}"
 
@@ -40,9 +40,9 @@ def test_act_ends_as_the_run_that_never_had_the_noise(
 ) -> None:
     said = train(noisy_config("run"), *layout, ACT)
     run = tmp_path / "run"
+    (spike,) = spikes(run)
     assert f"warning: step {BAD}: the loss is " in said
     assert_same(read_metrics(run), clean_runs.steps(*layout))
-    (spike,) = events(run, "spike")
     assert (spike["step"], spike["sample"], spike["samples"]) == (BAD, ROWS * (BAD - 1), ROWS)
     assert spike["value"] > spike["limit"] > spike["median"]
     assert {one["source"] for one in spike["documents"]} == {"noise"}
@@ -64,7 +64,7 @@ def test_a_run_that_skips_the_samples_from_its_start_is_the_same_run_and_the_led
 ) -> None:
     train(noisy_config("run"), ACT)
     run, skipping = tmp_path / "run", tmp_path / "skipping"
-    (spike,) = events(run, "spike")
+    (spike,) = spikes(run)
     skip = [{key: spike[key] for key in ("step", "sample", "samples", "why")}]
     assert YAML(typ="safe").load(run / "config.yaml")["run"]["skipped"] == skip
     train(run / "config.yaml", "health.spike=off", f"run.dir={skipping}")
@@ -83,10 +83,10 @@ def test_a_run_that_skips_the_samples_from_its_start_is_the_same_run_and_the_led
 
 def test_warn_and_off_change_nothing(noisy_config: Callable[..., Path], tmp_path: Path) -> None:
     said = train(noisy_config("warned"), "health.spike={name: warn, window: 8}")
+    assert [spike["step"] for spike in spikes(tmp_path / "warned")] == [BAD]
     assert f"warning: step {BAD}: the loss is " in said
     train(noisy_config("off"), "health.spike=off")
     assert_same(read_metrics(tmp_path / "warned"), read_metrics(tmp_path / "off"))
-    assert [spike["step"] for spike in events(tmp_path / "warned", "spike")] == [BAD]
     assert events(tmp_path / "off", "spike") == []
     assert len(read_metrics(tmp_path / "off")) == STEPS
 
@@ -99,7 +99,7 @@ def test_a_stop_before_the_noise_does_not_blind_the_run(
     config = noisy_config("run")
     train(config, ACT, f"train.steps={BAD - 1}")
     train(config, ACT, "parallel.tensor=2", "--nproc", "2")
-    assert [spike["step"] for spike in events(tmp_path / "run", "spike")] == [BAD]
+    assert [spike["step"] for spike in spikes(tmp_path / "run")] == [BAD]
     found, expected = read_metrics(tmp_path / "run"), clean_runs.steps()
     assert [line["data_hash"] for line in found] == [line["data_hash"] for line in expected]
     np.testing.assert_allclose([line["loss"] for line in found], [line["loss"] for line in expected], atol=1e-5)
@@ -184,11 +184,11 @@ def test_two_bad_batches_in_a_row_are_both_skipped(
 ) -> None:
     train(noisy_config("run", batches=2), ACT)
     run = tmp_path / "run"
+    found = spikes(run)
     assert_same(read_metrics(run), clean_runs.steps())
-    for kind in ("spike", "rolled_back"):
-        found = events(run, kind)
-        assert [(one["step"], one["sample"]) for one in found] == [(BAD, ROWS * (BAD - 1))] * 2, kind
-    documents = [{one["index"] for one in spike["documents"]} for spike in events(run, "spike")]
+    for both in (found, events(run, "rolled_back")):
+        assert [(one["step"], one["sample"]) for one in both] == [(BAD, ROWS * (BAD - 1))] * 2
+    documents = [{one["index"] for one in spike["documents"]} for spike in found]
     assert documents[0] != documents[1]
     skipped = json.loads(command.run("data", "ledger", run, "--json").stdout)["skipped"]
     assert [skip["tokens"] for skip in skipped] == [{"noise": TOKENS}] * 2
@@ -201,7 +201,7 @@ def test_too_many_rollbacks_end_the_run_and_name_the_documents(
     assert f"pretrain: step {BAD}: the loss is " in said
     assert f"and the run has rolled back from steps {BAD} already (health.spike.max_rollbacks=1)" in said
     assert "look at the step's documents (noise: noise.txt:" in said
-    assert [spike["step"] for spike in events(tmp_path / "run", "spike")] == [BAD, BAD]
+    assert [spike["step"] for spike in spikes(tmp_path / "run")] == [BAD, BAD]
     assert len(events(tmp_path / "run", "rolled_back")) == 1
     (failed,) = events(tmp_path / "run", "failed")
     assert f"step {BAD}" in failed["reason"]

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.end_to_end.test_finetune import CONFIG as TONE
 from tests.end_to_end.test_finetune import write_rows
 from tests.helpers import command
 from tests.helpers.mutated import MutatedCall, Outcome, mutated_calls, outcome, table
+from tests.helpers.prose import prose
 
 _WITHIN_S = 240  # beside others on a slow machine; most take a second
 _AT_ONCE = 2
@@ -32,7 +32,7 @@ def places(tmp_path: Path) -> dict[str, Path]:
             row = {"text": "the film was", "choices": ["good", "good"], "label": 1}
             lines = f"{json.dumps(row)}\n" * 8 if folder == twice else (rows / "train.jsonl").read_text()
             (folder / f"{split}.jsonl").write_text(lines)
-    (tmp_path / "small.txt").write_text("\n\n".join(topics.values())[:150_000])
+    (tmp_path / "small.txt").write_text("\n\n".join(prose())[:150_000])
     build = tmp_path / "build.yaml"
     build.write_text(
         f"extends: data/text\ninput: {tmp_path / 'small.txt'}\noutput: {tmp_path / 'built'}\n"

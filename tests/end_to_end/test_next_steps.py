@@ -4,11 +4,11 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
 
 from tests.helpers import command
+from tests.helpers.prose import prose
 
 NEXT = re.compile(r"^(?:next: |      |then: )pretrain (.+)$", re.MULTILINE)
 LADDER = ("--sizes", "100k,200k", "--tokens-per-parameter", "1,2", "--rule", "constant")
@@ -41,7 +41,7 @@ def test_those_of_a_finished_run_and_of_the_import_of_its_export(uninterrupted: 
     assert (tmp_path / "a run" / "reports" / "first" / "report.html").is_file()
     steps = steps_of("import", "hf", steps[-1][-1], "--out", "imported")
     assert [step[0] for step in steps] == ["eval", "generate", "data", "train"]
-    (tmp_path / "book.txt").write_text("\n\n".join(list(topics.values())[:20]))
+    (tmp_path / "book.txt").write_text("\n\n".join(prose()[:20]))
     filled = {"input=TEXT": "input=book.txt", "output=DATASET": "output=book", "data.path=DATASET": "data.path=book"}
     small = {"train.steps=1000": "train.steps=2"}
     take([[(filled | small).get(word, word) for word in step] for step in steps])

@@ -68,7 +68,7 @@ def _spoil() -> None:
 
     def train_step(self: MegatronEngine, batch: object, learning_rate: float, step: int) -> object:
         if step == 6:
-            self.parameters[2].value.data.view(-1)[3] += 0.5
+            self.parameters[2].value.data *= 1.5
         return plain(self, batch, learning_rate, step)  # type: ignore[arg-type]
 
     MegatronEngine.train_step = train_step  # type: ignore[assignment, method-assign]

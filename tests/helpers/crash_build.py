@@ -5,12 +5,12 @@ kills = build_campaign(directory, kills=12, seed=1)
 
 import time
 from pathlib import Path
-from pydoc_data.topics import topics
 from random import Random
 
 from data_pipeline.dataset.dataset import Dataset
 from tests.helpers import command, crash
 from tests.helpers.crash import CORES, Files, Kill, Moment, contents, files, statuses
+from tests.helpers.prose import prose
 
 PHASES = ("starting up", "reading", "encoding", "writing shards", "publishing", "published")
 _ARGUMENTS = ["data", "build", str(Path("configs/data/text.yaml").resolve()), "input=../text.txt", "output=dataset"]
@@ -24,7 +24,7 @@ _LIMIT_S = 120.0
 def build(directory: Path, tokenizer: str = _TOKENIZER) -> float:
     """Builds `directory / "dataset"`, undisturbed, from a text beside `directory`. Returns the seconds it took."""
     directory.mkdir()
-    (directory.parent / "text.txt").write_text("\n\n".join(topics.values()), encoding="utf-8")
+    (directory.parent / "text.txt").write_text("\n\n".join(prose()), encoding="utf-8")
     began = time.monotonic()
     assert statuses(command.start([*_ARGUMENTS, tokenizer], 1, directory, directory / "log"), _LIMIT_S) == [0]
     return time.monotonic() - began

@@ -75,6 +75,15 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_events(run) if event["event"] == kind]
 
 
+def spikes(run: Path) -> list[dict[str, Any]]:
+    """The spikes of a run that met noise. Raises AssertionError with its losses if the noise was no spike beside this
+    text, without which these tests show nothing."""
+    found = events(run, "spike")
+    losses = [round(line["loss"], 2) for line in read_metrics(run)]
+    assert [spike["step"] for spike in found][:1] == [BAD], f"the batch at step {BAD} is a spike: {losses}"
+    return found
+
+
 class CleanRuns:
     """Steps of runs that never had any noise in their data, trained once per layout."""
 

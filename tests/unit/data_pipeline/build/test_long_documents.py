@@ -7,9 +7,10 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import pytest
+
+from tests.helpers.prose import prose
 
 _BYTES_PER_BYTE = 16
 """docs/data.md says so"""
@@ -30,9 +31,9 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 def _peak_bytes(folder: Path, characters: int, steps: str) -> int:
     """Peak memory of any process of a build of many short documents and one of `characters` characters."""
     draw = random.Random(0)
-    words = sorted({word for text in topics.values() for word in text.split() if word.isascii() and word.isalpha()})
+    words = sorted({word for text in prose() for word in text.split() if word.isascii() and word.isalpha()})
     lines = (" ".join(draw.choices(words, k=12)) + ".\n" * draw.choice((1, 1, 2)) for _ in range(characters // 60))
-    long, short = "".join(lines)[:characters], list(topics.values())
+    long, short = "".join(lines)[:characters], list(prose())
     folder.mkdir()
     _write(folder / "long.jsonl", [*short, long])
     _write(folder / "good.jsonl", short[::2])
