@@ -53,7 +53,7 @@ _DEFERRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "megatron.core.distributed.fsdp.src.megatron_fsdp.utils": ("find_megatron_fsdp",),
     },
 }
-"""library -> modules that placeholders stand for while it is imported, with their names that it only stores"""
+"""library -> modules that have placeholders while it is imported, with their names that it only stores"""
 
 
 class _Hidden(threading.local):
