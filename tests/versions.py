@@ -119,7 +119,7 @@ def _install(lane: Lane, folder: Path) -> Path | None:
     subprocess.run([*pip, *constraint, "torch"], check=True)
     subprocess.run([*pip, *constraint, "--editable", f"{ROOT}[dev]"], check=True)
     if lane.newest:
-        subprocess.run([*pip, "--upgrade", *NEWEST], check=True)  # pip warns of pyproject.toml's ranges, and goes on
+        subprocess.run([*pip, "--upgrade", *NEWEST], check=True)  # pip only warns of pyproject.toml's ranges
     done.touch()
     return python
 
@@ -145,7 +145,7 @@ def _run(python: Path, tests: list[str], workers: int) -> dict[str, Any]:
 
 
 def outcome(lines: list[str], status: int) -> dict[str, Any]:
-    """Of pytest's output and exit status."""
+    """Counts and failures, read from pytest's output and exit status."""
     counts = {name: int(count) for count, name in _COUNT.findall(lines[-1] if lines else "")}
     failed = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return {"status": status, **counts, "failures": failed}

@@ -202,7 +202,7 @@ def _classes(module: str, name: str) -> Iterator[ast.ClassDef]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Those of a module, also under conditions."""
+    """The statements of a module, including those under conditions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child

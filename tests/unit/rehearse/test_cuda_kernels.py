@@ -9,7 +9,7 @@ from pretrain.rehearse.cuda_kernels import _table, without_cuda_kernel
 
 
 def test_the_table_is_torchgen_s_wherever_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an environment that sees another one's torch."""
+    """An environment may see the torch of another one."""
     expected, moved = without_cuda_kernel(), tmp_path / "torchgen/packaged/ATen/native/native_functions.yaml"
     moved.parent.mkdir(parents=True)
     (tmp_path / "torchgen/__init__.py").touch()
