@@ -72,6 +72,7 @@ def test_verify_agrees_first(config: Path) -> None:
     assert "--layouts is ['tp2pp1dp1'] on rank 0 and ['tp1pp2dp1'] on rank 1" in verdict(launched(*layouts))
 
 
+@pytest.mark.slow
 def test_eval_agrees_first(config: Path, uninterrupted: Path) -> None:
     asked = ["eval", uninterrupted, "--tasks", "heldout", "--out", config.parent / "report"]
     said = verdict(launched([*asked, "--seed", "1"], [*asked, "--seed", "2"]))

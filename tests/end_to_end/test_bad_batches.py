@@ -51,6 +51,7 @@ def test_act_ends_as_the_run_that_never_had_the_noise(
     assert (back["step"], back["to_step"], back["why"]) == (BAD, 15, spike["why"])
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_the_run_starts_over(
     noisy_config: Callable[..., Path], clean_runs: CleanRuns, tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_without_a_checkpoint_the_run_starts_over(
     assert [back["to_step"] for back in events(tmp_path / "run", "rolled_back")] == [0]
 
 
+@pytest.mark.slow
 def test_a_run_that_skips_the_samples_from_its_start_is_the_same_run_and_the_ledger_shows_them(
     noisy_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_a_run_that_skips_the_samples_from_its_start_is_the_same_run_and_the_led
     assert "text" in traced
 
 
+@pytest.mark.slow
 def test_warn_and_off_change_nothing(noisy_config: Callable[..., Path], tmp_path: Path) -> None:
     said = train(noisy_config("warned"), "health.spike={name: warn, window: 8}")
     assert [spike["step"] for spike in spikes(tmp_path / "warned")] == [BAD]
@@ -160,6 +163,7 @@ MOMENTS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moments", [MOMENTS[1:4:2], slow((MOMENTS,))], ids=["two moments", "every moment"])
 def test_a_run_killed_during_its_rollback_is_the_same_run(
     moments: tuple[str, ...],

@@ -51,6 +51,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_or_is_rolled_back(
         assert {one["source"] for one in spike["documents"]} == {"noise"}
 
 
+@pytest.mark.slow
 def test_a_moment_that_is_infinite_is_not_saved(
     noisy_config: Callable[..., Path], clean_runs: CleanRuns, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def train(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_killed_after_the_change_and_started_plainly_on_another_layout_it_is_the_same_run(
     config: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_damaged_checkpoint_and_what_is_no_run_are_one_sentence(
     assert (done.status, done.stderr) == (2, f"pretrain: {tmp_path} is not a run: it has no config.yaml\n")
 
 
+@pytest.mark.slow
 def test_verify_writes_its_table_and_verify_json(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "verify.json"
     done = run("verify", config, "--layouts", "tp2+sp,dp2", "--steps", "2", "--out", out)

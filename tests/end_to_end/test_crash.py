@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(3600)  # the campaigns notice what hangs by the
     ("kind", "kills", "seed"),
     [
         ("gpt", 3, 34),  # on four layouts, none of which imports DeepSpeed
-        ("electra", 1, 115),  # on a pipeline, and then on tensor ranks
+        slow(("electra", 1, 115)),  # on a pipeline, and then on tensor ranks
         *map(slow, [("gpt", 300, 1), *((kind, 48, 1) for kind in crash_train.KINDS if kind != "gpt")]),
         *map(slow, [(kind, 12 if kind == "experts" else 6, 1) for kind in crash_train.LATER_KINDS]),
     ],

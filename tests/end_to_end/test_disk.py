@@ -77,6 +77,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(config: Path, uninterrupt
         assert not list((run / "checkpoints").glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_is_deleted_is_made_again(config: Path, uninterrupted: Path) -> None:
     run = config.parent / "run"
     process = command.Command("train", config, *TENSOR_2, first=impatient)
@@ -94,6 +95,7 @@ def test_a_run_directory_that_is_deleted_is_made_again(config: Path, uninterrupt
     assert newest.exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_directory_another_has_taken_ends(config: Path) -> None:
     run, endless = config.parent / "run", "train.steps=100000"
     process = command.Command("train", config, endless, *TENSOR_2, first=impatient)
@@ -117,6 +119,7 @@ def test_a_run_whose_directory_another_has_taken_ends(config: Path) -> None:
     assert steps == list(range(1, len(steps) + 1)), "it did not touch the other's files"
 
 
+@pytest.mark.slow
 def test_a_volume_that_turns_read_only_ends_the_run_on_all_ranks_with_what_is_saved(
     config: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def _on_a_disk_for_small_files() -> None:
     saver._LAST_TRIES_S = (0.1,)
 
 
+@pytest.mark.slow
 def test_saves_that_fail_end_the_run_with_one_sentence_and_a_checkpoint_to_go_on_from(config: Path) -> None:
     arguments = ("train", config, "parallel.tensor=2", "schedule.decay_tokens=10000", "--nproc", "2")
     first = command.run(*arguments, "train.steps=8")

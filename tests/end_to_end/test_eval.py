@@ -215,6 +215,7 @@ def test_an_interrupted_evaluation_goes_on_and_says_what_one_at_once_says(run: P
     ]
 
 
+@pytest.mark.slow
 def test_every_checkpoint_of_a_run_makes_a_curve(run: Path, tmp_path: Path) -> None:
     asked = ("--tasks", "heldout,arithmetic_2da", "--limit", "8", "--temperature", "0")
     done = command.run("eval", run, *asked, "--all-checkpoints", "--out", tmp_path / "all")
@@ -236,6 +237,7 @@ MIXTURE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "tasks"),
     [

@@ -63,6 +63,7 @@ def test_it_goes_on_on_another_layout_and_is_the_same_run(
     assert np.abs(losses[0] - losses[1]).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_short_sequences_come_first_and_a_stop_between_changes_nothing(dataset: Path, tmp_path: Path) -> None:
     short = "batch={sequences: 8, micro_sequences: 2, short: {sequence_length: 16, steps: 3}}"
     whole = _train("bert", dataset, tmp_path / "whole", 6, short)
@@ -74,6 +75,7 @@ def test_short_sequences_come_first_and_a_stop_between_changes_nothing(dataset: 
     assert np.abs(losses[0] - losses[1]).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_an_exported_and_imported_model_has_the_same_held_out_loss(alone: dict[str, Path], tmp_path: Path) -> None:
     hf, back = tmp_path / "hf", tmp_path / "back"
     assert "largest logit difference" in _run("export", alone["bert"], "--to", "hf", hf)
@@ -118,6 +120,7 @@ def test_held_out_text_that_makes_no_sample_is_said_before_the_first_step(text: 
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_an_encoder_is_asked_for_choices_and_not_for_text(alone: dict[str, Path], tmp_path: Path) -> None:
     done = command.run("eval", alone["bert"], "--tasks", "arithmetic_2da", "--out", tmp_path / "report")
     assert done.returncode == 2
@@ -161,6 +164,7 @@ def test_an_encoder_decoder_fills_sentinels_alike_on_any_ranks(alone: dict[str, 
 PAIRS = [(f"{a} {b}", f"{b} and {a}") for a in ("eins", "zwei", "drei") for b in ("rot", "gelb", "grün")]
 
 
+@pytest.mark.slow
 def test_a_transformer_learns_pairs_and_translates_them(tmp_path: Path) -> None:
     lines = [json.dumps({"source": source, "target": target}) for source, target in PAIRS]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines * 4) + "\n")

@@ -176,6 +176,7 @@ def _answers_of_transformers(exported: Path, texts: list[str]) -> list[tuple[str
     return list(zip(labels, probabilities.values.tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_answers_for_the_run(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -225,6 +226,7 @@ def test_the_report_has_the_answers_of_the_last_evaluation(
     assert report_of(tmp_path / "once")["splits"]["validation"]["figures"] == last["figures"]
 
 
+@pytest.mark.slow
 def test_random_weights_are_those_that_the_same_model_is_trained_from(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -251,6 +253,7 @@ def test_random_weights_are_those_that_the_same_model_is_trained_from(
     assert starts == {**weights, "trained": str(uninterrupted)}
 
 
+@pytest.mark.slow
 def test_each_source_is_judged_apart(uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path) -> None:
     """Also where one has test rows and the other none, and the best checkpoint is that of one source."""
     write_rows(tmp_path / "more", train=24, validation=5)
@@ -292,6 +295,7 @@ def test_each_source_is_judged_apart(uninterrupted: Path, tone: Callable[..., Pa
     assert [f'mean</td><td class="left">{split}' in html for split in ("validation", "test")] == [True, True]
 
 
+@pytest.mark.slow
 def test_several_seeds_are_runs_of_their_own_with_a_spread(
     uninterrupted: Path, tone: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -372,6 +376,7 @@ track: {mlflow: false}
 """
 
 
+@pytest.mark.slow
 def test_texts_are_judged_by_a_layout_that_writes_them_also_after_the_end(uninterrupted: Path, tmp_path: Path) -> None:
     rows, run = tmp_path / "replies", tmp_path / "run"
     rows.mkdir()

@@ -117,6 +117,7 @@ def _figures(run: Path) -> dict[str, float]:
     return figures | {f"loss at {event['step']}": event["loss"] for event in events if "loss" in event}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "layouts"),
     [

@@ -102,6 +102,7 @@ def _rank_1_waits_for_data() -> None:
     SampleStream.batch = batch  # type: ignore[assignment, method-assign]
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_its_data_is_shown_with_its_stack(config: Path) -> None:
     run = config.parent / "run"
     ranks = start(config, *_SETTINGS, "data.workers=0", first=_rank_1_waits_for_data)

@@ -33,6 +33,7 @@ def take(steps: list[list[str]]) -> None:
         assert done.returncode == 0, (step, done.stderr)
 
 
+@pytest.mark.slow
 def test_those_of_a_finished_run_and_of_the_import_of_its_export(uninterrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted, tmp_path / "a run")
     steps = steps_of("train", uninterrupted / "config.yaml", "run.dir=a run", "--nproc", "2")

@@ -55,6 +55,7 @@ def _losses(directory: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_commands_of_one_token_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script, _, build = _code("json.dumps").partition("> times.jsonl\n")

@@ -45,6 +45,7 @@ def _first_line(pipe: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_training_into_a_closed_pipe_stops_resumes_and_is_the_same_run(
     config: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:

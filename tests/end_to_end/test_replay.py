@@ -78,6 +78,7 @@ def _files(run: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_step_comes_out_the_same_again_unless_a_machine_computed_it_wrong(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

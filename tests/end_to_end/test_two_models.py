@@ -117,6 +117,7 @@ def layerwise(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
+@pytest.mark.slow
 def test_a_student_that_learns_from_layers_is_exported_as_a_bert(layerwise: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (layerwise / "metrics.jsonl").read_text().splitlines()]
     first, last = lines[0], lines[-1]

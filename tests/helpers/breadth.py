@@ -17,3 +17,11 @@ def only(quick: Sequence[Any], cases: Iterable[Any]) -> list[Any]:
     found = list(cases)
     assert all(case in found for case in quick), "a name that is no case would make them all slow"
     return [case if case in quick else slow(case) for case in found]
+
+
+def asked(request: pytest.FixtureRequest, parameter: str) -> set[Any]:
+    """The values of a parameter in those tests of the file that this session runs: for a fixture that makes what all of
+    them need at once."""
+    own = (item for item in request.session.items if item.path == request.path)
+    parameters = (item.callspec.params for item in own if hasattr(item, "callspec"))
+    return {values[parameter] for values in parameters if parameter in values}

@@ -145,6 +145,7 @@ def _agree(kinds: Mapping[str, RunConfig], world: int) -> None:
     assert not off
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_within_5_percent_of_the_estimate() -> None:
     _agree({name: _config(MODELS[name]) for name in ("plain", "full", "selective, attention dropout")}, 1)
 

@@ -10,6 +10,7 @@ import pytest
 
 from data_pipeline.tokenizers.characters import CharacterTokenizer
 from pretrain.config.run_config import RunConfig
+from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine
@@ -140,7 +141,7 @@ def _there_and_back(family: str, asked: bool, checkpoint: Path, exported: Path, 
     return there, back, whole_state(engine), warnings
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["", "with its pooler"])
+@pytest.mark.parametrize("asked", [slow(False), True], ids=["", "with its pooler"])
 def test_an_encoder_goes_to_transformers_class_and_back(asked: bool, tmp_path: Path) -> None:
     from tests.helpers.hf import value
 

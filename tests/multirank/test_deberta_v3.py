@@ -62,6 +62,7 @@ def _gradients(weight: float, sharing: str) -> tuple[dict[str, np.ndarray], dict
     return {name: gradients[f"gradient/{name}"].pieces[0].value.numpy().copy() for name in tables}, largest
 
 
+@pytest.mark.slow
 def test_no_gradient_of_detection_reaches_the_generator_s_table() -> None:
     """It is the same to the bit at any weight of that loss; in a shared table it is not."""
     (some, start), (more, _) = (run_ranks(1, _gradients, weight, "gdes")[0] for weight in (50.0, 500.0))
@@ -222,6 +223,7 @@ def _exported(checkpoint: Path, directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_encoders_are_exported_without_the_heads_that_transformers_lacks(checkpoint: Path, tmp_path: Path) -> None:
     tables = run_ranks(1, _opened, checkpoint)[0]
     found = run_ranks(1, _exported, checkpoint, tmp_path)[0]

@@ -11,6 +11,7 @@ from data_pipeline.batch import Rows
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.evaluate.decoding.base import DecodeRequest, Sampling, Stops
 from pretrain.evaluate.decoding.sampling import sample
+from tests.helpers.breadth import asked, only
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import meet_again, run_ranks
@@ -168,22 +169,27 @@ NAMES = [
     "latent",
     *("rnn", "rnn-bahdanau", "rnn-lm"),
 ]
+QUICK = ("gpt", "prefix-lm", "t5", "shaw", "latent", "rnn-bahdanau")
 TENSOR, PIPELINE = {"tensor": 2, "sequence": True}, {"pipeline": 2}
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("gpt", TENSOR), ("decoder-lm", TENSOR), ("prefix-lm", PIPELINE), ("t5", TENSOR), ("t5", PIPELINE),
     ("bart", PIPELINE), ("bloom", TENSOR), ("shaw", TENSOR), ("latent", TENSOR),
 ]  # fmt: skip
+QUICK_CASES = [number for number, (name, _) in enumerate(SHARED) if name in QUICK]
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, Alone]:
-    return run_ranks(1, _on_one_rank, NAMES)[0]  # type: ignore[no-any-return]
+def alone(request: pytest.FixtureRequest) -> dict[str, Alone]:
+    names = asked(request, "name") | {SHARED[case][0] for case in asked(request, "case")}
+    return run_ranks(1, _on_one_rank, sorted(names))[0]  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
-def shared(alone: dict[str, Alone]) -> list[list[Any]]:
+def shared(request: pytest.FixtureRequest, alone: dict[str, Alone]) -> list[dict[int, Any]]:
     """Results by rank and case."""
-    return run_ranks(2, _on_two_ranks, SHARED, {name: one.labels for name, one in alone.items()})
+    cases, labels = sorted(asked(request, "case")), {name: one.labels for name, one in alone.items()}
+    found = run_ranks(2, _on_two_ranks, [SHARED[case] for case in cases], labels)
+    return [dict(zip(cases, results, strict=True)) for results in found]
 
 
 def _departure(found: np.ndarray, expected: np.ndarray) -> float:
@@ -196,14 +202,16 @@ def _assert_near(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
     assert np.ptp(expected[-1], axis=0).max() > 0.1, "hypotheses differ"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", only(QUICK, NAMES))
 def test_each_position_is_read_once(name: str, alone: dict[str, Alone]) -> None:
     _assert_near(alone[name].decoded, alone[name].anew)
 
 
-@pytest.mark.parametrize("case", range(len(SHARED)), ids=[f"{name}-{'-'.join(p)}" for name, p in SHARED])
+@pytest.mark.parametrize(
+    "case", only(QUICK_CASES, range(len(SHARED))), ids=[f"{name}-{'-'.join(p)}" for name, p in SHARED]
+)
 def test_ranks_that_share_a_model_say_the_same_to_the_bit_and_what_one_says(
-    case: int, shared: list[list[Any]], alone: dict[str, Alone]
+    case: int, shared: list[dict[int, Any]], alone: dict[str, Alone]
 ) -> None:
     name = SHARED[case][0]
     (first, followed), (second, also) = shared[0][case], shared[1][case]
@@ -213,7 +221,7 @@ def test_ranks_that_share_a_model_say_the_same_to_the_bit_and_what_one_says(
     _assert_follows(followed, alone[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", only(QUICK, NAMES))
 def test_continuations_of_one_input_are_scored_as_if_each_were_read_alone(name: str, alone: dict[str, Alone]) -> None:
     _assert_follows(alone[name].followed, alone[name])
 
@@ -225,7 +233,7 @@ def _assert_follows(found: tuple[np.ndarray, np.ndarray], expected: Alone) -> No
     assert 0 < greedy.sum() < greedy.size
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", only(QUICK, NAMES))
 def test_greedy_is_the_most_probable_token_of_whole_forward_passes(name: str, alone: dict[str, Alone]) -> None:
     for said, anew in alone[name].greedy:
         assert said == anew

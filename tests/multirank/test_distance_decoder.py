@@ -36,6 +36,7 @@ def _curves(model: str, parallels: list[dict[str, Any]]) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", only(["alibi"], MODELS))
 def test_it_trains_alike_on_every_layout(model: str) -> None:
     (expected,) = run_ranks(1, _curves, model, [{}])[0]

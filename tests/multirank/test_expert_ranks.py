@@ -216,6 +216,7 @@ def _resumed(directory: Path, parallel: dict[str, Any], precision: str) -> Any:
     return whole_state(engine), train_family(engine, range(3, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", slow("bf16")])
 @pytest.mark.parametrize(
     "saves",

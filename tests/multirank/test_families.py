@@ -151,6 +151,7 @@ def _go_on(family: str, parallel: dict[str, Any], checkpoint: Path) -> Any:
     return train_family(engine, range(STEPS + 1, 2 * STEPS + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "then"),
     [

@@ -201,7 +201,7 @@ def _run(parallel: dict[str, Any], precision: str) -> Any:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("tensor 2 + sequence", "data 2, zero 3") else slow(name) for name in LAYOUTS],
+    [name if name == "tensor 2 + sequence" else slow(name) for name in LAYOUTS],
 )
 def test_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
     world, parallel = LAYOUTS[name]
@@ -230,6 +230,7 @@ OF_EXPERTS: dict[str, tuple[int, dict[str, Any]]] = LAYOUTS | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name if name == "tensor 2 + sequence" else slow(name) for name in OF_EXPERTS])
 def test_experts_start_bit_equal_and_follow_one_rank(name: str) -> None:
     """Norms differ by twice as much as a dense model's, since some tokens go to other experts, as rounding decides."""
@@ -253,6 +254,7 @@ def _alike() -> list[tuple[float, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bits() -> None:
     """There is no history of scales that a run would begin without."""
     (curve, state), (again, its_state) = run_ranks(1, _alike)[0]

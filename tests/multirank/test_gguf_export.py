@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pretrain.errors import ConfigError
+from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise, save, tokenizer_for
 from tests.helpers.ranks import run_ranks
@@ -51,7 +52,7 @@ def _exports(family: str, tokenizer: Path, directory: Path) -> Any:
     return found, ids, greedy(scorer(), [ids], 12)[0]
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+@pytest.fixture(scope="module", params=[slow("llama"), "qwen2", slow("qwen3")])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any]:
     """(family, folder of the files, what `_exports` returns)."""
     directory = tmp_path_factory.mktemp(request.param)

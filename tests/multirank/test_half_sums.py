@@ -57,9 +57,9 @@ def assert_alike(found: dict[str, tuple[float, float]]) -> None:
     assert not {name: (few, many) for name, (few, many) in found.items() if many > 1.1 * few + 1e-3}
 
 
-QUICK = ("gpt", "bert", "albert", "longformer", "t5", "shaw-shared", "bart", "gemma")
+QUICK = ("gpt", "longformer", "t5", "shaw-shared")
 """families with each kind of parameter: a norm, a bias, a table of positions, segments or distances, a factor"""
-FP16_ALWAYS = ("gpt", "bert", "shaw-shared")
+FP16_ALWAYS = ("bert",)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def climb() -> list[tuple[float, float | None, bool]]:
     [
         (1, {}, 8),
         slow((2, {"context": 2}, 4)),
-        (2, {"tensor": 2}, 2),
+        slow((2, {"tensor": 2}, 2)),
         (2, {"pipeline": 2}, 2),
-        (4, {"context": 2}, 1),
+        slow((4, {"context": 2}, 1)),
     ],
     ids=["one micro-batch", "cp2", "tp2", "pp2", "cp2dp2"],
 )
@@ -139,6 +139,7 @@ def _climbs_of_experts() -> list[list[tuple[float | None, bool]]]:
     return found
 
 
+@pytest.mark.slow
 def test_with_the_same_routes_experts_leave_out_the_same_steps() -> None:
     """With its own routes the second run skips a different step, since a flipped token changes the gradients."""
     one, other = run_ranks(1, _climbs_of_experts)[0]

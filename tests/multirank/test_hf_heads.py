@@ -262,10 +262,10 @@ def _there_and_back(family: str, objective: str, checkpoint: Path, exported: Pat
 
 
 TRIPS = [
-    ("bert", "classification"), ("gpt", "regression"), ("gpt-banded", "classification"), ("bart", "spans"),
-    ("bert", "choice"), ("gpt-untied", "choice and tokens"), ("gpt", "both orders"),
-    ("xlnet", "conditional spans"),
+    ("gpt-banded", "classification"), ("bart", "spans"), ("gpt-untied", "choice and tokens"),
     *map(slow, (
+        ("bert", "classification"), ("gpt", "regression"), ("bert", "choice"), ("gpt", "both orders"),
+        ("xlnet", "conditional spans"),
         ("albert", "classification"), ("deberta", "classification"), ("deberta_v2", "choice"), ("deberta_v2", "spans"),
         ("roformer", "regression"), ("roberta", "classification"), ("roberta", "spans"),
         ("longformer", "tagging"), ("longformer", "classification"), ("tlm", "classification"), ("bigbird", "tagging"),

@@ -100,6 +100,7 @@ def test_a_fine_tuning_run_has_the_losses_of_transformers_step_by_step(family: s
     assert ours == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "objective"),
     only([("bert", "classification")], [case for case in CASES if case[0] in ("bert", "roberta")]),

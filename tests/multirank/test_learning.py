@@ -146,6 +146,7 @@ def _loss(engine: MegatronEngine, rows: Rows) -> float:
     return float(-(engine.score(rows).log_probability * rows.loss_mask).sum() / rows.loss_mask.sum())
 
 
+@pytest.mark.slow
 def test_an_albert_learns_the_order_of_segments() -> None:
     """The model can infer a masked word's topic and nothing more, so the least loss is ln 8 = 2.08."""
     before, after, told = run_ranks(1, _learn, "albert", ordered_pairs, 150)[0]
@@ -241,6 +242,7 @@ def _find_replaced(
     return before, _loss(engine, probe), total / count, float(entropy), float(area)
 
 
+@pytest.mark.slow
 def test_an_electra_finds_words_of_another_topic() -> None:
     """The generator can infer a masked word's topic and nothing more: ln 8 = 2.08. One of its samples in eight is the
     original, and words of the row's topic cannot be told apart: the area is at most 1 - 1/16 = 0.94."""
@@ -318,6 +320,7 @@ def test_a_student_of_layers_learns_a_further_objective_sooner() -> None:
     assert learned < initial - 0.3
 
 
+@pytest.mark.slow
 def test_a_student_learns_sooner_than_a_model_without_a_teacher() -> None:
     teacher, student, alone = run_ranks(1, _distil, 30)[0]
     assert teacher < 2.4

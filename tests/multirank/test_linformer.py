@@ -116,6 +116,7 @@ def _departures(layouts: dict[str, dict[str, Any]], sharing: str, **more: Any) -
     return {name: np.abs(np.array(curve) - expected).max() for name, curve in zip(layouts, curves, strict=True)}
 
 
+@pytest.mark.slow
 def test_a_shared_projection_trains_alike_on_every_layout() -> None:
     departures = _departures(LAYOUTS, "layerwise")
     assert max(departures.values()) <= TOLERANCE, departures

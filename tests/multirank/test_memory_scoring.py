@@ -112,6 +112,7 @@ def _heldout(parallels: list[dict[str, Any]], lanes: list[int], dataset: Path) -
     return found
 
 
+@pytest.mark.slow
 def test_held_out_text_has_one_figure_on_every_layout_and_training_does_not_see_it(tmp_path: Path) -> None:
     dataset = build_dataset(make_documents(3, 60), tmp_path).directory
     (((expected, again, one_lane, alone), count, after),) = run_ranks(1, _heldout, [{}], [3, 3, 1, 0], dataset)[0]

@@ -125,6 +125,7 @@ def test_every_layout_makes_the_updates_of_one_rank(cells: list[Cell]) -> None:
     _check(cells)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "cells",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pretrain.checkpoint import store
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.run_config import RunConfig
+from tests.helpers.breadth import slow
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, save, tiny_config, train, whole, whole_state
 
@@ -59,6 +60,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 Cells = dict[str, list[str]]
 """optimizer -> layouts, those of one size side by side, in the order of their checkpoints; one rank is the first"""
+QUICK = ("adam", "lamb", "adafactor")
+"""of one moment by element, of sums over whole parameters, of sums over rows and columns; Muon has test_muon.py"""
 TABLE: Cells = {optimizer: list(LAYOUTS) for optimizer in OPTIMIZERS}
 SOME: Cells = {
     "adam": ["one rank", "data 2, zero 2"],
@@ -314,7 +317,11 @@ def _assert_cell(optimizer: str, layout: str, results: dict[str, Any]) -> None:
 
 
 def _cases(cells: Cells) -> list[tuple[str, str]]:
-    return [(optimizer, layout) for optimizer, layouts in cells.items() for layout in layouts]
+    return [
+        (optimizer, layout) if cells is SOME and optimizer in QUICK else slow((optimizer, layout))
+        for optimizer, layouts in cells.items()
+        for layout in layouts
+    ]
 
 
 @pytest.mark.parametrize(("optimizer", "layout"), _cases(SOME))

@@ -81,9 +81,7 @@ def assert_like(found: Found, expected: Found, rel: float) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    "case", ["a tied head, a cap, smoothing, drift", "a bias, a question, drift", *map(slow, list(CASES)[2:])]
-)
+@pytest.mark.parametrize("case", ["a tied head, a cap, smoothing, drift", *map(slow, list(CASES)[1:])])
 def test_few_logits_at_a_time_are_worth_what_all_are(case: str, layout: str) -> None:
     family, settings = CASES[case]
     (expected,) = run_ranks(1, judged, family, settings, {}, 10**6)

@@ -100,7 +100,7 @@ def test_losses_and_answers_do_not_depend_on_padding(family: str, objective: str
     ("layout", "computed"),
     [
         ("data 2", TWO_DATA_RANKS),
-        ("data 2, zero 3", TWO_DATA_RANKS),
+        slow(("data 2, zero 3", TWO_DATA_RANKS)),
         ("tensor 2 + sequence, context 2", MULTIPLES_OF_FOUR),
         ("pipeline 2", WHOLE),
         slow(("pipeline 2, virtual 2", WHOLE)),

@@ -230,7 +230,7 @@ CASES = [
 
 
 @needs_peft
-@pytest.mark.parametrize(("family", "classifies"), only([("gpt", False), ("llama", False), ("bert", True)], CASES))
+@pytest.mark.parametrize(("family", "classifies"), only([("llama", False)], CASES))
 def test_loss_and_every_gradient_are_those_of_peft(family: str, classifies: bool, tmp_path: Path) -> None:
     adapter, difference = _exported(family, classifies, tmp_path)
     assert difference <= 1e-4
@@ -243,6 +243,7 @@ def test_loss_and_every_gradient_are_those_of_peft(family: str, classifies: bool
         assert np.abs(ours[name] - gradient).max() <= 1e-5 * max(1.0, np.abs(gradient).max()), name
 
 
+@pytest.mark.slow
 @needs_peft
 def test_ten_steps_are_those_of_peft(tmp_path: Path) -> None:
     adapter, _ = _exported("gpt", False, tmp_path)
@@ -252,7 +253,7 @@ def test_ten_steps_are_those_of_peft(tmp_path: Path) -> None:
     assert run_ranks(1, _loads_alone, adapter)[0] <= 1e-5
 
 
-@pytest.mark.parametrize(("family", "classifies"), only([("gpt", False), ("bert", True)], CASES))
+@pytest.mark.parametrize(("family", "classifies"), only([("bert", True)], CASES))
 def test_an_adapter_goes_to_peft_and_back(family: str, classifies: bool, tmp_path: Path) -> None:
     adapter, difference = _exported(family, classifies, tmp_path)
     assert difference <= 1e-4
@@ -304,6 +305,7 @@ def test_an_update_of_gpt_neo_is_refused_where_its_layers_hold_norms(tmp_path: P
     assert "export the merged model with --to hf" in str(problem)
 
 
+@pytest.mark.slow
 @needs_peft
 def test_adapters_of_peft_are_imported_where_they_have_one_a_for_each_matrix(tmp_path: Path) -> None:
     base = _exported("llama", False, tmp_path)[0] / BASE

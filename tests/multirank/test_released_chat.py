@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +15,12 @@ import gguf
 import pytest
 
 from tests.helpers import chat_folders
+from tests.helpers.breadth import asked, only
 from tests.helpers.more_chat_folders import MORE
 from tests.helpers.ranks import run_ranks
 
 FOLDERS = [*chat_folders.ASKED, *MORE]
+QUICK = ("llama3", "qwen2.5", "deepseek-v2-lite")
 GGUF = {
     "qwen2.5": ("qwen2", "<|endoftext|>", "<|im_end|>", False),
     "smollm2": ("smollm", "<|im_start|>", "<|im_end|>", False),
@@ -47,7 +50,7 @@ def _continued(checkpoint: Path, config: Any) -> list[float]:
     return [result.loss_sum / result.token_count for result in results]
 
 
-def _pass_through(folder: Path) -> None:
+def _pass_through(folder: Path, kinds: Sequence[str]) -> None:
     """Imports and exports each of the folders, and trains from it (losses.json). Texts that tokenizers are compared on
     are fewer than usual."""
     from pretrain.checkpoint.hf import hostile
@@ -59,7 +62,7 @@ def _pass_through(folder: Path) -> None:
 
     hostile._PIECES = 50
     losses: dict[str, list[float]] = {}
-    for number, kind in enumerate(FOLDERS):
+    for number, kind in enumerate(kinds):
         if number:
             meet_again()
         run = folder / f"{kind}-run"
@@ -76,11 +79,11 @@ def _pass_through(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("released")
-    for kind in FOLDERS:
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, kinds = tmp_path_factory.mktemp("released"), sorted(asked(request, "kind"))
+    for kind in kinds:
         chat_folders.write(kind, folder / kind)
-    run_ranks(1, _pass_through, folder)
+    run_ranks(1, _pass_through, folder, kinds)
     return folder
 
 
@@ -88,7 +91,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     return dict(json.loads((folder / f"{name}.json").read_text()))
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("kind", only(QUICK, FOLDERS))
 def test_an_imported_chat_model_goes_out_as_it_came(folders: Path, kind: str) -> None:
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
@@ -119,13 +122,13 @@ def test_an_imported_chat_model_goes_out_as_it_came(folders: Path, kind: str) ->
     assert _json(out, "tokenizer") == _json(source, "tokenizer")
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("kind", only(QUICK, FOLDERS))
 def test_an_imported_model_is_trained_further(folders: Path, kind: str) -> None:
     before, after = _json(folders, "losses")[kind]
     assert after < before, "of the same rows, after a step"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind in GGUF])
+@pytest.mark.parametrize("kind", only([kind for kind in QUICK if kind in GGUF], filter(GGUF.__contains__, FOLDERS)))
 def test_a_gguf_file_of_a_chat_model_has_its_rule_ends_and_template(folders: Path, kind: str) -> None:
     from transformers import AutoTokenizer
 
@@ -162,7 +165,7 @@ print("FOUND", json.dumps([found, [index for index in ids if stops(index)]]))
 
 
 @pytest.mark.skipif(LLAMA_CPP is None, reason="no xllamacpp here, and LLAMA_CPP_PYTHON names no Python that has it")
-@pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind in GGUF])
+@pytest.mark.parametrize("kind", only([kind for kind in QUICK if kind in GGUF], filter(GGUF.__contains__, FOLDERS)))
 def test_llama_cpp_reads_turns_and_ends_as_the_source_s_own_tokenizer(folders: Path, kind: str) -> None:
     from transformers import AutoTokenizer, GenerationConfig
 

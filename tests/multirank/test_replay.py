@@ -159,6 +159,7 @@ def _bits(x: torch.Tensor) -> bytes:
     return x.detach().cpu().view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1900)
 @pytest.mark.parametrize(("flips", "precision"), [(60, "fp32"), slow((1000, "fp32")), slow((1000, "bf16"))])
 def test_flips_that_change_a_gradient_are_found_before_the_update(flips: int, precision: str) -> None:

@@ -157,6 +157,7 @@ def _go_on_with_fewer_rows(checkpoint: Path) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint_to_the_bit_and_on_another_layout(tmp_path: Path) -> None:
     layout, checkpoint = LAYOUTS["pp2dp2+zero1"], tmp_path / "checkpoints" / "step-00000000"
     expected = run_ranks(4, _save, layout, tokenizer_for("transformer-xl", tmp_path), checkpoint.parent)[0]

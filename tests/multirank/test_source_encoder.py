@@ -63,7 +63,7 @@ def _trained(train: str, layout: dict[str, Any], precision: str) -> tuple[Any, .
 @pytest.mark.parametrize(
     ("train", "precision", "layout"),
     only(
-        [("source_encoder", "fp32", "tp2sp"), ("source_encoder", "fp32", "dp2zero3")],
+        [("source_encoder", "fp32", "tp2sp")],
         [
             (train, precision, layout)
             for train in ("source_encoder", "all")

@@ -24,6 +24,7 @@ def _flips(data: bytes, where: list[tuple[int, int]]) -> list[bytes]:
     return [data[:byte] + bytes([data[byte] ^ 1 << bit]) + data[byte + 1 :] for byte, bit in where]
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
     """Every byte of the small files, in every bit or in one of them; every length to which they could be cut; a sample
     of both for the tensors."""

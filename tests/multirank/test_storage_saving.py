@@ -187,6 +187,7 @@ def _one_slow_rank(directory: Path) -> list[str]:
     return [path.name for path in complete_checkpoints(directory)]
 
 
+@pytest.mark.slow
 def test_ranks_wait_for_a_slow_disk_longer_than_for_each_other(tmp_path: Path) -> None:
     assert run_ranks(2, _one_slow_rank, tmp_path) == [["step-00000001"]] * 2
 
@@ -210,6 +211,7 @@ def _one_slow_reader(directory: Path) -> str | None:
     return checkpoint.name
 
 
+@pytest.mark.slow
 def test_ranks_wait_for_a_slow_reader_longer_than_for_each_other(tmp_path: Path) -> None:
     assert run_ranks(2, _one_slow_reader, tmp_path) == ["step-00000001"] * 2
 

@@ -56,13 +56,9 @@ def _trained(family: str, objective: dict[str, Any], parallel: dict[str, Any]) -
 
 
 CASES = [
-    ("bert", "tagging", "tp2cp2"),
-    ("bert", "spans", "tp2cp2"),
     ("bert", "conditional spans", "tp2cp2"),
     ("bert", "classification", "dp4zero3"),
-    ("llama", "classification", "pp2dp2"),
     ("bart", "regression", "tp2cp2"),
-    ("llama", "choice and tokens", "tp2cp2"),
     ("llama", "both orders and tokens", "pp2dp2"),
 ]
 OTHERS = [

@@ -29,6 +29,7 @@ def _statuses(config: Path, planted: list[tuple[Path, Fault | None]]) -> list[in
     return found
 
 
+@pytest.mark.slow
 def test_scores_that_are_wrong_alike_everywhere_depart(tmp_path: Path) -> None:
     """The caps are as wide as Gemma 2's, with dropout and a term of the loss that are not the scores'."""
     caps = {"attention_logit_softcap": 50.0, "final_logit_softcap": 30.0, "dropout": 0.1}

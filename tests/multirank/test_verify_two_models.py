@@ -119,6 +119,7 @@ FAULTS: list[tuple[Fault, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_faults_of_the_second_model_are_found(tmp_path: Path) -> None:
     rows = table(_electra("fp32"), tmp_path, ["tp2"], [(fault, layout) for fault, layout, _ in FAULTS])
     check_sound(rows)

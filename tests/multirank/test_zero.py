@@ -44,8 +44,6 @@ TABLE: Cells = [(precision, layout, list(SHARDINGS)) for precision in PRECISIONS
 SOME: Cells = [
     ("fp32", "tensor 2 x data 2 + sequence", [ZERO_2]),
     ("fp32", "context 2 x data 2", [ZERO_3]),
-    ("fp32", "pipeline 2 x data 2 + virtual 2", [ZERO_1]),
-    ("bf16", "data 4", [ZERO_3]),
 ]
 
 

@@ -25,9 +25,9 @@ Pair = tuple[dict[str, Any], dict[str, Any]]
 OPTIONS: dict[str, Pair] = {
     "all offloaded, zero 3": ({**ZERO[3], "offload_optimizer": True, "offload_parameters": True}, ZERO[3]),
     "second copies": ({**ZERO[3], "hpz": 2}, ZERO[3]),
-    "overlap, zero 2": ({**ZERO[2], "overlap": True}, ZERO[2]),
 }
 MORE: dict[str, Pair] = {
+    "overlap, zero 2": ({**ZERO[2], "overlap": True}, ZERO[2]),
     "overlap, megatron": ({**MEGATRON, "overlap": True}, MEGATRON),
     **{f"optimizer offloaded, zero {z}": ({**ZERO[z], "offload_optimizer": True}, ZERO[z]) for z in ZERO},
     "parameters offloaded, zero 3": ({**ZERO[3], "offload_parameters": True}, ZERO[3]),

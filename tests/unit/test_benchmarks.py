@@ -60,7 +60,10 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
     "train_table": ("--seconds 0.1 --shapes tiny --lengths 32 --dtypes fp32 --threads 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }
-LONG = ("data memory", "import_memory", "kernels", "sparse", "zero")
+LONG = (
+    *("data build", "data memory", "data tokenizing", "dedup memory"),
+    *("import_memory", "kernels", "recipes", "sparse", "zero"),
+)
 ELSEWHERE = {
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
@@ -128,6 +131,7 @@ def test_it_runs(name: str, text: Path, run: Path) -> None:
     assert any(character.isdigit() for character in said[0].splitlines()[-1]), said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _breadth(STARTS_RANKS))
 def test_it_runs_on_several_ranks(name: str, text: Path, tmp_path: Path) -> None:
     arguments, smaller = STARTS_RANKS[name]
@@ -210,6 +214,7 @@ def test_windows_of_the_trainer_say_the_answers_that_they_are_labelled_with() ->
     assert windows.answers(rows, *logits) == [row["answers"]["text"][0] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_mixture_and_a_dense_model_are_compared(data: Path, tmp_path: Path) -> None:
     """All runs are recorded but one of the mixture, which is made."""
     swept = {0.002: 3.0, 0.004: 2.0, 0.008: 2.5}

@@ -174,6 +174,7 @@ def test_ranks_are_rehearsed_before_a_run_on_gpus_is_queued(
     assert Path("calls").exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_ranks_do_not_fit_is_not_queued(given: list[str]) -> None:
     """The planner's certain bound accepts it: the constant for libraries does not."""
     Path("site.yaml").write_text("gpu_memory_gib: 1.2")

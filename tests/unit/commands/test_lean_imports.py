@@ -102,6 +102,7 @@ def test_a_run_loads_no_compiler_in_its_first_step() -> None:
     assert loaded.isdisjoint(UNUSED)
 
 
+@pytest.mark.slow
 def test_sharding_by_deepspeed_loads_no_tracking() -> None:
     loaded, _ = _loaded_after(f"""{HOOK}
         import pretrain.training.loop
@@ -114,6 +115,7 @@ def test_sharding_by_deepspeed_loads_no_tracking() -> None:
     assert loaded.isdisjoint((*COMPILER, "mlflow", "pandas"))
 
 
+@pytest.mark.slow
 def test_skipped_modules_can_be_imported_afterwards() -> None:
     """Modules of the compiler are loaded once; what a function was declared before the compiler was loaded still holds;
     megatron-core's functions work; and every module of a package that had a placeholder can be imported."""

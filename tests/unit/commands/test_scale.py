@@ -52,6 +52,7 @@ def test_a_prediction_is_printed_written_down_and_on_the_page(law: Path, capsys:
     assert not any(outside in page for outside in ("http://", "https://", "src=", "@import"))
 
 
+@pytest.mark.slow
 def test_what_a_predicted_run_takes_is_what_plan_says_of_its_config(
     law: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,7 @@ def _varied(line: dict[str, Any], draw: random.Random) -> str:
     return json.dumps(changed) + "\n"
 
 
-@pytest.mark.parametrize("documents", [3, slow(DOCUMENTS)])
+@pytest.mark.parametrize("documents", [1, slow(DOCUMENTS)])
 def test_every_choice_is_lm_evals(documents: int, engine: FakeEngine, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -61,6 +61,7 @@ def test_every_choice_is_lm_evals(documents: int, engine: FakeEngine, tmp_path: 
     assert compared == 2 * documents * (3 * (len(CHOICES) - len(PARTIAL)) + len(PARTIAL))
 
 
+@pytest.mark.slow
 def test_decisions_are_not_all_the_same_by_all_ways(engine: FakeEngine, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -298,6 +298,7 @@ assert track(run_config(Path(sys.argv[1])), range(1, 3)) == []
 """
 
 
+@pytest.mark.slow
 def test_mlflow_says_nothing_of_its_own(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     result = subprocess.run(

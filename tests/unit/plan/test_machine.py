@@ -52,6 +52,7 @@ def device() -> Device:
     return describe_machine(replace(MACHINE, timings={1: RankTimings(alone, 0.0, 0.0), 2: crowded}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [{"layers": 6, "hidden": 192, "heads": 6}, {"layers": 3, "hidden": 384, "heads": 6}])
 def test_steps_that_were_not_timed_are_as_long_as_on_the_machine(device: Device, shape: dict[str, int]) -> None:
     run = config(model={**shape, "sequence_length": 256, "vocabulary": 4096}, batch={"sequences": 8})
@@ -61,6 +62,7 @@ def test_steps_that_were_not_timed_are_as_long_as_on_the_machine(device: Device,
         assert found == pytest.approx(slower * _seconds(run, device, true), rel=0.05), ranks
 
 
+@pytest.mark.slow
 def test_ranks_of_a_pipeline_that_share_cores_gain_what_others_wait(device: Device) -> None:
     run = config(batch={"sequences": 8}, parallel={"pipeline": 2})
     steps = len(MACHINE.configs)
@@ -91,6 +93,7 @@ def test_a_measured_constant_stands_in_place_of_the_packages(device: Device) -> 
         constants_on(device.model_copy(update={"measured": {1: {"warp_s": 1.0}}}), 1)
 
 
+@pytest.mark.slow
 def test_timed_steps_cover_what_a_step_is_made_of() -> None:
     """Else a constant stays where the fit starts: each moves the estimate of some config."""
     bare = describe_machine(replace(MACHINE, timings={1: RankTimings([1.0] * len(MACHINE.configs), 0.0, 0.0)}))

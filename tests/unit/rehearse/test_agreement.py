@@ -436,6 +436,7 @@ def test_faults_of_one_rank_are_found(logs: dict[int, Log], pool: ProcessPoolExe
         assert any(all(word in sentence for word in words) for sentence in found), (fault.__name__, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PARAMETERS)
 def test_parameters_that_one_rank_swaps_are_found(fault: Callable[[], None], pool: ProcessPoolExecutor) -> None:
     calls = [pool.submit(_one_of_two, rank, fault, faulty) for rank, faulty in ((0, False), (0, True), (1, False))]

@@ -45,14 +45,14 @@ def _waits(found: Rehearsal) -> Counter[str]:
 @pytest.mark.parametrize(
     "overrides",
     [
-        (MANY, "model.sequence_length=128", "parallel.recompute=full"),
-        ("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.recompute=full"),
+        slow(((MANY, "model.sequence_length=128", "parallel.recompute=full"),)),
+        slow((("parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.recompute=full"),)),
         (MANY, "parallel.expert=4"),
         slow(((MANY, "parallel.expert=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.recompute=full"),)),
         slow((("parallel.expert=2", "parallel.zero=2", "parallel.zero_engine=deepspeed"),)),
         slow(((MANY, "model.sequence_length=128", "parallel.recompute=full", "precision=fp8"),)),
         slow(((MANY, "parallel.expert=4", "precision=fp8"),)),
-        (MANY, "parallel.expert=4", *UNSPLIT, "parallel.sequence=true"),
+        slow(((MANY, "parallel.expert=4", *UNSPLIT, "parallel.sequence=true"),)),
         slow(((MANY, "parallel.expert=2", *UNSPLIT, "parallel.sequence=true", "parallel.recompute=full"),)),
         slow(((MANY, "parallel.expert=4", *UNSPLIT),)),
         slow(((MANY, *UNSPLIT, "parallel.sequence=true", "parallel.pipeline=2", "parallel.zero=0"),)),
@@ -80,6 +80,7 @@ def test_bytes_operations_and_exchanges_are_planned(overrides: tuple[str, ...]) 
     assert sent == pytest.approx({group: rank.sent_bytes[group] for group in sent}, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "overrides", "tolerance"),
     [
@@ -149,12 +150,14 @@ def test_ranks_that_share_experts_agree_on_their_exchanges() -> None:
     assert found.agreement.groups >= 3
 
 
+@pytest.mark.slow
 def test_layers_that_are_not_recomputed_keep_their_routes_until_the_next_step() -> None:
     """The first of three layers with experts is below everything that is trained."""
     found = _rehearsed("finetune.train=top", "finetune.layers=2", "parallel.recompute=full")
     assert [rank.left_bytes for rank in found.ranks] == [0]
 
 
+@pytest.mark.slow
 def test_the_host_waits_where_no_kernel_multiplies_all_experts() -> None:
     """Twice in the forward pass of a layer, and four times in its backward pass; in fp8, it remembers the first."""
     assert _waits(_rehearsed()) == {}

@@ -74,6 +74,7 @@ def test_ranks_read_as_many_bytes_as_when_they_load(checkpoint: Path) -> None:
     assert "loads a checkpoint: reads " in "\n".join(lines(found, "tiny", "h100"))
 
 
+@pytest.mark.slow
 def test_biases_of_routers_are_read(tmp_path: Path) -> None:
     run_ranks(2, _write_biased, tmp_path)
     (checkpoint,) = complete_checkpoints(tmp_path / "checkpoints")
@@ -116,6 +117,7 @@ def _finetuned(start: Path, finetune: dict[str, Any], **model: Any) -> RunConfig
     return RunConfig.model_validate(tree)
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_from_weights_reads_what_its_model_has_of_them(runs: Path) -> None:
     start = runs / "pretrained"
     (written,) = complete_checkpoints(start / "checkpoints")

@@ -61,6 +61,7 @@ def assert_agrees(rank: RankRehearsal, planned: PlannedRank, peak: float = 0.05,
     assert rank.left_bytes == 0
 
 
+PACKED = ("objective.packing=best_fit", "model.attention.window=32", "parallel.context=2")
 DENSE = ("model.attention={pattern: [dense]}",)
 T5 = (
     *("model.layers=8", "model.encoder_layers=8", "batch.sequences=32", "parallel.pipeline=1"),
@@ -79,7 +80,7 @@ LLAMA = (
         ("debug/gpt", ()),
         slow(("debug/bert", ("model.layers=16",))),  # as `test_shipped.py`, in bf16
         slow(("debug/t5", T5)),
-        ("llama2/7b", LLAMA),
+        slow(("llama2/7b", LLAMA)),
     ],
     ids=["gpt", "bert", "t5", "llama"],
 )
@@ -90,6 +91,7 @@ def test_ranks_hold_and_exchange_what_the_planner_expects(name: str, overrides: 
         assert_agrees(rank, planned, flops=0.15 if name == "debug/gpt" else 0.01)
 
 
+@pytest.mark.slow
 def test_logits_of_two_chunks_of_positions_never_live_at_once() -> None:
     """The planner counts those of one."""
     found = rehearsed("debug/long", *DENSE, "model.vocabulary=32768", ranks=(0,), gpus=1)  # two equal chunks
@@ -111,7 +113,7 @@ ALONE = (
         (*ALONE, "objective.z_loss=1e-4"),
         slow(((*ALONE, "objective.label_smoothing=0.1", "precision=fp32"),)),
         slow(((*ALONE, "objective.z_loss=1e-4", "parallel.tensor=2"),)),
-        (*ALONE, "model.hidden=2048", "model.vocabulary=262144"),
+        slow(((*ALONE, "model.hidden=2048", "model.vocabulary=262144"),)),
     ],
     ids=["z_loss", "smoothing", "tensor", "wide"],
 )
@@ -125,10 +127,10 @@ def test_the_loss_of_many_chunks_is_planned(overrides: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("parallel.recompute=full",),
-        ("parallel.recompute=selective",),
-        ("model.dropout=0.1", "model.attention_dropout=0.1"),
-        ("model.positions=alibi",),
+        slow((("parallel.recompute=full",),)),
+        slow((("parallel.recompute=selective",),)),
+        slow((("model.dropout=0.1", "model.attention_dropout=0.1"),)),
+        slow((("model.positions=alibi",),)),
         ("parallel.pipeline=2", "parallel.virtual=2"),
     ],
     ids=lambda overrides: overrides[0],
@@ -184,6 +186,7 @@ def test_large_tensors_are_named_with_the_module_and_line_that_made_them() -> No
     assert all(one.line.startswith(("pretrain/", "megatron/")) for one in rank.largest)
 
 
+@pytest.mark.slow
 def test_weights_are_built_in_their_precision_and_their_first_copies_returned() -> None:
     """Otherwise the allocator reserves 34% more than lives while this rank is built, or 10% more in its steps."""
     (rank,) = rehearsed("gpt3/1.3b", "model.layers=4", ranks=(3,)).ranks
@@ -204,7 +207,7 @@ SPARSE_ENCODER = ("model.attention={pattern: [banded, dense], window: 32}", "mod
 @pytest.mark.parametrize(
     ("name", "overrides", "ranks"),
     [
-        ("debug/gpt", ("objective.packing=best_fit", "model.attention.window=32", "parallel.context=2"), (0, 1, 2, 3)),
+        slow(("debug/gpt", PACKED, (0, 1, 2, 3))),
         ("debug/bert", SPARSE_ENCODER, (0, 2)),
     ],
     ids=["packed decoder", "padded encoder with a sparse pattern"],
@@ -218,7 +221,7 @@ def test_segments_of_rows_are_known_without_waiting_for_the_device(
         assert [(cause.partition(":")[0], count) for cause, count in rank.waits.items()] == [(STEP, 1)]
 
 
-@pytest.mark.parametrize("stage", [slow(1), 2, 3])
+@pytest.mark.parametrize("stage", [slow(1), 2, slow(3)])
 def test_deepspeed_makes_its_step(stage: int) -> None:
     zero = ("parallel.zero_engine=deepspeed", f"parallel.zero={stage}")
     found = rehearsed("debug/gpt", *zero, "parallel.pipeline=1", "batch.sequences=16", ranks=(0,))
@@ -317,7 +320,7 @@ def test_the_report_names_what_it_counted_and_what_not() -> None:
     [
         ("debug/gpt", (), []),
         ("debug/gpt", ("run.kernels=compiled",), ["run.kernels=compiled is counted without fusion, since "]),
-        ("debug/sparse-transformer", ("batch.sequences=64",), ["flex_attention is counted as flash attention "]),
+        slow(("debug/sparse-transformer", ("batch.sequences=64",), ["flex_attention is counted as flash attention "])),
     ],
     ids=["plain", "compiled", "flex"],
 )

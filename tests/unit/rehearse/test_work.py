@@ -21,6 +21,7 @@ from pretrain.rehearse.rank import CACHE, RankRehearsal, rehearse_rank
 from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 from pretrain.rehearse.work import What, plan_work
+from tests.helpers.breadth import slow
 
 H100 = find_device("h100")
 FAMILIES = ("albert", "bart", "bert", "gpt", "roberta", "roformer", "sparse-transformer", "t5", "transformer")
@@ -58,7 +59,7 @@ def assert_waits_for_results_alone(found: Rehearsal) -> None:
             assert not part.waits or not part.name.startswith("prefill")
 
 
-@pytest.mark.parametrize("name", ["debug/gpt", "debug/t5"])
+@pytest.mark.parametrize("name", ["debug/gpt", slow("debug/t5")])
 def test_the_host_waits_once_for_a_token(name: str) -> None:
     found = rehearsed("generate", name, ranks=MEETING if name == "debug/gpt" else ("first", "last"))
     assert_waits_for_results_alone(found)
@@ -68,7 +69,7 @@ def test_the_host_waits_once_for_a_token(name: str) -> None:
         assert [sum(part.waits.values()) for part in tokens] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["debug/gpt", "debug/t5", "debug/bert"])
+@pytest.mark.parametrize("name", [slow("debug/gpt"), "debug/t5", slow("debug/bert")])
 def test_the_host_waits_for_the_scores_of_a_batch_alone(name: str) -> None:
     assert_waits_for_results_alone(rehearsed("score", name, ranks=MEETING if name == "debug/t5" else ("first", "last")))
 
