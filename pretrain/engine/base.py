@@ -2,10 +2,11 @@
 parallelism. Four protocols, so that each says what it needs: `TrainEngine`, `DecodeEngine`, `HiddenStateEngine`,
 `InspectEngine`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -93,6 +94,9 @@ class LossScale(Protocol):
     def state(self) -> tuple[float, int]: ...
 
 
+P = TypeVar("P")
+
+
 class Ranks(Protocol):
     """This rank's coordinates in the layout. Every method here and below is collective unless it says otherwise: all
     ranks call it, in the same order."""
@@ -149,18 +153,15 @@ class TrainEngine(ScoreEngine, Protocol):
         """Takes from `config`, that of the step to come, the weights of the loss's terms and how far biases of routers
         move: a run may change them (`run.change`)."""
 
+    def part(self, kind: type[P]) -> P:
+        """The part of the run of this kind, such as `TeacherWeights`: the config says whether there is one. Not
+        collective."""
+
     def named_ranges(self) -> AbstractContextManager[None]:
         """Inside, phases and modules of steps are ranges for a profiler. Not collective."""
 
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""
-
-    def teacher_state(self) -> dict[str, GlobalPart]:
-        """The weights of the teacher on this rank, as `model/...`: live views to load into; none without a teacher.
-        They are no part of `state`. Not collective."""
-
-    def initialise_teacher(self) -> None:
-        """Draws the weights of the teacher, if there is one, from the seed: to compare layouts without a checkpoint."""
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
@@ -240,22 +241,45 @@ class InspectEngine(Ranks, Protocol):
         """Inside, an engine that was not built to train holds the weights of one layer at a time: `load` fills its
         state before it computes. Outside, nothing is left of the weights. On one rank."""
 
+
+class TeacherWeights(ABC):
+    """A teacher's weights (`distillation`)."""
+
+    @abstractmethod
+    def weights_state(self) -> dict[str, GlobalPart]:
+        """The weights on this rank, as `model/...`: live views to load into. A checkpoint has none of them."""
+
+    @abstractmethod
+    def initialise(self) -> None:
+        """Draws them from the run's seed: to compare layouts without a checkpoint."""
+
+
+class GeneratorSamples(ABC):
+    """What a generator samples (`generator`)."""
+
+    @abstractmethod
     def replay_samples(self, tokens: np.ndarray | None) -> None:
         """Has the trained model of the next steps and scores read `tokens` [rows, labels] of this rank's rows in place
-        of what the generator samples; where they are -1, what is no sample. None: samples again. Not collective."""
+        of what the generator samples; where they are -1, what is no sample. None: samples again."""
 
+    @abstractmethod
     def samples(self) -> np.ndarray:
-        """[rows, labels] what the generator sampled in the last step, or the last call of `score`, for this rank's
-        rows, whether anything was replayed or not; -1 where it samples nothing. Collective among context ranks."""
+        """[rows, labels] what was sampled in the last step, or the last call of `score`, for this rank's rows, whether
+        anything was replayed or not; -1 where nothing is sampled. Collective among context ranks."""
 
+
+class ExpertRoutes(ABC):
+    """Where routers of experts send tokens (`model.experts`)."""
+
+    @abstractmethod
     def log_routes(self, replay: Mapping[str, np.ndarray] | None) -> None:
-        """Has the next steps and scores of a model with experts log where tokens go, and send them where `replay` says:
-        [rows, positions, experts of a token] of this rank's rows, by layer. None: where its routers do. Not
-        collective."""
+        """Has the next steps and scores log where tokens go, and send them where `replay` says: [rows, positions,
+        experts of a token] of this rank's rows, by layer. None: where routers do."""
 
+    @abstractmethod
     def routes(self) -> Sequence[LoggedRoutes]:
         """What the last step, or the last call of `score`, logged on this rank: of each layer that it has and each
-        micro-batch, in any order. Not collective."""
+        micro-batch, in any order."""
 
 
 class Engine(TrainEngine, DecodeEngine, HiddenStateEngine, InspectEngine, Protocol):

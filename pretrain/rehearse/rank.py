@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from pretrain.attention.cache import LayerCache
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
-from pretrain.engine.base import GlobalPart
+from pretrain.engine.base import GlobalPart, TeacherWeights
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import Layout
 from pretrain.plan.device import Device
@@ -240,8 +240,9 @@ def _built(recorder: Recorder, engine: Any) -> dict[str, Any]:
             parts = {name: part for name, part in state.items() if name.startswith(_MEMORY_OF_ROWS) == of_rows}
             recorder.memory.classify(category, _pieces(parts))
         recorder.memory.classify("weights", _pieces(engine.weights_in_use()))
+        if engine.config.distillation.teacher is not None:
+            recorder.memory.classify("weights", _pieces(engine.part(TeacherWeights).weights_state()))
     recorder.memory.classify("weights", values)
-    recorder.memory.classify("weights", _pieces(engine.teacher_state()))
     build_reserved_bytes = recorder.memory.allocator.reserved_peak_bytes
     recorder.memory.allocator.clear_peak()
     return {

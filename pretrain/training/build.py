@@ -32,7 +32,7 @@ from pretrain.data.unknown_tokens import warnings_of_unknown, warnings_of_unknow
 from pretrain.data.unseen_begin import warnings_of_training
 from pretrain.data.writing_notes import warnings_of_writing
 from pretrain.engine import device, rendezvous
-from pretrain.engine.base import Engine
+from pretrain.engine.base import Engine, TeacherWeights
 from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
 from pretrain.engine.memory import check_memory_on_all_ranks
@@ -295,7 +295,7 @@ def _load_teacher(config: RunConfig, engine: Engine, dataset: DataSource) -> Non
             f"distillation.teacher={config.distillation.teacher} was trained with another tokenizer than "
             f"{dataset.address}: build the data again with tokenizer.path={checkpoint / TOKENIZER}"
         )
-    store.load(checkpoint, engine.teacher_state(), group, mtp_tensors(checkpoint))
+    store.load(checkpoint, engine.part(TeacherWeights).weights_state(), group, mtp_tensors(checkpoint))
 
 
 def _warn(sentence: str) -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from data_pipeline.batch import Batch, Cursor
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.base import Engine, GlobalPart, StepResult
+from pretrain.engine.base import Engine, ExpertRoutes, GeneratorSamples, GlobalPart, StepResult
 from pretrain.models.route_log import LoggedRoutes
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.run_length.schedule import learning_rate
@@ -119,7 +119,7 @@ def _train(
         cursor = batch.cursor
         count, replay = len(batch.tokens), trial.replay
         if replay is not None and replay.samples is not None:
-            engine.replay_samples(replay.samples.steps[step][first : first + count])
+            engine.part(GeneratorSamples).replay_samples(replay.samples.steps[step][first : first + count])
         routes = None if replay is None or replay.routes is None else of_rows(replay.routes.steps[step], first, count)
         _log_routes(trial, engine, routes)
         result = _step(engine, batch, trial.rate(step), step)
@@ -184,7 +184,7 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
     first = engine.data_rank * count
     replay = trial.replay
     if replay is not None and replay.samples is not None:
-        engine.replay_samples(replay.samples.scored[first : first + count])
+        engine.part(GeneratorSamples).replay_samples(replay.samples.scored[first : first + count])
     routes = None if replay is None or replay.routes is None else of_rows(replay.routes.scored, first, count)
     _log_routes(trial, engine, routes)
     scored, samples, logged = [], [], []
@@ -220,20 +220,20 @@ def _samples(trial: Trial, engine: Engine, first: int, rows: int | None = None) 
     without one."""
     if trial.config.generator is None:
         return None
-    return RankSamples(dist.get_rank(), first, engine.samples()[:rows])
+    return RankSamples(dist.get_rank(), first, engine.part(GeneratorSamples).samples()[:rows])
 
 
 def _log_routes(trial: Trial, engine: Engine, routes: Routes | None) -> None:
     """Has an engine log where tokens go in layers of experts, if there are any, and send them by the reference's
     `routes` (None: this is the reference)."""
     if trial.config.model.experts is not None:
-        engine.log_routes(None if routes is None else experts_of(routes))
+        engine.part(ExpertRoutes).log_routes(None if routes is None else experts_of(routes))
 
 
 def _logged(trial: Trial, engine: Engine) -> list[LoggedRoutes]:
     """What the reference has just logged; nothing on layouts, which compare it where it is."""
     reads = trial.config.model.experts is not None and trial.checkpoints is None
-    return list(engine.routes()) if reads else []
+    return list(engine.part(ExpertRoutes).routes()) if reads else []
 
 
 def _compared(
@@ -243,7 +243,9 @@ def _compared(
     experts = trial.config.model.experts
     if experts is None or routes is None:
         return []
-    return compare_routes(engine.routes(), routes, experts, rank=dist.get_rank(), first_row=first_row, scored=scored)
+    return compare_routes(
+        engine.part(ExpertRoutes).routes(), routes, experts, rank=dist.get_rank(), first_row=first_row, scored=scored
+    )
 
 
 def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:

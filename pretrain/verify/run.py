@@ -20,7 +20,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import open_stream
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device, rendezvous
-from pretrain.engine.base import Engine
+from pretrain.engine.base import Engine, TeacherWeights
 from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
 from pretrain.layout.layout import Layout, plan_layout
@@ -187,7 +187,8 @@ class Verification:
         available, host = device.available_bytes()
         check_memory(config, layout, available, host=host)
         engine = make_engine(config, plan_layout(config, layout.world))
-        engine.initialise_teacher()
+        if config.distillation.teacher is not None:
+            engine.part(TeacherWeights).initialise()
         if initial:
             engine.initialise()
         return engine

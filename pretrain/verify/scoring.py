@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Batch, Rows
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.base import Engine
+from pretrain.engine.base import Engine, GeneratorSamples
 from pretrain.verify.probe import Trial, masked_batch
 
 BOUND = 1e-4  # nats that rounding explains, as for scores
@@ -72,8 +72,8 @@ def _check_both_models(engine: Engine, batch: Batch) -> ScoringCheck:
     """The generator's scores of its labels, and the discriminator's of all tokens, of the same samples in scoring and
     in training."""
     scored = engine.score(batch)
-    samples = engine.samples()[: len(batch.tokens)]
-    engine.replay_samples(samples)
+    samples = engine.part(GeneratorSamples).samples()[: len(batch.tokens)]
+    engine.part(GeneratorSamples).replay_samples(samples)
     assert scored.terms is not None
     found, of_tokens = scored.terms["replaced"], scored.log_probability.astype(np.float64)
     apart = of_tokens - _from_logits(engine, batch, "tokens", of_generator=True)

@@ -20,6 +20,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.data.stream import open_stream
+from pretrain.engine.base import TeacherWeights
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.schedule import learning_rate
@@ -202,7 +203,7 @@ def _taught(config: RunConfig) -> MegatronEngine:
     tree["distillation"] = {"teacher": "unused", "teacher_model": teacher, **weights}
     engine = build_engine(RunConfig.model_validate(tree))
     draw = np.random.default_rng(1)
-    for _, part in sorted(engine.teacher_state().items()):
+    for _, part in sorted(engine.part(TeacherWeights).weights_state().items()):
         for piece in part.pieces:
             piece.value.copy_(torch.from_numpy(draw.random(piece.value.shape) - 0.5))
     return engine

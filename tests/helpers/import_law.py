@@ -64,12 +64,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "select",
     ),
     "pretrain.engine.megatron": (
-        "built_model micro_batches padding ranges state runner",
+        "built_model micro_batches padding ranges state runner step_part",
         (
-            "decoding generator hidden_states layer_norms layer_outputs miscomputed on_demand qk_clip router_terms "
-            "step_work teacher"
+            "decoding generator hidden_states layer_norms layer_outputs memory_part miscomputed on_demand qk_clip "
+            "router_terms step_work teacher"
         ),
-        "replay",
+        "replay step_parts",
         "engine",
     ),
     "pretrain.objectives": (

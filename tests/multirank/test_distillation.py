@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.base import TeacherWeights
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise, value, with_weights_of
@@ -45,7 +46,7 @@ def _engine(config: RunConfig) -> Any:
     """The teacher's predictions are far from uniform."""
     engine = build_engine(config)
     randomise(engine)
-    for name, part in engine.teacher_state().items():
+    for name, part in engine.part(TeacherWeights).weights_state().items():
         for piece in part.pieces:
             box = tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.value.shape, strict=True))
             piece.value.copy_(torch.from_numpy(value(f"teacher/{name}", part.shape)[box]))
@@ -72,7 +73,7 @@ def _parity(family: str, settings: dict[str, float]) -> tuple[dict[str, tuple[np
     gradients = engine.gradients()
     alone = build_engine(config.of_teacher(), train=False)
     for name, part in alone.state().items():
-        part.pieces[0].value.copy_(engine.teacher_state()[name].pieces[0].value)
+        part.pieces[0].value.copy_(engine.part(TeacherWeights).weights_state()[name].pieces[0].value)
     teacher, _ = with_weights_of(alone, config.of_teacher(), SPECIALS)
     inputs = {"input_ids": torch.from_numpy(batch.tokens)}
     if batch.attention_mask is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import TeacherWeights
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, expert_ranks, plan_layout
 from tests.helpers.breadth import slow
@@ -46,9 +47,9 @@ def _runs(pair: str, parallels: list[dict[str, Any]]) -> list[Any]:
     found = []
     for parallel in parallels:
         engine = build_engine(_config(pair, parallel))
-        engine.initialise_teacher()
+        engine.part(TeacherWeights).initialise()
         curve = train_family(engine, range(1, 4))
-        found.append((curve, whole(engine.teacher_state()), whole_state(engine)))
+        found.append((curve, whole(engine.part(TeacherWeights).weights_state()), whole_state(engine)))
         meet_again()
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.base import ExpertRoutes
 from pretrain.verify.routes import experts_of, reference_routes
 from tests.helpers.breadth import only, slow
 from tests.helpers.families import FAMILIES, family_config
@@ -128,10 +129,10 @@ def _climbs_of_experts() -> list[list[tuple[float | None, bool]]]:
         assert config.model.experts is not None
         engine, source, climb = build_engine(config), SyntheticStream(config), []
         for step in range(1, STEPS + 1):
-            engine.log_routes(routes[step - 1])
+            engine.part(ExpertRoutes).log_routes(routes[step - 1])
             result = engine.train_step(source.batch((step - 1) * 8, 8, 0, 1), 5e-3, step)
             routes[step - 1] = experts_of(
-                reference_routes(engine.routes(), config.model.experts, config.model.sequence_length)
+                reference_routes(engine.part(ExpertRoutes).routes(), config.model.experts, config.model.sequence_length)
             )
             climb.append((result.loss_scale, result.skipped))
         found.append(climb)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.base import TeacherWeights
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise, value, with_weights_of
@@ -52,7 +53,7 @@ def _engine(config: RunConfig) -> Any:
     """A student and a teacher whose scores are far from zero."""
     engine = build_engine(config)
     randomise(engine)
-    for name, part in engine.teacher_state().items():
+    for name, part in engine.part(TeacherWeights).weights_state().items():
         for piece in part.pieces:
             box = tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.value.shape, strict=True))
             piece.value.copy_(torch.from_numpy(value(f"teacher/{name}", part.shape)[box]))
@@ -142,7 +143,7 @@ def _parity(settings: dict[str, Any]) -> tuple[dict[str, tuple[np.ndarray, np.nd
     gradients = engine.gradients()
     alone = build_engine(config.of_teacher(), train=False)
     for name, part in alone.state().items():
-        part.pieces[0].value.copy_(engine.teacher_state()[name].pieces[0].value)
+        part.pieces[0].value.copy_(engine.part(TeacherWeights).weights_state()[name].pieces[0].value)
     teacher, _ = with_weights_of(alone, config.of_teacher(), SPECIALS)
     assert batch.attention_mask is not None
     real = torch.from_numpy(batch.attention_mask)
@@ -196,7 +197,7 @@ def _task_parity(settings: dict[str, Any]) -> tuple[dict[str, tuple[np.ndarray, 
     gradients = engine.gradients()
     alone = build_engine(config.of_teacher(), train=False)
     for name, part in alone.state().items():
-        part.pieces[0].value.copy_(engine.teacher_state()[name].pieces[0].value)
+        part.pieces[0].value.copy_(engine.part(TeacherWeights).weights_state()[name].pieces[0].value)
     teacher, _ = _task_model(alone, config.of_teacher())
     assert batch.attention_mask is not None
     real = torch.from_numpy(batch.attention_mask)

@@ -11,6 +11,7 @@ import pytest
 from data_pipeline.batch import Batch, Cursor, Rows
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import TeacherWeights
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.objectives.replaced_tokens import ReplacedTokensLoss
 from tests.helpers.breadth import slow
@@ -279,8 +280,9 @@ def _distil(steps: int) -> tuple[float, float, float]:
     settings |= {"temperature": 2.0, "kl_weight": 5.0, "cosine_weight": 1.0}
     for more in ({"distillation": settings}, {}):
         student = build_engine(RunConfig.model_validate(alone | more))
-        for name, part in student.teacher_state().items():
-            part.pieces[0].value.copy_(weights[name])
+        if more:
+            for name, part in student.part(TeacherWeights).weights_state().items():
+                part.pieces[0].value.copy_(weights[name])
         _train(student, one_topic, steps)
         losses.append(_loss(student, probe))
     return losses[0], losses[1], losses[2]
@@ -299,7 +301,7 @@ def _distil_layers() -> tuple[float, float]:
     settings = {"teacher": "unused", "teacher_model": deep.model.model_dump(mode="json"), "label_weight": 0.0}
     settings |= {"kl_weight": 0.0, "hidden_weight": 1.0, "attention_weight": 1.0}
     student = build_engine(RunConfig.model_validate(alone | {"distillation": settings}))
-    for name, part in student.teacher_state().items():
+    for name, part in student.part(TeacherWeights).weights_state().items():
         part.pieces[0].value.copy_(teacher.state()[name].pieces[0].value)
     _train(student, one_topic, 120)
     losses, learned = [], student.state()

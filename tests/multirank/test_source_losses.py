@@ -9,6 +9,7 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
+from pretrain.engine.base import TeacherWeights
 from pretrain.models import output_linear
 from tests.helpers.breadth import only
 from tests.helpers.families import family_config
@@ -52,7 +53,7 @@ def _step(kind: str, parallel: dict[str, Any], at_once: int = 10**6) -> Any:
     engine = build_engine(config)
     randomise(engine)
     if config.distillation.teacher is not None:
-        engine.initialise_teacher()
+        engine.part(TeacherWeights).initialise()
     batch = SyntheticStream(config).batch(0, ROWS, engine.data_rank, engine.data_world)
     share = ROWS // engine.data_world
     source = SOURCE_OF_ROW[engine.data_rank * share :][:share]

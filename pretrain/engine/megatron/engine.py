@@ -1,10 +1,11 @@
 """megatron-core as an engine: its models, schedules, data parallel and optimizer, driven by our objective."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,24 @@ from torch.profiler import record_function
 
 from data_pipeline.batch import Batch, Rows
 from data_pipeline.lengths import by_length
-from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
-from pretrain.engine.base import GlobalPart, Scores, Stack, StepResult
+from pretrain.engine.base import GlobalPart, P, Scores, Stack, StepResult
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
-from pretrain.engine.megatron.layer_norms import LayerNorms
-from pretrain.engine.megatron.layer_outputs import LayerOutputs
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.on_demand import weights_on_demand
 from pretrain.engine.megatron.padding import PaddingTrimmer
-from pretrain.engine.megatron.qk_clip import FIGURES as SCORE_FIGURES
-from pretrain.engine.megatron.qk_clip import QkClip
 from pretrain.engine.megatron.ranges import named_ranges
 from pretrain.engine.megatron.replay import ComputedStep, StepReplay, check_repeats
-from pretrain.engine.megatron.router_terms import RouterTerms
 from pretrain.engine.megatron.runner import Runner
-from pretrain.engine.megatron.state import State, fill_initial, rows_state
+from pretrain.engine.megatron.state import State, fill_initial
+from pretrain.engine.megatron.step_part import Report, StepPasses, united
+from pretrain.engine.megatron.step_parts import step_parts
 from pretrain.engine.megatron.step_work import StepWork
-from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.layout.layout import Layout
@@ -46,9 +42,7 @@ from pretrain.model_spec.generator import run_specs
 from pretrain.model_spec.mtp import mtp_depths
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.models.route_log import LoggedRoutes, RouteLog
-from pretrain.models.segment_memory import SegmentMemory
-from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term, scales, source_term, sum_pairs, total
+from pretrain.objectives.base import LossGroups, ScoredLabels, Term, scales, source_term, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -81,8 +75,6 @@ class MegatronEngine:
             beside = None if config.generator is None else build_generator(config, layout, self.groups, kernels, built)
         self.megatron_config, self.bare = built.megatron, built.chunks
         self.parameters = [*built.parameters, *(beside.parameters if beside is not None else ())]
-        has_teacher = train and config.distillation.teacher is not None
-        self.teacher = TeacherPass(config, layout, self.groups, kernels) if has_teacher else None
         half = config.precision != "fp32"
         chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
         generator_chunks: Sequence[Any] = () if beside is None else beside.chunks
@@ -108,48 +100,27 @@ class MegatronEngine:
         self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
         self._router_biases = built.router_biases
         self._state = State(self.parameters, self.groups, self.sharding, self._router_biases)
-        looks = train and config.track.activations_every_steps > 0
-        self._outputs = LayerOutputs(config, self.groups, self.bare, self.device) if looks else None
-        self._qk_clip: QkClip | None = None
-        if train and isinstance(config.optimizer, MuonOptimizer) and config.optimizer.qk_clip_threshold is not None:
-            self._qk_clip = QkClip(config.model, config.optimizer.qk_clip_threshold, self.bare, self.device)
-        self._cutter = Cutter(
-            self.groups,
-            self.device,
-            config.model,
-            finds_labelled=config.generator is not None,
-            counts_positions=looks,
-            finds_real=self._qk_clip is not None,
-        )
-        self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
-        self._work = StepWork(config)
-        self._norms: LayerNorms | None = None
-        if train and config.track.norms_every_steps:
-            self._norms = LayerNorms(run_specs(config), self.parameters, self.groups, self.device)
-        self._runner = Runner(config.model, layout, self.bare, chunks)
-        self.generator = None
-        if beside is not None:
-            assert isinstance(self.objective, SampledLoss)
-            self.generator = GeneratorPass(
+        self._parts = list(
+            step_parts(
                 config,
                 layout,
                 self.groups,
-                built=beside,
-                chunks=generator_chunks,
+                kernels,
+                built=built,
+                generator=beside,
+                generator_chunks=generator_chunks,
+                parameters=self.parameters,
                 objective=self.objective,
-                device=self.device,
+                train=train,
             )
-        self.router: RouterTerms | None = None
-        if train and config.model.experts is not None:
-            self.router = RouterTerms(config, self.groups, self.bare, self.device)
-        self._weights = {**self.objective.weights, **({} if self.router is None else self.router.weights)}
-        self._memory: SegmentMemory | None = None
-        if train and config.model.memory_length:
-            self._memory = self._empty_memory(config.batch.sequences // self.data_world)
-        self._scoring_memory: SegmentMemory | None = None
+        )
+        reads = frozenset[str]().union(*(part.reads for part in self._parts))
+        self._cutter = Cutter(self.groups, self.device, config.model, reads)
+        self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
+        self._work = StepWork(config)
+        self._runner = Runner(config.model, layout, self.bare, chunks)
         self._replay: StepReplay | None = None
         if self.sharding is not None and config.health.replay_every:
-            memory = self._memory
             self._replay = StepReplay(
                 every=config.health.replay_every,
                 layout=layout,
@@ -157,8 +128,7 @@ class MegatronEngine:
                 sharding=self.sharding,
                 chunks=[*generator_chunks, *chunks],
                 parameters=self.parameters,
-                carried=None if memory is None else lambda: memory.following,
-                scores=None if self._qk_clip is None else self._qk_clip.own_scores,
+                parts=self._parts,
                 any_rank=self.any,
                 device=self.device,
             )
@@ -194,86 +164,45 @@ class MegatronEngine:
     def use_settings(self, config: RunConfig) -> None:
         """See `base.TrainEngine`."""
         self.objective.use_settings(config)
-        if self.router is not None:
-            self.router.use_settings(config)
-        self._weights = {**self.objective.weights, **({} if self.router is None else self.router.weights)}
+        for part in self._parts:
+            part.use_settings(config)
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
         the main term's count in the global batch. The host waits once for what the device has found."""
         assert self.sharding is not None, "built for evaluation"
-        self._scoring_memory = None
-        measures = self._norms is not None and step % self.config.track.norms_every_steps == 0
-        compute = partial(self._compute_gradient, step=step, keeps=self.keeps_gradients or measures)
-        looks = self._outputs is not None and step % self.config.track.activations_every_steps == 0
-        with self._outputs.measured() if self._outputs is not None and looks else nullcontext():
-            if self._replay is not None and self._replay.is_due(step):
-                computed = self._replay.check(step, batch, compute)
-            else:
-                computed = compute(batch, self.data_rank)
-        if self._memory is not None:
-            self._memory.advance()
-        counts, factors, names, sources = computed.counts, computed.factors, computed.names, computed.sources
-        routed, scores = computed.routed, computed.scores
+        computed = self._compute_step(batch, step)
         scale = self._backward_scale()
-        loss_scale = self.loss_scale.value if self.loss_scale is not None else None
-        with record_function("step/optimizer"):
-            of_layers = [one.values for one in (scores, routed) if one is not None]
-            every = self.config.track.experts_every_steps
-            if routed is not None and every and step % every == 0:
-                of_layers.append(routed.chosen_LE.double().view(-1))  # exact, as integers below 2**53 are
-            found = [self.sharding.norm(), computed.sums.view(-1), *of_layers]
-            norm, loss_sum, judged, *values = torch.cat(found).tolist()
-        values, more = values[: 2 * (len(names) + len(sources))], values[2 * (len(names) + len(sources)) :]
-        pairs = [(value, int(count)) for value, count in zip(values[::2], values[1::2], strict=True)]
-        terms = dict(zip(names, pairs, strict=False))
-        by_source = dict(zip(sources, pairs[len(names) :], strict=True))
-        figures = self._outputs.read() if self._outputs is not None and looks else {}
-        if scores is not None:
-            figures, more = figures | scores.read(more[: len(SCORE_FIGURES)]), more[len(SCORE_FIGURES) :]
-        tokens_per_expert: dict[str, list[int]] = {}
-        if self.router is not None:
-            of_routing, of_router, tokens_per_expert = self.router.read(more, counts[len(self.objective.weights) :])
-            figures |= of_routing
-            loss_sum += sum(factors[name] * value for name, (value, _) in of_router.items())
-            terms |= of_router
-        grad_norm = norm / scale
-        lowered = False
-        finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
+        found = self._read(computed, step, scale)
+        figures, lowered = dict(found.figures), False
+        finite = np.isfinite(found.grad_norm) and np.isfinite(found.loss_sum)
         if finite:
             with record_function("step/optimizer"):
-                clipped_by = clip_factor(grad_norm, self.config.optimizer.clip_norm)
+                clipped_by = clip_factor(found.grad_norm, self.config.optimizer.clip_norm)
                 factor = clipped_by / scale
                 if factor != 1:
                     self.sharding.scale(factor)
-                clips = scores is not None and figures["clipped_heads"] > 0
-                self.sharding.update(learning_rate, scores.row_factors() if clips and scores is not None else {})
+                self.sharding.update(learning_rate, united(part.row_factors() for part in self._parts))
             self.updates += 1
-            if self._norms is not None and measures:
-                figures |= self._norms.measure(self.sharding, clipped_by)
-            if self.router is not None and routed is not None:
-                self.router.applied(routed)
+            figures |= united(part.updated(step, self.sharding, clipped_by) for part in self._parts)
             if self.loss_scale is not None:
                 self.loss_scale.stepped()
         else:
             self.sharding.discard()
-            if self.loss_scale is not None and np.isfinite(loss_sum):
+            if self.loss_scale is not None and np.isfinite(found.loss_sum):
                 lowered = self.loss_scale.overflowed()
-        return StepResult(
-            loss_sum=loss_sum,
-            token_count=int(judged),
-            grad_norm=grad_norm,
-            skipped=not finite,
-            lowered_scale=lowered,
-            loss_scale=loss_scale,
-            terms=terms,
-            by_source=by_source,
-            computed_positions=computed.computed_positions,
-            tokens=computed.tokens,
-            flops=computed.flops,
-            figures=figures,
-            tokens_per_expert=tokens_per_expert,
-        )
+        return replace(found, skipped=not finite, lowered_scale=lowered, figures=figures)
+
+    def _compute_step(self, batch: Batch, step: int) -> ComputedStep:
+        """A step up to its update, computed twice where it is to be replayed."""
+        keeps = self.keeps_gradients or any(part.keeps_gradients(step) for part in self._parts)
+        compute = partial(self._compute_gradient, step=step, keeps=keeps)
+        with ExitStack() as around:
+            for part in self._parts:
+                around.enter_context(part.during(step))
+            if self._replay is not None and self._replay.is_due(step):
+                return self._replay.check(step, batch, compute)
+            return compute(batch, self.data_rank)
 
     def _compute_gradient(self, batch: Rows, data_rank: int, *, step: int, keeps: bool) -> ComputedStep:
         """The passes of a step over the rows of a data rank, and the exchange of gradients. `keeps`: see
@@ -283,30 +212,31 @@ class MegatronEngine:
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + data_rank * len(batch.tokens)
         group = self.layout.pipeline if self.layout.virtual > 1 else 1
         micro = micro_sequences(self.config.batch, len(batch.tokens), group)
-        micro_batches = self._cut(batch, micro, first_row)
+        micro_batches: Sequence[MicroBatch] = self._cut(batch, micro, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
-        routed_positions = [] if self.router is None else self.router.counts(batch)
-        local = [*self.objective.counts(batch), *routed_positions, positions, *self._work.of_rows(batch)]
+        of_parts = (count for part in self._parts for count in part.counts(batch))
+        local = [*self.objective.counts(batch), *of_parts, positions, *self._work.of_rows(batch)]
         *counts, computed, tokens, flops = self.sum_over_data(np.array(local)).tolist()
         token_count = int(np.nan_to_num(counts[0]))
-        factors = scales(self._weights, counts)
-        results: list[list[Term]] = []
-        if self.teacher is not None:
-            micro_batches = self.teacher.read(micro_batches)
-        if self.generator is not None:
-            report = partial(self._report, factors)
-            micro_batches, results = self.generator.train(micro_batches, report, self._forwarded)
-        if self._memory is not None:
-            micro_batches = self._memory.attached(micro_batches)
-        if self.router is not None:
-            micro_batches = self.router.attached(micro_batches, factors, self._backward_scale(), first_row)
-        if self._qk_clip is not None:
-            self._qk_clip.begin()
-        if self._outputs is not None:
-            self._outputs.begin()
-        forward, loss = partial(self.objective.forward_train, factors=factors), partial(self._train_loss, factors)
-        results += self._runner.train(micro_batches, forward, loss, self._forwarded)
-        names = list(self.objective.weights) if len(self._weights) > 1 else []
+        weights = dict(self.objective.weights) | united(part.weights for part in self._parts)
+        names = list(self.objective.weights) if len(weights) > 1 else []
+        factors = scales(weights, counts)
+        report: Report = partial(self._report, factors, names)
+        passes = StepPasses(
+            factors=factors,
+            scale=self._backward_scale(),
+            first_row=first_row,
+            report=report,
+            forwarded=self._forwarded,
+        )
+        for part in self._parts:
+            micro_batches = part.attached(micro_batches, passes)
+        forward = partial(self.objective.forward_train, factors=factors)
+
+        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, list[Term]]:
+            return report(self.objective.terms(outputs, batch))
+
+        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self._forwarded)]
         sources = self.objective.sources if batch.source is not None else ()
         sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
         if self._replay is not None:
@@ -314,10 +244,10 @@ class MegatronEngine:
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
         with record_function("step/exchange"):
             self.sharding.reduce(token_count)
+        for part in self._parts:
+            part.computed()
         return ComputedStep(
             sums=sums,
-            routed=None if self.router is None else self.router.finish(),
-            scores=None if self._qk_clip is None else self._qk_clip.finish(),
             counts=counts,
             factors=factors,
             names=names,
@@ -325,6 +255,40 @@ class MegatronEngine:
             computed_positions=int(computed),
             tokens=int(tokens),
             flops=flops,
+        )
+
+    def _read(self, computed: ComputedStep, step: int, scale: float) -> StepResult:
+        """What the passes found, as numbers: here the host waits. `scale`: that of the gradient."""
+        assert self.sharding is not None, "built for evaluation"
+        with record_function("step/optimizer"):
+            of_parts = [part.values(step) for part in self._parts]
+            tensors = [self.sharding.norm(), computed.sums.view(-1), *chain.from_iterable(of_parts)]
+            numbers = iter(torch.cat(tensors).tolist())
+        norm, loss_sum, judged = islice(numbers, 3)
+        terms = {name: (next(numbers), int(next(numbers))) for name in computed.names}
+        by_source = {name: (next(numbers), int(next(numbers))) for name in computed.sources}
+        figures: dict[str, float] = {}
+        tokens_per_expert: dict[str, Sequence[int]] = {}
+        counts = islice(computed.counts, len(self.objective.weights), None)
+        for part, values in zip(self._parts, of_parts, strict=True):
+            told = part.read(list(islice(numbers, sum(map(len, values)))), list(islice(counts, len(part.weights))))
+            loss_sum += sum(computed.factors.get(name, 1.0) * value for name, (value, _) in told.terms.items())
+            terms |= told.terms
+            figures |= told.figures
+            tokens_per_expert |= told.tokens_per_expert
+        return StepResult(
+            loss_sum=loss_sum,
+            token_count=int(judged),
+            grad_norm=norm / scale,
+            skipped=False,
+            loss_scale=None if self.loss_scale is None else self.loss_scale.value,
+            terms=terms,
+            by_source=by_source,
+            computed_positions=computed.computed_positions,
+            tokens=computed.tokens,
+            flops=computed.flops,
+            figures=figures,
+            tokens_per_expert=tokens_per_expert,
         )
 
     def _forwarded(self, chunk: Any, output: Any) -> None:
@@ -339,7 +303,9 @@ class MegatronEngine:
         rows, length = batch.labels.shape
         model = self.config.model
         picked = batch.label_positions is not None and not model.picks_labels  # which trains on such rows
-        if picked and (self.generator is not None or not self.decodes or model.is_encoder_decoder or model.binary_head):
+        if picked and (
+            self.config.generator is not None or not self.decodes or model.is_encoder_decoder or model.binary_head
+        ):
             raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
         micro = min(self.config.batch.micro_sequences, rows)
         if picked:  # where data ranks share the weights, all need equally many
@@ -354,22 +320,17 @@ class MegatronEngine:
                 raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
         batch = self._trimmer.trim(batch)
         trimmed = batch.labels.shape[1]
-        micro_batches, of_tokens = self._cutter.cut(batch, micro), None
-        if self.generator is not None:
-            micro_batches, of_tokens = self.generator.score(micro_batches, batch)
-        memory = self._memory_before(batch)
-        if memory is not None:
-            micro_batches = memory.attached(micro_batches)
-        if self.router is not None:
-            micro_batches = self.router.logged(micro_batches, rows)
+        micro_batches: Sequence[MicroBatch] = self._cutter.cut(batch, micro)
+        for part in self._parts:
+            micro_batches = part.to_score(micro_batches, batch, rows)
         with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
-            results = self._runner.evaluate(micro_batches, self.objective.forward_score, self._score_loss)
-        if memory is not None:
-            memory.advance()
-        if of_tokens is not None:  # scores are those of the generator's labels, and terms of both models
-            results = [replace(tokens, others=judged.others) for tokens, judged in zip(of_tokens, results, strict=True)]
+            results: Sequence[ScoredLabels] = self._runner.evaluate(
+                micro_batches, self.objective.forward_score, self._score_loss
+            )
+        for part in self._parts:
+            results = part.scored(results)
         names = self.objective.scored
-        answers = 0 if model.task_head is None or self.generator is not None else model.task_head.outputs
+        answers = 0 if model.task_head is None or self.config.generator is not None else model.task_head.outputs
         scores = torch.zeros(2 + answers, padded, trimmed // self.layout.context, device=self.device)
         for index, judged in enumerate(results):
             of_micro = torch.stack([judged.log_probability.float(), judged.greedy.float()])
@@ -387,48 +348,9 @@ class MegatronEngine:
         terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
         return Scores(log_probability, greedy.astype(bool), terms, outputs)
 
-    def _empty_memory(self, rows: int) -> SegmentMemory:
-        model = self.config.model
-        return SegmentMemory(
-            self.bare,
-            rows=rows,
-            length=model.memory_length,
-            hidden=model.hidden,
-            advance=self.config.objective.advance(self.config.sequence_length),
-            device=self.device,
-        )
-
-    def _memory_before(self, batch: Rows) -> SegmentMemory | None:
-        """The memory of rows that are scored one after the other, apart from that of training; None: these are read
-        each by itself."""
-        if batch.before is None:
-            self._scoring_memory = None
-        elif not batch.before.any():
-            self._scoring_memory = self._empty_memory(len(batch.tokens))
-        elif self._scoring_memory is None or self._scoring_memory.rows != len(batch.tokens):
-            raise ValueError("rows that continue others are scored after these, and as many at a time")
-        return self._scoring_memory
-
-    def replay_samples(self, tokens: np.ndarray | None) -> None:
-        """See `base.InspectEngine`."""
-        assert self.generator is not None
-        self.generator.replay = tokens
-
-    def samples(self) -> np.ndarray:
-        """See `base.InspectEngine`."""
-        assert self.generator is not None
-        return self.generator.sampled()
-
-    def log_routes(self, replay: Mapping[str, np.ndarray] | None) -> None:
-        """See `base.InspectEngine`."""
-        assert self.router is not None
-        self.router.log = RouteLog(replay)
-
-    def routes(self) -> Sequence[LoggedRoutes]:
-        """See `base.InspectEngine`."""
-        assert self.router is not None
-        assert self.router.log is not None, "routes were not logged"
-        return self.router.log.found
+    def part(self, kind: type[P]) -> P:
+        """See `base.TrainEngine`."""
+        return next(part for part in self._parts if isinstance(part, kind))
 
     def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""
@@ -441,8 +363,7 @@ class MegatronEngine:
 
         micro_batches = self._cutter.cut(batch, 1)
         if of_generator:
-            assert self.generator is not None
-            results = self.generator.logits(micro_batches, real_logits)
+            results = self.part(GeneratorPass).logits(micro_batches, real_logits)
         else:
             results = self._runner.evaluate(micro_batches, self.objective.forward, real_logits)
         return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
@@ -488,10 +409,9 @@ class MegatronEngine:
         return named_ranges(self._all_chunks)
 
     def state(self) -> dict[str, GlobalPart]:
-        """See `base.TrainEngine`. Names are `model/...` (fp32 weights), those of the optimizer's moments, `memory/...`,
-        what layers read of the last rows, and `router/chosen` (`router_terms.py`)."""
-        memory = {} if self._memory is None else rows_state(self._memory.current, self.groups)
-        return self._state.saved() | memory | ({} if self.router is None else self.router.state())
+        """See `base.TrainEngine`. Names are `model/...` (fp32 weights), those of the optimizer's moments, and those of
+        parts, such as `memory/...`."""
+        return self._state.saved() | united(part.state() for part in self._parts)
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""
@@ -503,15 +423,6 @@ class MegatronEngine:
         """See `base.InspectEngine`."""
         assert self.sharding is not None, "built for evaluation"
         return self._state.named("weight", self.sharding.in_use())
-
-    def teacher_state(self) -> dict[str, GlobalPart]:
-        """See `base.TrainEngine`."""
-        return {} if self.teacher is None else self.teacher.state()
-
-    def initialise_teacher(self) -> None:
-        """See `base.TrainEngine`."""
-        if self.teacher is not None:
-            self.teacher.initialise()
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """See `base.TrainEngine`."""
@@ -548,19 +459,16 @@ class MegatronEngine:
         dropout.number_rows({x.first_row: x.row_offsets_B for x in micro_batches if x.row_offsets_B is not None})
         return micro_batches
 
-    def _train_loss(
-        self, factors: dict[str, float], batch: MicroBatch, outputs: Any
+    def _report(
+        self, factors: dict[str, float], names: Sequence[str], terms: dict[str, Term]
     ) -> tuple[Tensor, Tensor, list[Term]]:
-        return self._report(factors, self.objective.terms(outputs, batch))
-
-    def _report(self, factors: dict[str, float], terms: dict[str, Term]) -> tuple[Tensor, Tensor, list[Term]]:
-        """(loss sum, token count, terms to report) of the terms of one pass: the loss, with several terms each, and the
-        main one of each source. Those of other passes are zero here."""
-        main, *auxiliary = self.objective.weights
+        """(loss sum, token count, terms to report) of the terms of one pass: the loss, those of `names`, and the main
+        one of each source. Those of other passes are zero here."""
+        main = next(iter(self.objective.weights))
         loss = total({name: term for name, term in terms.items() if name in self.objective.weights}, factors)
         nothing = Term(torch.zeros_like(loss.detach()), torch.zeros_like(next(iter(terms.values())).count))
         count = terms.get(main, nothing).count
-        every = [terms.get(name, nothing) for name in (main, *auxiliary)] if len(self._weights) > 1 else []
+        every = [terms.get(name, nothing) for name in names]
         of_sources = map(source_term, self.objective.sources)
         by_source = [terms[name] for name in of_sources if name in terms]
         return loss, count, [term.detached() for term in (Term(loss, count), *every, *by_source)]

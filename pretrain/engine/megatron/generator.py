@@ -13,19 +13,20 @@ from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import GeneratorSamples
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.built_model import BuiltModel
 from pretrain.engine.megatron.runner import Runner
+from pretrain.engine.megatron.step_part import StepPart, StepPasses
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
 from pretrain.objectives.base import SampledLoss, ScoredLabels, Term
 
-Report = Callable[[dict[str, Term]], tuple[Tensor, Tensor, list[Term]]]
-"""terms -> (loss sum, token count, terms to report)"""
 
-
-class GeneratorPass:
+class GeneratorPass(StepPart, GeneratorSamples):
     """The `generator` of a config. `chunks` are those of `built` as the schedule is to call them."""
+
+    reads = frozenset({"labelled"})
 
     def __init__(
         self,
@@ -43,27 +44,24 @@ class GeneratorPass:
         self._runner = Runner(model, layout, built.chunks, chunks)
         self._groups, self._objective, self._device = groups, objective, device
         self._sampled: list[Tensor] = []
-        self.replay: np.ndarray | None = None
-        """[rows, L] tokens that the model reads in place of samples; -1: of what is no sample"""
+        self._replay: np.ndarray | None = None
 
-    def train(
-        self, batches: Sequence[MicroBatch], report: Report, forwarded: Callable[[Any, Any], None]
-    ) -> tuple[list[MicroBatch], list[list[Term]]]:
-        """Forward and backward. The micro-batches that the model reads, and on the last stage what `report` makes of
-        the terms of each."""
+    def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> list[MicroBatch]:
+        """The micro-batches that the model reads, after a forward and backward pass."""
 
         def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, tuple[list[Term], Tensor]]:
             terms, tokens_BL = self._objective.generator_terms(outputs, batch)
-            total, count, reported = report(terms)
+            total, count, reported = passes.report(terms)
             return total, count, (reported, tokens_BL)
 
-        results = self._runner.train(batches, self._objective.forward_generator, loss, forwarded)
-        return self._read(batches, [tokens for _, tokens in results]), [reported for reported, _ in results]
+        results = self._runner.train(batches, self._objective.forward_generator, loss, passes.forwarded)
+        passes.reported.extend(reported for reported, _ in results)
+        return self._read(batches, [tokens for _, tokens in results])
 
-    def score(self, batches: Sequence[MicroBatch], rows: Rows) -> tuple[list[MicroBatch], list[ScoredLabels]]:
-        """Forward only. The noise depends on the content of `rows`, which are those of `batches`: a row has the same
-        samples among any others. Rows without a label, which only pad a batch, add nothing."""
-        keys = torch.from_numpy(_keys(rows)).to(self._device).split(len(batches[0].tokens_BS))
+    def to_score(self, batches: Sequence[MicroBatch], batch: Rows, rows: int) -> list[MicroBatch]:
+        """The micro-batches that the model reads, after a forward pass. The noise depends on the content of a row: it
+        has the same samples among any others. Rows without a label, which only pad a batch, add nothing."""
+        keys = torch.from_numpy(_keys(batch)).to(self._device).split(len(batches[0].tokens_BS))
         noisy = [replace(batch, noise_rows_B=key) for batch, key in zip(batches, keys, strict=True)]
 
         def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, tuple[ScoredLabels, Tensor]]:
@@ -73,14 +71,16 @@ class GeneratorPass:
         results = self._runner.evaluate(noisy, self._objective.forward_generator_score, loss)
         read = self._read(batches, [tokens for _, tokens in results])
         counted = (
-            torch.from_numpy(rows.loss_mask.any(axis=1, keepdims=True))
+            torch.from_numpy(batch.loss_mask.any(axis=1, keepdims=True))
             .to(self._device)
             .split(len(batches[0].tokens_BS))
         )
-        return (
-            [replace(batch, loss_mask_BL=batch.loss_mask_BL * one) for batch, one in zip(read, counted, strict=True)],
-            [scored for scored, _ in results],
-        )
+        self._scored = [scored for scored, _ in results]
+        return [replace(one, loss_mask_BL=one.loss_mask_BL * has) for one, has in zip(read, counted, strict=True)]
+
+    def scored(self, results: Sequence[ScoredLabels]) -> list[ScoredLabels]:
+        """The generator's scores of its labels, and the terms of both models."""
+        return [replace(own, others=judged.others) for own, judged in zip(self._scored, results, strict=True)]
 
     def _read(self, batches: Sequence[MicroBatch], samples: Sequence[Tensor]) -> list[MicroBatch]:
         """The micro-batches with what the last stage sampled, on every stage."""
@@ -90,13 +90,16 @@ class GeneratorPass:
         self._sampled = [
             torch.where(batch.loss_mask_BL > 0, one, -1) for batch, one in zip(batches, tokens, strict=True)
         ]
-        if self.replay is not None:
+        if self._replay is not None:
             tokens = self._replayed(tokens)
         return [self._objective.read_samples(batch, one) for batch, one in zip(batches, tokens, strict=True)]
 
-    def sampled(self) -> np.ndarray:
-        """[rows, L] what this rank's rows got last, before anything was replayed; -1 where nothing was sampled.
-        Collective among context ranks."""
+    def replay_samples(self, tokens: np.ndarray | None) -> None:
+        """See `base.GeneratorSamples`."""
+        self._replay = tokens
+
+    def samples(self) -> np.ndarray:
+        """See `base.GeneratorSamples`."""
         return self._groups.gather_over_context(torch.cat(self._sampled)).cpu().numpy()
 
     def logits(self, batches: Sequence[MicroBatch], report: Callable[[MicroBatch, Any], Any]) -> list[Any]:
@@ -105,11 +108,11 @@ class GeneratorPass:
 
     def _replayed(self, tokens_NBL: Tensor) -> Tensor:
         """The tokens with those of `replay` in their place. Rows that only fill up micro-batches are the last one."""
-        assert self.replay is not None
+        assert self._replay is not None
         count, rows, length = tokens_NBL.shape
         first = self._groups.context_rank * length
-        places = np.arange(count * rows).clip(max=len(self.replay) - 1)
-        replay = torch.from_numpy(self.replay[places, first : first + length]).to(self._device).view_as(tokens_NBL)
+        places = np.arange(count * rows).clip(max=len(self._replay) - 1)
+        replay = torch.from_numpy(self._replay[places, first : first + length]).to(self._device).view_as(tokens_NBL)
         return torch.where(replay >= 0, replay, tokens_NBL)
 
 

@@ -1,7 +1,6 @@
 """Norms of gradients and weights by layer, of the complete model: the same on every layout.
 
-norms = LayerNorms(specs, parameters, groups, device)
-norms.measure(sharding, clipped_by)     # {"layer_grad_norm/decoder.layers.0": 0.3, ...}
+They are figures of metrics.jsonl, such as {"layer_grad_norm/decoder.layers.0": 0.3, ...}.
 """
 
 import re
@@ -11,9 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
+from pretrain.engine.megatron.step_part import StepPart
 from pretrain.engine.zero.base import Sharding, squares_of
-from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.model_spec.generator import run_specs
 from pretrain.models.placement import Parameter
 
 _LAYER = re.compile(r"(.*\blayers\.\d+)\.")
@@ -27,20 +28,26 @@ def layer_of(name: str) -> str:
     return found[1] if found is not None else name.rpartition(".")[0] or name
 
 
-class LayerNorms:
-    """Norms over the trained parameters of a run. `specs` are those of the complete model, `parameters` this rank's."""
+class LayerNorms(StepPart):
+    """Norms over the trained parameters of a run, of which `parameters` are this rank's."""
 
     def __init__(
-        self, specs: Iterable[ParameterSpec], parameters: Sequence[Parameter], groups: Groups, device: torch.device
+        self, config: RunConfig, parameters: Sequence[Parameter], groups: Groups, device: torch.device
     ) -> None:
-        counted = (spec.name for spec in specs if spec.trained and spec.alias_of is None)
+        self._every = config.track.norms_every_steps
+        counted = (spec.name for spec in run_specs(config) if spec.trained and spec.alias_of is None)
         self._layers = list(dict.fromkeys(map(layer_of, counted)))
         self._by_value = {parameter.value: parameter for parameter in parameters}
         self._groups, self._device = groups, device
 
-    def measure(self, sharding: Sharding, clipped_by: float) -> dict[str, float]:
-        """The norms after an update whose gradient the sharding has kept: of the gradient before it was clipped by a
-        factor of `clipped_by`, and of the new weights. Collective."""
+    def keeps_gradients(self, step: int) -> bool:
+        """See `StepPart`."""
+        return step % self._every == 0
+
+    def updated(self, step: int, sharding: Sharding, clipped_by: float) -> dict[str, float]:
+        """In steps that are measured the norms: of the gradient before it was clipped, and of the new weights."""
+        if not self.keeps_gradients(step):
+            return {}
         gradients = self._squares(sharding, ((one.parameter, one.value) for one in sharding.gradients()))
         weights = self._squares(sharding, ((one.parameter, one.main) for one in sharding.owned()))
         squares = torch.stack([gradients / clipped_by**2, weights])

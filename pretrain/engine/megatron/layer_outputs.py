@@ -1,10 +1,6 @@
 """Sizes of what each layer hands on, over a step's global batch: the same on every layout.
 
-outputs = LayerOutputs(config, groups, chunks, device)
-with outputs.measured():            # a step
-    outputs.begin()                 # before its passes, each time that they are computed
-    ...
-outputs.read()                      # {"layer_output_rms/decoder.layers.0": 1.2, ...}
+They are figures of metrics.jsonl, such as {"layer_output_rms/decoder.layers.0": 1.2, ...}.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
+from pretrain.engine.megatron.step_part import PartFigures, StepPart, StepPasses
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Layer
 from pretrain.models.network import Network
@@ -25,9 +23,11 @@ RMS, LARGEST = "layer_output_rms/", "layer_output_max/"
 """what keys of metrics.jsonl begin with; the name of a layer follows"""
 
 
-class LayerOutputs:
+class LayerOutputs(StepPart):
     """Root mean square and largest absolute value of layers' outputs, at positions that are no padding. `chunks` are
     this rank's of the trained model."""
+
+    reads = frozenset({"counted"})
 
     def __init__(self, config: RunConfig, groups: Groups, chunks: Sequence[Network], device: torch.device) -> None:
         model, parallel = config.model, config.parallel
@@ -39,16 +39,21 @@ class LayerOutputs:
             *(f"mask_decoder.layers.{number}" for number in again),
         ]
         self._numbers = {name: number for number, name in enumerate(self._layers)}
-        self._chunks, self._groups = chunks, groups
+        self._chunks, self._groups, self._every = chunks, groups, config.track.activations_every_steps
         self._slices_sequence, self._recomputes = parallel.sequence, parallel.recompute == "full"
         self._sums = torch.zeros(2, len(self._layers), dtype=torch.float64, device=device)  # of squares, of how many
         self._largest = torch.zeros(len(self._layers), dtype=torch.float32, device=device)
         self._batch: MicroBatch | None = None
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Inside, layers are looked at in every forward pass that is not one again for the backward pass."""
-        handles = []
+    def during(self, step: int) -> Iterator[None]:
+        """In steps that are measured, layers are looked at in every forward pass that is not one again for the backward
+        pass."""
+        handles: list[RemovableHandle] = []
+        self._looks = step % self._every == 0
+        if not self._looks:
+            yield
+            return
         for chunk in self._chunks:
             handles.append(chunk.register_forward_pre_hook(self._begin))
             handles += [layer.register_forward_hook(self._look) for layer in chunk.modules() if self._counts(layer)]
@@ -58,19 +63,25 @@ class LayerOutputs:
             for handle in handles:
                 handle.remove()
 
-    def begin(self) -> None:
-        """Forgets what was found before, also by an earlier computation of the same step."""
+    def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> Sequence[MicroBatch]:
+        """The same. What was found before, also by an earlier computation of this step, is forgotten."""
         self._sums.zero_()
         self._largest.zero_()
+        return batches
 
-    def read(self) -> dict[str, float]:
-        """What was found since `begin`, once. Collective."""
+    def read(self, values: Sequence[float], counts: Sequence[float]) -> PartFigures:
+        """See `StepPart`."""
+        if not self._looks:
+            return PartFigures()
         dist.all_reduce(self._sums)
         dist.all_reduce(self._largest, dist.ReduceOp.MAX)
-        squares, counts = self._sums
-        found = zip(self._layers, (squares / counts.clamp(min=1)).sqrt().tolist(), self._largest.tolist(), strict=True)
+        squares, values_seen = self._sums
+        found = zip(
+            self._layers, (squares / values_seen.clamp(min=1)).sqrt().tolist(), self._largest.tolist(), strict=True
+        )
         rows = [(f"{RMS}{name}", f"{LARGEST}{name}", rms, largest) for name, rms, largest in found]
-        return {key: rms for key, _, rms, _ in rows} | {key: largest for _, key, _, largest in rows}
+        of_rms, of_largest = {key: rms for key, _, rms, _ in rows}, {key: largest for _, key, _, largest in rows}
+        return PartFigures(figures=of_rms | of_largest)
 
     def _counts(self, module: nn.Module) -> bool:
         """Whether it is a layer of a stack: those that predict further tokens have rows of their own."""

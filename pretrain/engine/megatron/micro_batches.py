@@ -1,7 +1,7 @@
 """A rank's rows -> micro-batches on its device, of each row the positions that are this context rank's. What depends on
 the rows' values is computed before they are moved, so that the host never waits for the device to read them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,18 +28,14 @@ class Cutter:
         groups: Groups,
         device: torch.device,
         model: Model,
-        *,
-        finds_labelled: bool = False,
-        counts_positions: bool = False,
-        finds_real: bool = False,
+        reads: Collection[str] = (),
     ) -> None:
-        """`finds_labelled`: whether micro-batches say which places have a loss; `counts_positions`: which positions of
-        each stack are no padding; `finds_real`: which of all positions."""
+        """`reads`: what else micro-batches say, see `StepPart.reads`."""
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
         self._reads_places = model.adds_distance_scores and model.has_encoder
-        self._finds_labelled, self._has_experts = finds_labelled, model.experts is not None
+        self._finds_labelled, self._has_experts = "labelled" in reads, model.experts is not None
         self._stacks = [name for name, has in (("encoder", model.has_encoder), ("decoder", model.has_decoder)) if has]
-        self._counts_positions, self._finds_real = counts_positions, finds_real
+        self._counts_positions, self._finds_real = "counted" in reads, "real" in reads
         self._splits_at_padding = model.has_encoder and model.attention.splits_at_padding
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0, further: int = 0) -> list[MicroBatch]:

@@ -10,7 +10,7 @@ Where several heads share a key, S is the largest of theirs, and all of them are
 Biases are scaled as the weights are. The maximum is over the global batch, which no layout changes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -20,9 +20,12 @@ from torch import Tensor, nn
 
 from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
+from pretrain.engine.megatron.step_part import PartFigures, StepPart, StepPasses
+from pretrain.models.inputs import MicroBatch
 
 FIGURES = ("max_attention_score", "clipped_heads")
 """names of figures in metrics.jsonl"""
+_SCORES = "the largest attention scores"
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,10 @@ def _rows(model: Model, factors_H: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "linear_kv_up_proj.weight", torch.cat([plain, values], dim=1).flatten()
 
 
-class QkClip:
-    """Keeps the largest scores of the heads of `chunks`, those of a rank."""
+class QkClip(StepPart):
+    """Keeps the largest scores of the heads of `chunks`, those of a rank, and clips by them."""
+
+    reads = frozenset({"real"})
 
     def __init__(self, model: Model, threshold: float, chunks: Sequence[nn.Module], device: torch.device) -> None:
         self._model, self._threshold, self._device = model, threshold, device
@@ -89,23 +94,44 @@ class QkClip:
         for core in self._cores.values():
             core.largest_H = torch.empty(len(core.heads.heads), device=device)
 
-    def begin(self) -> None:
-        """Forgets the scores of the step before."""
-        for core in self._cores.values():
-            assert core.largest_H is not None
-            core.largest_H.fill_(-torch.inf)
+    def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> Sequence[MicroBatch]:
+        """The same. Scores of the step before are forgotten."""
+        for largest_H in self._own_scores():
+            largest_H.fill_(-torch.inf)
+        return batches
 
-    def own_scores(self) -> Iterator[Tensor]:
-        """[heads] fp32 of each layer of this rank: the largest scores that it has found since `begin`."""
-        for core in self._cores.values():
-            assert core.largest_H is not None
-            yield core.largest_H
-
-    def finish(self) -> StepScores:
-        """The largest scores of all ranks since `begin`. Collective."""
+    def computed(self) -> None:
+        """See `StepPart`: the largest scores of all ranks."""
         largest_LH = torch.full((self._model.layers, self._model.heads), -torch.inf, device=self._device)
         for layer, core in self._cores.items():
             assert core.largest_H is not None
             largest_LH[layer, core.heads.heads[0] : core.heads.heads[-1] + 1] = core.largest_H
         dist.all_reduce(largest_LH, op=dist.ReduceOp.MAX)
-        return StepScores(self._model, self._threshold, list(self._cores), largest_LH)
+        self._scores = StepScores(self._model, self._threshold, list(self._cores), largest_LH)
+
+    def values(self, step: int) -> Sequence[Tensor]:
+        """See `StepPart`."""
+        return [self._scores.values]
+
+    def read(self, values: Sequence[float], counts: Sequence[float]) -> PartFigures:
+        """See `StepPart`."""
+        self._clips = values[FIGURES.index("clipped_heads")] > 0
+        return PartFigures(figures=self._scores.read(values))
+
+    def row_factors(self) -> Mapping[str, Tensor]:
+        """See `StepPart`."""
+        return self._scores.row_factors() if self._clips else {}
+
+    def found(self) -> Mapping[str, Sequence[Tensor]]:
+        """See `StepPart`."""
+        return {_SCORES: list(self._own_scores())}
+
+    def exchanged(self) -> Mapping[str, Sequence[Tensor]]:
+        """See `StepPart`."""
+        return {_SCORES: [self._scores.largest_LH]}
+
+    def _own_scores(self) -> Iterator[Tensor]:
+        """[heads] fp32 of each layer of this rank: the largest scores that it has found in this step."""
+        for core in self._cores.values():
+            assert core.largest_H is not None
+            yield core.largest_H

@@ -25,15 +25,14 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.digest import digest, follow
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.miscomputed import RankFinding, explain, explain_replicas
-from pretrain.engine.megatron.qk_clip import StepScores
-from pretrain.engine.megatron.router_terms import RoutedStep
+from pretrain.engine.megatron.step_part import StepPart
 from pretrain.engine.zero.base import Sharding
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.models.placement import Parameter
 from pretrain.process.rank_location import this_rank
 
-_LOSS, _CARRIED, _SCORES = "the loss", "what the next step reads", "the largest attention scores"
+_LOSS, _CARRIED = "the loss", "what the next step reads"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,6 @@ class ComputedStep:
 
     sums: Tensor
     """[terms, 2] float64: sums and counts of the terms of the loss"""
-    routed: RoutedStep | None
-    scores: StepScores | None
     counts: Sequence[float]
     """counts of the terms over the global batch"""
     factors: Mapping[str, float]
@@ -87,20 +84,19 @@ def check_repeats(config: RunConfig, on_gpu: bool) -> None:
 
 
 class StepReplay:
-    """Replays of the steps of one engine. `chunks`: the model chunks as the schedule calls them, in the order in
-    which they compute; `carried`: what the layers keep for the next step; `scores`: the largest attention scores that
-    this rank has found, where the update reads them."""
+    """Replays of the steps of one engine, and of its `parts`. `chunks`: the model chunks as the schedule calls them, in
+    the order in which they compute."""
 
     def __init__(
         self, *, every: int, layout: Layout, groups: Groups, sharding: Sharding, chunks: Sequence[nn.Module],
-        parameters: Sequence[Parameter], carried: Callable[[], Iterable[Tensor]] | None,
-        scores: Callable[[], Iterable[Tensor]] | None, any_rank: Callable[[bool], bool], device: torch.device,
+        parameters: Sequence[Parameter], parts: Sequence[StepPart], any_rank: Callable[[bool], bool],
+        device: torch.device,
     ) -> None:  # fmt: skip
         self._every, self._layout, self._groups, self._sharding = every, layout, groups, sharding
         self._parameters = {parameter.value: parameter for parameter in parameters}
         self._numbers = {chunk: number for number, chunk in enumerate(chunks)}
         self._chunk_of = {value: number for number, chunk in enumerate(chunks) for value in chunk.parameters()}
-        self._carried, self._scores, self._any_rank, self._device = carried, scores, any_rank, device
+        self._parts, self._any_rank, self._device = parts, any_rank, device
         self._records = False
         self._outputs: list[tuple[int, Tensor]] = []
         self._gradients: dict[nn.Parameter, Tensor] = {}
@@ -164,15 +160,14 @@ class StepReplay:
             _add(own, self._parameters[value].name, gradient)
         for number, found in enumerate(self._losses):
             own[f"{_LOSS}{number or ''}"] = found
-        if self._carried is not None:
-            own[_CARRIED] = _of_all(self._carried())
-        if self._scores is not None and (scores := list(self._scores())):
-            own[_SCORES] = _of_all(scores)
-        exchanged = self._by_name(self._sharding.reduced())
-        values = [computed.sums.view(-1), *([] if computed.routed is None else [computed.routed.values])]
-        exchanged[_LOSS] = _of_all(values)
-        if computed.scores is not None:
-            exchanged[_SCORES] = digest(computed.scores.largest_LH)
+        exchanged = self._by_name(self._sharding.reduced()) | {_LOSS: digest(computed.sums)}
+        for part in self._parts:
+            for digests, found_by in ((own, part.found()), (exchanged, part.exchanged())):
+                for name, tensors in found_by.items():
+                    for tensor in tensors:
+                        _add(digests, name, digest(tensor))
+        for tensor in self._carried():
+            _add(own, _CARRIED, digest(tensor))
         numbers = iter(_to_host([*(found for _, found in self._outputs), *own.values(), *exchanged.values()]))
         outputs = tuple((chunk, next(numbers)) for chunk, _ in self._outputs)
         return computed, PassDigests(
@@ -182,7 +177,7 @@ class StepReplay:
     def _of_next(self, compute: Compute, rows: Rows) -> int | None:
         """What this rank computes itself of the rows of the next data rank; None where ranks depend on each other's
         rows, or there is one. Collective."""
-        if self._layout.data == 1 or self._layout.expert > 1 or self._carried is not None:
+        if self._layout.data == 1 or self._layout.expert > 1 or self._carried():
             return None
         following = (self._groups.data_rank + 1) % self._layout.data
         of_ranks: list[Any] = [None] * dist.get_world_size()
@@ -190,6 +185,9 @@ class StepReplay:
         _, digests = self._recorded(compute, dict(of_ranks)[following], following)
         self._sharding.discard()
         return digests.whole
+
+    def _carried(self) -> list[Tensor]:
+        return [tensor for part in self._parts for tensor in part.carried()]
 
     def _weights(self) -> dict[str, int]:
         """Digests of the weights that this rank computes with."""
@@ -262,13 +260,6 @@ def _add(digests: dict[str, Tensor], name: str, found: Tensor) -> None:
 def _to_host(digests: Sequence[Tensor]) -> list[int]:
     numbers: list[int] = torch.stack(list(digests)).tolist() if digests else []
     return numbers
-
-
-def _of_all(tensors: Iterable[Tensor]) -> Tensor:
-    first, *others = map(digest, tensors)
-    for other in others:
-        first = follow(first, other)
-    return first
 
 
 def _different(a: Mapping[str, int], b: Mapping[str, int]) -> tuple[str, ...]:

@@ -10,15 +10,17 @@ from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.base import GlobalPart, Piece
+from pretrain.engine.base import ExpertRoutes, GlobalPart, Piece
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import real_positions, rows_of
+from pretrain.engine.megatron.step_part import PartFigures, StepPart, StepPasses
+from pretrain.engine.zero.base import Sharding
 from pretrain.model_spec.mtp import expert_layer_names, mtp_depths
 from pretrain.models.experts import routers
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.mtp_tokens import mtp_rows
 from pretrain.models.network import Network
-from pretrain.models.route_log import RouteLog, RowLog
+from pretrain.models.route_log import LoggedRoutes, RouteLog, RowLog
 from pretrain.models.route_terms import TERMS, MicroBatchRoutes, RouteTally
 
 FIGURES = ("expert_load", "expert_entropy")
@@ -47,7 +49,7 @@ class RoutedStep:
         return torch.cat([torch.stack([load, entropy]), self.sums])
 
 
-class RouterTerms:
+class RouterTerms(StepPart, ExpertRoutes):
     """The terms of a run's model, whose `chunks` are on this rank."""
 
     def __init__(self, config: RunConfig, groups: Groups, chunks: Sequence[Network], device: torch.device) -> None:
@@ -60,6 +62,7 @@ class RouterTerms:
         }
         self.weights = {name: settings[name] for name in TERMS if settings[name]}
         """weight of each term that the loss has"""
+        self._every = config.track.experts_every_steps
         self.use_settings(config)
         self._groups, self._device, self._splits = groups, device, config.parallel.sequence
         self._numbers = {name: number for number, name in enumerate(expert_layer_names(model))}
@@ -76,13 +79,21 @@ class RouterTerms:
         self._tally = RouteTally(self._own, model.experts, device, row_groups)
         self._saved_LE2 = torch.zeros(len(self._own), self._experts, 2, device=device)
         """choices in the last step that was applied, of this rank's layers, as a checkpoint has them"""
-        self.log: RouteLog | None = None
-        """what the last step, or call that scored, logged of routes; None: they are not logged"""
+        self._log: RouteLog | None = None
 
     def use_settings(self, config: RunConfig) -> None:
         """Takes from `config`, that of the step to come, how far biases move."""
         assert config.model.experts is not None
         self._bias_rate = config.model.experts.bias_rate
+
+    def log_routes(self, replay: Mapping[str, np.ndarray] | None) -> None:
+        """See `base.ExpertRoutes`."""
+        self._log = RouteLog(replay)
+
+    def routes(self) -> Sequence[LoggedRoutes]:
+        """See `base.ExpertRoutes`."""
+        assert self._log is not None, "routes were not logged"
+        return self._log.found
 
     def counts(self, batch: Rows) -> list[float]:
         """How many summands of each term this rank's rows have."""
@@ -94,25 +105,20 @@ class RouterTerms:
         positions, rows = (float(sum(of_layers)) for of_layers in zip(*summands, strict=True))
         return [rows if name == "router_sequence" else positions for name in self.weights]
 
-    def attached(
-        self, batches: Sequence[MicroBatch], factors: Mapping[str, float], scale: float, first_row: int
-    ) -> list[MicroBatch]:
-        """The micro-batches of a step, whose layers add the terms to the loss. `factors` are those of
-        `objectives.base.scales`, `scale` that of the loss in the backward pass; dropout numbers rows from `first_row`
-        on."""
+    def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> list[MicroBatch]:
+        """The micro-batches of a step, whose layers add the terms to the loss."""
         counts_LE = self._saved_LE2[..., 0].double() * _UNIT + self._saved_LE2[..., 1]
         total_L1 = counts_LE.sum(1, keepdim=True)
         previous_LE = torch.where(total_L1 > 0, counts_LE / total_L1.clamp(min=1), 1 / self._experts).float()
         self._tally.begin(previous_LE)
         for router in self._routers.values():
             router.forget_first_passes()
-        scaled = {name: factors.get(name, 1.0) * scale for name in self.weights}
-        return self._with_routes(batches, self._tally, scaled, lambda batch: rows_of(batch, first_row))
+        scaled = {name: passes.factors.get(name, 1.0) * passes.scale for name in self.weights}
+        return self._with_routes(batches, self._tally, scaled, lambda batch: rows_of(batch, passes.first_row))
 
-    def logged(self, batches: Sequence[MicroBatch], rows: int) -> list[MicroBatch]:
-        """Micro-batches to be scored, whose routes are logged if they are to be. They are of that many `rows`, of which
-        the last is repeated at their end."""
-        if self.log is None:
+    def to_score(self, batches: Sequence[MicroBatch], batch: Rows, rows: int) -> list[MicroBatch]:
+        """Micro-batches whose routes are logged if they are to be."""
+        if self._log is None:
             return list(batches)
         nothing = RouteTally(self._own, self._tally.settings, self._device)
         return self._with_routes(batches, nothing, {}, lambda batch: rows_of(batch, 0).clip(max=rows - 1))
@@ -125,41 +131,48 @@ class RouterTerms:
         rows: Callable[[MicroBatch], np.ndarray],
     ) -> list[MicroBatch]:
         """`rows` finds those of a micro-batch, which needs the device to have them."""
-        if self.log is not None:
-            self.log.found.clear()
+        if self._log is not None:
+            self._log.found.clear()
         found = []
         for batch in batches:
             assert batch.real_BS is not None, "the cutter says which positions are no padding"
             log = None
-            if self.log is not None:
-                log = RowLog(self.log, rows(batch), self._groups.context_rank * batch.real_BS.shape[1])
+            if self._log is not None:
+                log = RowLog(self._log, rows(batch), self._groups.context_rank * batch.real_BS.shape[1])
             found.append(replace(batch, routes=MicroBatchRoutes(tally, factors, batch.real_BS, log)))
         return found
 
-    def finish(self) -> RoutedStep:
-        """Sums over all ranks what this step's micro-batches found. Collective."""
+    def computed(self) -> None:
+        """See `StepPart`: what this step's micro-batches found."""
         chosen_LE = torch.zeros(self._layers, self._experts, dtype=torch.int64, device=self._device)
         chosen_LE[self._own_numbers] = self._tally.chosen_LE
-        return RoutedStep(self._sum(self._tally.sums)[self._wanted], self._sum(chosen_LE))
+        self._step = RoutedStep(self._sum(self._tally.sums)[self._wanted], self._sum(chosen_LE))
 
-    def read(
-        self, values: Sequence[float], counts: Sequence[float]
-    ) -> tuple[dict[str, float], dict[str, tuple[float, int]], dict[str, list[int]]]:
-        """The figures of a step, the sum and count of each term, and the tokens of each expert by layer, from the
-        counts of the global batch and the values of `RoutedStep.values`, which may have those of
-        `RoutedStep.chosen_LE` behind them; without these there are none by layer."""
+    def values(self, step: int) -> Sequence[Tensor]:
+        """See `StepPart`. In steps of `track.experts_every_steps` with the choices of each layer."""
+        chosen = self._step.chosen_LE.double().view(-1)  # exact, as integers below 2**53 are
+        return [self._step.values, *([chosen] if self._every and step % self._every == 0 else [])]
+
+    def read(self, values: Sequence[float], counts: Sequence[float]) -> PartFigures:
+        """See `StepPart`. Without choices there are no tokens of experts."""
         figures, end = dict(zip(FIGURES, values, strict=False)), len(FIGURES) + len(self.weights)
         sums = zip(self.weights, values[len(FIGURES) : end], counts, strict=True)
         chosen = np.array(values[end:]).reshape(-1, self._experts).astype(np.int64).tolist()
         by_layer = dict(zip(self._numbers, chosen, strict=True)) if chosen else {}
-        return figures, {name: (value, int(count)) for name, value, count in sums}, by_layer
+        terms = {name: (value, int(count)) for name, value, count in sums}
+        return PartFigures(figures=figures, terms=terms, tokens_per_expert=by_layer)
 
-    def applied(self, step: RoutedStep) -> None:
-        """Notes that the step was applied: the next one balances by its choices, and biases move."""
-        chosen_LE = step.chosen_LE[self._own_numbers]
+    def updated(self, step: int, sharding: Sharding, clipped_by: float) -> Mapping[str, float]:
+        """The next step balances by the choices of this one, and biases move."""
+        chosen_LE = self._step.chosen_LE[self._own_numbers]
         for router, chosen_E in zip(self._routers.values(), chosen_LE, strict=True):
             router.move_bias(chosen_E, self._bias_rate)
         self._saved_LE2[..., 0], self._saved_LE2[..., 1] = chosen_LE // _UNIT, chosen_LE % _UNIT
+        return {}
+
+    def exchanged(self) -> Mapping[str, Sequence[Tensor]]:
+        """See `StepPart`."""
+        return {"the loss": [self._step.values]}
 
     def state(self) -> dict[str, GlobalPart]:
         """`router/chosen`: choices of each expert in each layer of experts in the last step that was applied."""

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.base import GlobalPart
+from pretrain.engine.base import GlobalPart, TeacherWeights
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.built_model import build_model
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
+from pretrain.engine.megatron.step_part import StepPart, StepPasses
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.models.inputs import MicroBatch
@@ -22,7 +23,7 @@ from pretrain.models.megatron_config import DTYPES
 from pretrain.models.network import Network
 
 
-class TeacherPass:
+class TeacherPass(StepPart, TeacherWeights):
     """The model of `config.distillation`, on the layout of the run's own. Data ranks hold it in full, without gradients
     and optimizer states."""
 
@@ -35,7 +36,7 @@ class TeacherPass:
         self._layers = config.distillation.matched_layers(config.model.layers)
         self._runner = Runner(self._config.model, layout, built.chunks, built.chunks)
 
-    def read(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+    def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> list[MicroBatch]:
         """The micro-batches, which on the last stage have the teacher's last states. They stay there until the model
         has read them."""
         states = self._runner.evaluate(batches, self._last_states, _kept)
@@ -47,13 +48,13 @@ class TeacherPass:
         assert isinstance(chunk, Network)
         return chunk.last_states(batch, self._layers)
 
-    def state(self) -> dict[str, GlobalPart]:
-        """Its weights, as `model/...`: live views."""
+    def weights_state(self) -> dict[str, GlobalPart]:
+        """See `base.TeacherWeights`."""
         return self._state.saved()
 
     def initialise(self) -> None:
-        """Draws its weights from the run's seed, as a teacher of no checkpoint."""
-        fill_initial(parameter_specs(self._config.model), self._config.run.seed, self.state())
+        """See `base.TeacherWeights`."""
+        fill_initial(parameter_specs(self._config.model), self._config.run.seed, self.weights_state())
 
 
 def _kept(

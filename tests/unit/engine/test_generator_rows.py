@@ -53,10 +53,10 @@ def test_the_detector_scores_the_tokens_of_rows_with_a_label_alone() -> None:
     generator._runner = cast("Any", SimpleNamespace(evaluate=evaluate))
     generator._groups = cast("Any", SimpleNamespace(broadcast_over_pipeline=lambda tokens: tokens))
     generator._objective, generator._device = cast("Any", Objective()), torch.device("cpu")
-    generator.replay = None
-    read, scored = generator.score(batches, rows)
+    generator._replay = None
+    read = generator.to_score(batches, rows, 3)
     found = torch.cat([batch.loss_mask_BL for batch in read])
     assert found.tolist() == [*SHOWN[:3].tolist(), [0] * LENGTH]
     assert torch.cat([batch.tokens_BS for batch in read]).eq(9).all()
-    assert len(scored) == len(keys) == 2
+    assert len(generator._scored) == len(keys) == 2
     assert np.array_equal(torch.cat(generator._sampled).numpy(), np.where(ASKED, 9, -1))

@@ -1,8 +1,9 @@
 """Terms and counts of a step's routes on one stage: layer by layer, against the formulas. All else in a run that these
 decide on is in the tests of ranks."""
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron import router_terms
 from pretrain.engine.megatron.router_terms import RoutedStep, RouterTerms
+from pretrain.engine.megatron.step_part import StepPasses
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.routing import Router
 from tests.helpers.families import family_config
@@ -19,6 +21,7 @@ from tests.helpers.families import family_config
 EXPERTS, RATE = 8, 0.001
 LAYERS = ["decoder.layers.1", "decoder.layers.2", "decoder.layers.3"]
 OWN = LAYERS[1:]
+PASSES = StepPasses(factors={}, scale=1.0, first_row=0, report=cast("Any", None), forwarded=cast("Any", None))
 LOADS = torch.tensor([[90, 1, 1, 1, 1, 1, 1, 0], [0, 2, 2, 2, 2, 2, 2, 20]])
 """of which no expert's sum over both layers lies where each layer's does, as seen from the means"""
 
@@ -49,14 +52,20 @@ def _terms(monkeypatch: pytest.MonkeyPatch, model: dict[str, Any] | None = None,
 
 def _step(terms: RouterTerms) -> RoutedStep:
     terms._tally.chosen_LE += LOADS
-    return terms.finish()
+    terms.computed()
+    return terms._step
+
+
+def _applied_step(terms: RouterTerms) -> None:
+    _step(terms)
+    terms.updated(1, cast("Any", None), 1.0)
 
 
 def test_each_layer_s_bias_moves_by_its_own_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = _terms(monkeypatch)
     step = _step(terms)
     assert step.chosen_LE.tolist() == [[0] * EXPERTS, *(2 * LOADS).tolist()]
-    terms.applied(step)
+    terms.updated(1, cast("Any", None), 1.0)
     for router, loads in zip(terms._routers.values(), LOADS.double().numpy(), strict=True):
         assert router.bias_E is not None
         assert router.bias_E.numpy() == pytest.approx(RATE * np.sign(loads.mean() - loads))
@@ -65,16 +74,17 @@ def test_each_layer_s_bias_moves_by_its_own_loads(monkeypatch: pytest.MonkeyPatc
 def test_a_step_balances_by_each_layer_s_choices_in_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evenly in the first, and in a layer in which nothing was chosen."""
     terms = _terms(monkeypatch, balance_loss=0.1)
-    terms.attached([], {}, 1.0, 0)
+    terms.attached([], PASSES)
     assert terms._tally.previous_LE.tolist() == [[1 / EXPERTS] * EXPERTS] * 2
-    terms.applied(_step(terms))
-    terms.attached([], {}, 1.0, 0)
+    _applied_step(terms)
+    terms.attached([], PASSES)
     expected = LOADS.double() / LOADS.double().sum(1, keepdim=True)
     assert torch.allclose(terms._tally.previous_LE.double(), expected, rtol=1e-6)
     assert not terms._tally.chosen_LE.any()
     terms._tally.chosen_LE[0] += LOADS[0]
-    terms.applied(terms.finish())
-    terms.attached([], {}, 1.0, 0)
+    terms.computed()
+    terms.updated(2, cast("Any", None), 1.0)
+    terms.attached([], PASSES)
     assert torch.allclose(terms._tally.previous_LE[0].double(), expected[0], rtol=1e-6)
     assert terms._tally.previous_LE[1].tolist() == [1 / EXPERTS] * EXPERTS
 
@@ -82,7 +92,7 @@ def test_a_step_balances_by_each_layer_s_choices_in_the_one_before(monkeypatch: 
 def test_choices_are_saved_exactly_each_in_its_layer_s_place(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = _terms(monkeypatch)
     terms._tally.chosen_LE[1, 3] = many = 2**33 + 2**20 + 5  # with that of the other replica, twice as many
-    terms.applied(_step(terms))
+    _applied_step(terms)
     part = terms.state()["router/chosen"]
     assert (part.shape, part.saves) == ((3, EXPERTS, 2), True)
     assert [piece.offset for piece in part.pieces] == [(1, 0, 0), (2, 0, 0)]
@@ -91,7 +101,7 @@ def test_choices_are_saved_exactly_each_in_its_layer_s_place(monkeypatch: pytest
     expected[1, 3] += 2 * many
     assert torch.equal(saved[..., 0] * 2**20 + saved[..., 1], expected)
     assert int(saved[..., 1].max()) < 2**20
-    terms.attached([], {}, 1.0, 0)
+    terms.attached([], PASSES)
     shares = expected.double() / expected.double().sum(1, keepdim=True)
     assert torch.allclose(terms._tally.previous_LE.double(), shares, rtol=1e-6, atol=0), "which the next step reads"
 
@@ -116,7 +126,7 @@ def test_the_terms_that_a_loss_has_are_summed_scaled_and_read_by_name(monkeypatc
         tokens_BS=ids, positions_BS=ids, labels_BL=ids, loss_mask_BL=ids.float(),
         real_BS=ids == 0,
     )  # fmt: skip
-    (routed,) = terms.attached([batch], {"router_sequence": 0.5}, 8.0, 0)
+    (routed,) = terms.attached([batch], replace(PASSES, factors={"router_sequence": 0.5}, scale=8.0))
     assert routed.routes is not None
     assert routed.routes.factors == {"router_z": 8.0, "router_sequence": 4.0}
     assert routed.routes.real_BS is batch.real_BS
@@ -124,12 +134,13 @@ def test_the_terms_that_a_loss_has_are_summed_scaled_and_read_by_name(monkeypatc
     terms._tally.sums += torch.tensor([1.0, 20.0, 300.0])
     step = _step(terms)
     assert step.sums.tolist() == [2, 600]
-    values = [*step.values.tolist(), *step.chosen_LE.double().flatten().tolist()]
-    figures, sums, by_layer = terms.read(values, [5.0, 7.0])
-    assert list(figures) == ["expert_load", "expert_entropy"]
-    assert sums == {"router_z": (2.0, 5), "router_sequence": (600.0, 7)}
-    assert by_layer == dict(zip(LAYERS, step.chosen_LE.tolist(), strict=True))
-    assert terms.read(step.values.tolist(), [5.0, 7.0])[2] == {}
+    terms._every = 4
+    found = terms.read(torch.cat(list(terms.values(4))).tolist(), [5.0, 7.0])
+    assert list(found.figures) == ["expert_load", "expert_entropy"]
+    assert found.terms == {"router_z": (2.0, 5), "router_sequence": (600.0, 7)}
+    assert found.tokens_per_expert == dict(zip(LAYERS, step.chosen_LE.tolist(), strict=True))
+    (values,) = terms.values(5)
+    assert terms.read(values.tolist(), [5.0, 7.0]).tokens_per_expert == {}
 
 
 def test_terms_count_what_each_layer_routes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +158,7 @@ def test_terms_count_what_each_layer_routes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_rate_is_that_of_the_settings_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = _terms(monkeypatch)
     terms.use_settings(_config({}, bias_rate=0.5))
-    terms.applied(_step(terms))
+    _applied_step(terms)
     bias_E = next(iter(terms._routers.values())).bias_E
     assert bias_E is not None
     assert bias_E.abs().tolist() == [0.5] * EXPERTS

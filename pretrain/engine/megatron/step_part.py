@@ -1,0 +1,137 @@
+"""The seam of a training step: what a part of a model or of a run (experts, a teacher, memory) does in it.
+
+The engine has its parts in a list, in the order in which they see the micro-batches, and knows none of them by name.
+A step goes through it so:
+
+    during       around its computations, of which there are several where a step is replayed
+    attached     what micro-batches read because of it; it may run passes of its own
+    computed     after the passes: sums over ranks
+    values       on the device: the host waits for those of all parts at once
+    read         the same as numbers
+    row_factors  of the update
+    updated      after the update, where one was made
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import GlobalPart
+from pretrain.engine.zero.base import Sharding
+from pretrain.models.inputs import MicroBatch
+from pretrain.objectives.base import ScoredLabels, Term
+
+V = TypeVar("V")
+Report = Callable[[dict[str, Term]], tuple[Tensor, Tensor, list[Term]]]
+"""terms -> (loss sum, token count, terms to report)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPasses:
+    """The passes of one computation of a step, to which parts may add."""
+
+    factors: Mapping[str, float]
+    """factor of the sum of each term in the loss: see `objectives.base.scales`"""
+    scale: float
+    """factor of the loss in the backward pass"""
+    first_row: int
+    """from which dropout numbers rows"""
+    report: Report
+    forwarded: Callable[[nn.Module, Any], None]
+    """to be called with each chunk's output that a backward pass follows"""
+    reported: list[list[Term]] = field(default_factory=list)
+    """terms of the micro-batches of passes that were run, on the last stage"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartFigures:
+    """What a part tells of a step."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """figures by their keys in metrics.jsonl"""
+    terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """sum and count of each term that it adds to the loss"""
+    tokens_per_expert: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+class StepPart:
+    """A part that does nothing. Every method is collective."""
+
+    reads: frozenset[str] = frozenset()
+    """what else micro-batches are to say: "labelled", which places have a loss; "counted", which positions of each
+    stack are no padding; "real", which of all positions"""
+    weights: Mapping[str, float] = {}
+    """weight of each term that it adds to the loss"""
+
+    def use_settings(self, config: RunConfig) -> None:
+        """Takes what may change from `config`, that of the step to come."""
+
+    def during(self, step: int) -> AbstractContextManager[None]:
+        """Around the computations of a step, of which there may be several."""
+        return nullcontext()
+
+    def keeps_gradients(self, step: int) -> bool:
+        """Whether it reads the gradient after the update."""
+        return False
+
+    def counts(self, rows: Rows) -> Sequence[float]:
+        """How many summands of each term, in the order of `weights`, this rank's rows have."""
+        return ()
+
+    def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> Sequence[MicroBatch]:
+        """The micro-batches as the model reads them."""
+        return batches
+
+    def to_score(self, batches: Sequence[MicroBatch], batch: Rows, rows: int) -> Sequence[MicroBatch]:
+        """Micro-batches of `batch` as the model reads them where they are scored: of that many `rows`, of which the
+        last is repeated at their end."""
+        return batches
+
+    def scored(self, results: Sequence[ScoredLabels]) -> Sequence[ScoredLabels]:
+        """What the model found of each micro-batch, on the last stage."""
+        return results
+
+    def computed(self) -> None:
+        """Sums over ranks what the passes found."""
+
+    def values(self, step: int) -> Sequence[Tensor]:
+        """float64 vectors of what the host is to know of the step, the same on every rank."""
+        return ()
+
+    def read(self, values: Sequence[float], counts: Sequence[float]) -> PartFigures:
+        """`values` as numbers, and the counts of its terms over the global batch."""
+        return PartFigures()
+
+    def row_factors(self) -> Mapping[str, Tensor]:
+        """Factors of the rows of this rank's parameters, by name, in the update; none: of all 1."""
+        return {}
+
+    def updated(self, step: int, sharding: Sharding, clipped_by: float) -> Mapping[str, float]:
+        """After an update whose gradient was clipped by `clipped_by`: figures of it."""
+        return {}
+
+    def carried(self) -> Sequence[Tensor]:
+        """What passes leave for the next step, on this rank. Not collective."""
+        return ()
+
+    def found(self) -> Mapping[str, Sequence[Tensor]]:
+        """What else passes found on this rank, by a name for messages. Not collective."""
+        return {}
+
+    def exchanged(self) -> Mapping[str, Sequence[Tensor]]:
+        """What `computed` made of it, by the same names. Not collective."""
+        return {}
+
+    def state(self) -> Mapping[str, GlobalPart]:
+        """What a checkpoint holds of it: live views. Not collective."""
+        return {}
+
+
+def united(mappings: Iterable[Mapping[str, V]]) -> dict[str, V]:
+    """All that the mappings have; those of parts have no name in common."""
+    return {name: value for mapping in mappings for name, value in mapping.items()}
