@@ -32,6 +32,7 @@ PARTS = {
         "tests/unit/engine",
         "tests/unit/models",
         "tests/unit/attention",
+        "tests/unit/commands/test_lean_imports.py",
         "tests/multirank/test_zero_memory.py",
         "tests/end_to_end/test_bad_batches.py",
         "tests/end_to_end/test_best_checkpoint.py",

@@ -9,6 +9,7 @@ acts while megatron-core or DeepSpeed is imported for the first time, whoever im
 | torch's compiler, which `torch.compile` of a function loads | loaded at the first call of such a function |
 | `torch.distributed.tensor`, FSDP, symmetric memory | megatron-core's fallbacks for a torch without them |
 | `torch.distributed.checkpoint`, and megatron-core's modules that import it or FSDP | loaded when a name is used |
+| megatron-core 0.19's kernels in Triton, which torch's builds for CPUs lack | loaded when a name is used |
 | MLflow, to which DeepSpeed's autotuner can report | DeepSpeed's fallback for a Python without it |
 
 Releases import other names. One that a placeholder does not hold loads the module at once, and a library that cannot be
@@ -51,6 +52,9 @@ _DEFERRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("get_default_load_sharded_strategy", "get_default_save_sharded_strategy"),
         ),
         "megatron.core.distributed.fsdp.src.megatron_fsdp.utils": ("find_megatron_fsdp",),
+        "megatron.core.transformer.moe.ops.paged_stash": (
+            *("GLOBAL_BLOCK_SIZE", "paged_stash_copy_kernel", "paged_stash_pop_kernel"),
+        ),
     },
 }
 """library -> modules that have placeholders while it is imported, with their names that it only stores"""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -113,6 +114,17 @@ def test_sharding_by_deepspeed_loads_no_tracking() -> None:
     """)
     assert "deepspeed.runtime.zero.stage3" in loaded
     assert loaded.isdisjoint((*COMPILER, "mlflow", "pandas"))
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="no triton here: every other test starts without it")
+def test_a_run_starts_without_triton() -> None:
+    """Which megatron-core imports from 0.19 on, and torch's builds for CPUs lack."""
+    hidden = """
+        import sys
+
+        sys.modules["triton"] = None  # as if it were not installed
+    """
+    _loaded_after(f"{hidden}{HOOK}\n        import pretrain.training.loop, pretrain.models.experts")
 
 
 @pytest.mark.slow
