@@ -5,6 +5,8 @@ import os
 import re
 import stat
 import sys
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,12 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def parse(text: str, origin: str) -> Any:
     """Plain values; `origin` names the text in errors. Raises ConfigError for what is no YAML, or too much of it."""
+    return deepcopy(_parsed(text, origin))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, origin: str) -> Any:
+    """Kept, as programs that load many configs read the same files and overrides again and again."""
     try:
         _check_depth(text, origin)
         values = YAML(typ="safe", pure=True).load(text)

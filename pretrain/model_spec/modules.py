@@ -16,6 +16,7 @@ from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.mtp import PREFIX as MTP
 from pretrain.model_spec.mtp import mtp_depths, mtp_layer_name
 from pretrain.model_spec.mup import with_mup
+from pretrain.model_spec.once import once_for_each
 from pretrain.model_spec.parameter_spec import Constant, FanSize, Normal, ParameterSpec
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
@@ -40,6 +41,15 @@ _TRAINED_WITH_SOURCE_ENCODER = frozenset(
 
 def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
     """All parameters of `model`. `prefix` is put before their names, for runs that train several models."""
+    specs = _parameter_specs(model)
+    if not prefix:
+        return list(specs)
+    return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
+
+
+@once_for_each
+def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
+    """A run asks eight times before its first step, a plan for every layout."""
     specs = list(_at(0, "", source_encoder(model)))
     specs += _at(0, "embedding.", embeddings(model))
     depth = 0
@@ -67,8 +77,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
     specs += _at(depth, "characters.", character_output(model))  # trained and frozen with the last layer
     specs += _at(depth + 1, "", multi_token_prediction(model))
     specs += _at(depth + 1, "", head(model))
-    specs = with_mup(model, _with_rates(model, _with_trained(model, specs)))
-    return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in specs]
+    return tuple(with_mup(model, _with_rates(model, _with_trained(model, specs))))
 
 
 def _any_layer(model: Model, stack: int, number: int) -> Iterator[ParameterSpec]:
@@ -632,8 +641,8 @@ def _aliases(specs: Iterable[ParameterSpec], prefix: str, first: str) -> Iterato
 
 
 def _under(prefix: str, specs: Iterable[ParameterSpec]) -> Iterator[ParameterSpec]:
-    return (replace(spec, name=prefix + spec.name) for spec in specs)
+    return (spec.at(prefix + spec.name) for spec in specs)
 
 
 def _at(depth: int, prefix: str, specs: Iterable[ParameterSpec]) -> Iterator[ParameterSpec]:
-    return (replace(spec, depth=depth) for spec in _under(prefix, specs))
+    return (spec.at(prefix + spec.name, depth) for spec in specs)

@@ -2,7 +2,7 @@
 builds modules of the same names. No rank has a part of a matrix: tensor parallelism is refused."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pretrain.config.model import Model
 from pretrain.config.recurrent import GeneralScore
@@ -117,4 +117,4 @@ def _linear(model: Model, inputs: int, outputs: int, bias: bool = True, blocks: 
 
 
 def _under(prefix: str, specs: Iterator[ParameterSpec]) -> Iterator[ParameterSpec]:
-    return (replace(spec, name=prefix + spec.name) for spec in specs)
+    return (spec.at(prefix + spec.name) for spec in specs)

@@ -46,6 +46,11 @@ class Plan:
     def run_length(self) -> Position:
         return run_length(self.config)
 
+    @cached_property
+    def flops_per_token(self) -> float:
+        """`training_flops_per_token`, the same for every option."""
+        return training_flops_per_token(self.config.row_model)
+
 
 _ALWAYS_SHOWN = ("tensor", "pipeline", "zero", "recompute")
 
@@ -80,7 +85,7 @@ def figures(plan: Plan, option: Option) -> dict[str, Any]:
     config, layout = plan.config, option.choice.layout
     model = config.row_model
     tokens = config.batch.sequences * model.sequence_length
-    flops = training_flops_per_token(model) * tokens
+    flops = plan.flops_per_token * tokens
     peak = plan.device.peak(config.precision) or float("nan")
     steps, run_tokens = plan.run_length
     low, high = option.seconds * plan.stack.low, option.seconds * plan.stack.high
@@ -168,8 +173,7 @@ def lines(plan: Plan, explain: bool) -> list[str]:
     )
     out += [f"better: {sentence}" for sentence in plan.advice]
     if explain:
-        flops = training_flops_per_token(config.row_model)
-        out += ["", f"{_parameters(config.model)}: {flops / 1e9:,.4g} GFLOP of training for each token"]
+        out += ["", f"{_parameters(config.model)}: {plan.flops_per_token / 1e9:,.4g} GFLOP of training for each token"]
         out += ["", "a step, in seconds:", *_shares(best["seconds"], 1.0, "s")]
         out += ["", "the fullest rank, in GiB:", *_shares(best["held"], _GIB, "GiB")]
     advised = plan.result.with_headroom or plan.result.options[0]
