@@ -38,10 +38,10 @@ class StrictSettings(BaseModel):
     def _numbers_are_numbers(cls, given: Any) -> Any:
         """Refuses booleans where a number is expected, since Python takes true for 1."""
         for name, field in cls.model_fields.items() if isinstance(given, dict) else ():
+            if not any(isinstance(one, bool) for one in _values(given.get(name))):
+                continue  # before the annotation, which takes longer to look through
             kinds = _leaves(field.annotation)
-            if bool in kinds or not kinds & {int, float}:
-                continue
-            if any(isinstance(one, bool) for one in _values(given.get(name))):
+            if bool not in kinds and kinds & {int, float}:
                 problem = PydanticCustomError("number", "expected a number, not true or false")
                 details = InitErrorDetails(type=problem, loc=(name,), input=given[name])
                 raise ValidationError.from_exception_data(cls.__name__, [details])

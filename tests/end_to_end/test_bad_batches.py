@@ -183,6 +183,7 @@ def test_a_run_killed_during_its_rollback_is_the_same_run(
         assert [event["step"] for event in events(tmp_path / "run", kind)] == [BAD], kind
 
 
+@pytest.mark.slow
 def test_two_bad_batches_in_a_row_are_both_skipped(
     noisy_config: Callable[..., Path], clean_runs: CleanRuns, tmp_path: Path
 ) -> None:

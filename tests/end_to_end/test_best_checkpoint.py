@@ -80,6 +80,7 @@ def _kill_instead_of_saving(step: int, unsaved: int) -> None:
     loop._save = killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [(), ("parallel.tensor=2", "--nproc", "2")], ids=["one rank", "moved"])
 def test_a_run_killed_between_an_evaluation_and_its_save_has_the_same_best_checkpoint(
     layout: tuple[str, ...], worsening: Path, config: Path

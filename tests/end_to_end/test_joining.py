@@ -5,6 +5,8 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from pretrain.process.local import free_port
 from tests.helpers.command import LAUNCHER, Command
 
@@ -86,6 +88,7 @@ def test_a_port_that_is_taken_is_named(config: Path) -> None:
     assert len(first.stderr.splitlines()) == 1, first.stderr
 
 
+@pytest.mark.slow
 def test_ranks_of_another_start_at_the_same_place_are_no_part_of_this_one(config: Path) -> None:
     port = free_port()
     first = start(0, 2, port, config, meeting="one")

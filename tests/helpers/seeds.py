@@ -25,7 +25,10 @@ _NEVER = {"torch.seed", "torch.random.seed", "torch.default_generator.seed", "ra
 
 def seed_global_generators() -> None:
     """Seed the global generators of torch (on every device), numpy and Python."""
-    torch.manual_seed(SEED)
+    if torch.cuda.is_available():
+        torch.manual_seed(SEED)
+    else:  # without GPUs it would keep, at each call, the stack for the day that there are some
+        torch.default_generator.manual_seed(SEED)
     np.random.seed(SEED)  # noqa: NPY002  # what a library may draw from
     random.seed(SEED)
 

@@ -165,6 +165,7 @@ def _plant(fault: str) -> None:
         raise AssertionError(fault)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "parallel"),
     [

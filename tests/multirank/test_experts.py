@@ -65,6 +65,7 @@ def _plant(fault: str) -> None:
         raise AssertionError(fault)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "parallel"),
     [
@@ -82,6 +83,7 @@ def test_faults_of_tensor_ranks_are_seen(fault: str, parallel: dict[str, Any]) -
     assert np.abs(np.array(wrong) - np.array(expected)).max() > 10 * TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parallel", [{"context": 2}, slow({"tensor": 2, "sequence": True})], ids=["context", "sequence"]
 )
@@ -214,6 +216,7 @@ def test_biases_are_the_same_bits_on_every_layout(layouts: list[dict[str, Any]])
         assert np.abs(np.array(others) - np.array(losses)).max() <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_biases_by_the_choices_of_one_rank_would_be_seen() -> None:
     ((_, biases),) = run_ranks(1, _moved, [{}])[0]
     ((_, wrong),) = run_ranks(2, _moved, [{}], 2, "a rank counts its own choices")[0]

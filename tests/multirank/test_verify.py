@@ -199,6 +199,7 @@ def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: i
     check_sound(table(tiny_config(precision="bf16", run={"dir": "unused", "seed": seed}), tmp_path, ["tp2", "tp2+sp"]))
 
 
+@pytest.mark.slow
 def test_a_step_that_fp16_leaves_out_is_made_again_at_a_lower_scale(tmp_path: Path) -> None:
     config = tiny_config(precision="fp16", loss_scale={"initial": 2.0**23})
     rows = table(config, tmp_path, ["tp1"])
@@ -234,7 +235,7 @@ def _command(config: Path, out: Path, fault: Fault | None) -> int:
     ("fault", "quantities"),
     [
         (None, set()),
-        (faults.loss_divided_per_micro_batch, {"gradient norm", "gradient", "update", "scores"}),
+        slow((faults.loss_divided_per_micro_batch, {"gradient norm", "gradient", "update", "scores"})),
         (hidden_faults.dropout_left_on, {"scores"}),
     ],
 )

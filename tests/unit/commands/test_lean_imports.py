@@ -87,6 +87,7 @@ def test_there_is_no_hook_beside_transformer_engine(tmp_path: Path) -> None:
     assert _printed(program) == "no hook\n"
 
 
+@pytest.mark.slow
 def test_a_run_loads_no_compiler_in_its_first_step() -> None:
     """An optimizer imports the compiler to tell it where to stop, and a new process group clears a cache of it."""
     loaded, _ = _loaded_after(f"""{HOOK}

@@ -74,6 +74,7 @@ def test_ranks_of_a_pipeline_that_share_cores_gain_what_others_wait(device: Devi
         assert (step_seconds(work, constants_on(machine, 2)).bubble[0] > 0) == waits
 
 
+@pytest.mark.slow
 def test_what_ranks_take_from_each_other_holds_for_as_many_ranks(device: Device, tmp_path: Path) -> None:
     assert sorted(device.measured) == [1, 2]
     assert device.measured_at(1)["message_s"] == 0

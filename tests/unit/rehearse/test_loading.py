@@ -61,6 +61,7 @@ def _rehearsed(checkpoint: Path | None, ranks: Sequence[int] = range(4), **secti
     return rehearse(config, 4, ranks=ranks, device=find_device("h100"), per_node=4, loads=True, checkpoint=checkpoint)
 
 
+@pytest.mark.slow
 def test_ranks_read_as_many_bytes_as_when_they_load(checkpoint: Path) -> None:
     found = _rehearsed(checkpoint)
     assert found.problems == []

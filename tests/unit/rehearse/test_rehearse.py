@@ -164,6 +164,7 @@ def test_every_family_makes_its_step(name: str) -> None:
         assert all(cause.startswith((STEP, FACTORS)) for cause in rank.waits)
 
 
+@pytest.mark.slow
 def test_padded_rows_have_score_masks_of_their_own_until_their_backward_pass() -> None:
     """In every micro-batch in flight: two on the first stage, one on the last."""
     longer = "model.sequence_length=512", "batch.sequences=32"
@@ -178,6 +179,7 @@ def test_stages_send_what_the_planner_expects() -> None:
     assert rank.sent_bytes["pipeline"] == planned.sent_bytes["pipeline"]
 
 
+@pytest.mark.slow
 def test_large_tensors_are_named_with_the_module_and_line_that_made_them() -> None:
     """In the backward pass: the first stage's are its embedding's, if the vocabulary is large."""
     (rank,) = rehearsed("debug/gpt", "model.vocabulary=25000", ranks=(0,)).ranks

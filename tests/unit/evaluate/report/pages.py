@@ -2,7 +2,9 @@
 measures from numbers that no model said."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
@@ -75,12 +77,13 @@ class _Asker:
 def many(skill: float = 0.5, draws: int = 1, only: Sequence[str] | None = None) -> Evaluation:
     """Held-out text, and tasks of every kind (or `only` these) at several numbers of shots; a model of more `skill`, 0
     to 1, answers more of them rightly."""
-    whole = _every(skill, draws)
+    whole = deepcopy(_every(skill, draws))
     kept = [task for task in whole.results if only is None or task in ("heldout", *only)]
     parts = {name: {task: part[task] for task in kept if task in part} for name, part in vars(whole).items()}
     return Evaluation(**parts)
 
 
+@cache
 def _every(skill: float, draws: int) -> Evaluation:
     evaluation = Evaluation(
         results={"heldout": {"0": dict(_HELD_OUT)}}, samples={}, documents={}, right={}, problems={}
