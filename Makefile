@@ -40,8 +40,10 @@ WORKERS ?= 3
 test: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu and not cluster' -n $(WORKERS)
 
+# What passes is written down by commit: call it again to continue.
 test-slow: $(STAMP)
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster' -n $(WORKERS)
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster' -n $(WORKERS) \
+	    -p tests.helpers.resume --resume "runs/test-slow-$$(git rev-parse --short HEAD || echo none)"
 
 # The numeric tests as processors with fewer instructions run them. SMALL=1: only the tests that CI runs.
 test-machines: $(STAMP)
