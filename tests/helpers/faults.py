@@ -32,13 +32,13 @@ def tied_embedding_not_exchanged(patch: pytest.MonkeyPatch) -> None:
 
 
 def loss_divided_per_micro_batch(patch: pytest.MonkeyPatch) -> None:
-    sums = MegatronEngine._train_loss
+    sums = MegatronEngine._report
 
     def mean(self: MegatronEngine, *arguments: Any) -> Any:
         loss_sum, token_count, shown = sums(self, *arguments)
         return loss_sum / token_count, (token_count > 0).int(), shown
 
-    patch.setattr(MegatronEngine, "_train_loss", mean)
+    patch.setattr(MegatronEngine, "_report", mean)
 
 
 def virtual_chunks_alike(patch: pytest.MonkeyPatch) -> None:

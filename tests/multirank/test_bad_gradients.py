@@ -41,14 +41,14 @@ class _Scaled(torch.autograd.Function):
 
 def _scale_gradients(engine: MegatronEngine, factor: float) -> None:
     """From now on the last data rank's."""
-    loss = engine._train_loss
+    loss = engine._report
 
     def scaled(*arguments: Any) -> Any:
         value, count, terms = loss(*arguments)
         mine = engine.data_rank == engine.data_world - 1
         return _Scaled.apply(value, factor if mine else 1.0), count, terms
 
-    engine._train_loss = scaled  # type: ignore[method-assign]
+    engine._report = scaled  # type: ignore[method-assign]
 
 
 def _after_bad_gradients(parallels: Sequence[dict[str, Any]], factor: float) -> list[Any]:
@@ -56,11 +56,11 @@ def _after_bad_gradients(parallels: Sequence[dict[str, Any]], factor: float) -> 
     for parallel in parallels:
         engine = build_engine(tiny_config(parallel=parallel, optimizer={"learning_rate": 1e-3, "clip_norm": 0.0}))
         train(engine, range(1))
-        before, plain = whole_state(engine), engine._train_loss
+        before, plain = whole_state(engine), engine._report
         _scale_gradients(engine, factor)
         result = engine.train_step(rows(engine, 1), 1e-3, 1)
         after = whole_state(engine)
-        engine._train_loss = plain  # type: ignore[method-assign]
+        engine._report = plain  # type: ignore[method-assign]
         unchanged = all(np.array_equal(before[name], after[name]) for name in before)
         found.append((result.skipped, result.loss_sum, result.grad_norm, unchanged, train(engine, range(2, 3))))
         meet_again()
