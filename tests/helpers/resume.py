@@ -1,5 +1,5 @@
-"""A session of tests that was cut and is called again: `--resume FILE` leaves out the tests that FILE names, one on each
-line, and adds each that passes or is skipped. `make test-slow` names a file of the commit."""
+"""A session of tests that was cut and is called again: `--resume FILE` leaves out the tests that FILE names, one on
+each line, and adds each that passes or is skipped. `make test-slow` names a file of the commit."""
 
 from collections.abc import Collection
 from pathlib import Path
