@@ -53,7 +53,9 @@ _DEFERRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "megatron.core.distributed.fsdp.src.megatron_fsdp.utils": ("find_megatron_fsdp",),
         "megatron.core.transformer.moe.ops.paged_stash": (
-            *("GLOBAL_BLOCK_SIZE", "paged_stash_copy_kernel", "paged_stash_pop_kernel"),
+            "GLOBAL_BLOCK_SIZE",
+            "paged_stash_copy_kernel",
+            "paged_stash_pop_kernel",
         ),
     },
 }

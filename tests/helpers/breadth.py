@@ -19,9 +19,14 @@ def only(quick: Sequence[Any], cases: Iterable[Any]) -> list[Any]:
     return [case if case in quick else slow(case) for case in found]
 
 
-def asked(request: pytest.FixtureRequest, parameter: str) -> set[Any]:
-    """The values of a parameter in those tests of the file that this session runs: for a fixture that makes what all of
-    them need at once."""
+def cases_of(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """The parameters of each test of this session that needs the fixture of `request`, which makes at once what all of
+    them need."""
     own = (item for item in request.session.items if item.path == request.path)
-    parameters = (item.callspec.params for item in own if hasattr(item, "callspec"))
-    return {values[parameter] for values in parameters if parameter in values}
+    needing = (item for item in own if request.fixturename in getattr(item, "fixturenames", ()))
+    return [item.callspec.params for item in needing if hasattr(item, "callspec")]
+
+
+def asked(request: pytest.FixtureRequest, parameter: str) -> set[Any]:
+    """The values of a parameter in `cases_of` it."""
+    return {case[parameter] for case in cases_of(request) if parameter in case}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.breadth import only
+from tests.helpers.breadth import cases_of, only
 from tests.helpers.golden import CASES, STEPS, build_datasets, train_case
 from tests.helpers.machine import build
 from tests.multirank.golden_record import ABOUT_DATA, FOLDER, to_control_of
@@ -52,12 +52,7 @@ def in_portable_arithmetic(
 ) -> Path:
     """Records of the cases that this session runs, made now by one process in portable arithmetic."""
     folder = tmp_path_factory.mktemp("portable")
-    own = (item for item in request.session.items if item.path == request.path)
-    asked = {
-        (item.callspec.params["name"], item.callspec.params.get("layout", "one rank"))
-        for item in own
-        if hasattr(item, "callspec") and "in_portable_arithmetic" in item.fixturenames
-    }
+    asked = {(case["name"], case.get("layout", "one rank")) for case in cases_of(request)}
     command = [sys.executable, "-m", "tests.multirank.golden_record", "--folder", str(folder)]
     command += ["--datasets", str(datasets)]
     command += [f"{name}:{layout}" for name, layout in sorted(asked)]
