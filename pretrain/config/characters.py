@@ -2,7 +2,11 @@
 
 from pydantic import Field
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
+
+OBJECTIVES_OF_CHARACTERS = ("character_spans", "character_subwords")
+"""first the one that predicts them one after the other"""
 
 
 class CharacterShape(Section):
@@ -26,3 +30,11 @@ class CharacterShape(Section):
         description="predict characters one after the other, each by a further layer that reads those before it "
         "(objective.name=character_spans)",
     )
+
+
+KEY = PartKey(
+    "characters",
+    CharacterShape,
+    description="how a model of characters reads them (CANINE); default: that of its family, or none",
+    follows="source_encoder",
+)

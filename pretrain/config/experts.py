@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
 _INEXACT = {
@@ -142,3 +143,11 @@ class Experts(Section):
                 "model.experts.selection_bias=true"
             )
         return self
+
+
+KEY = PartKey(
+    "experts",
+    Experts,
+    description="a router and several feed-forward layers, the experts, in place of one (llama); default: none",
+    follows="ffn_dropout",
+)

@@ -48,26 +48,14 @@ class Capabilities:
     `model.ffn_blocks`)"""
     convolution: bool = False
     """a convolution may be beside the first layer (`model.convolution`)"""
+    parts: tuple[str, ...] = ()
+    """keys of `model` for parts that only some families may have (`pretrain/config/parts`)"""
     generator: bool = False
     """it may be trained beside a generator that replaces tokens"""
-    source_encoder: bool = False
-    """a new encoder may take the place of its encoder's token embeddings (`model.source_encoder`)"""
-    experts: bool = False
-    """its feed-forward layers may be layers of experts (`model.experts`)"""
-    latent_attention: bool = False
-    """queries, keys and values may be made of latents (`model.latent_attention`)"""
-    mtp: bool = False
-    """it may be trained to predict further tokens (`model.mtp`)"""
-    characters: bool = False
-    """it reads characters, and its layers see fewer positions (`model.characters`)"""
     detector_context: bool = False
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
-    recurrent: bool = False
-    """layers are recurrent cells, which read a row position by position (`model.recurrent`)"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
-    mup: bool = False
-    """its parameters say how they grow with the width (`model.mup`)"""
     input_format: str | None = None
     """format of labelled inputs (`objective.format`); None: that of the model's shape"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
@@ -100,10 +88,15 @@ _RECURRENT = _BEFORE_LLAMA | {
 
 _BUILT_IN: dict[str, Capabilities] = {
     "gpt": Capabilities(
-        mup=True, decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
+        parts=("mup",),
+        decoder=True,
+        packing=True,
+        first_names=True,
+        positions=("learned", "rotary", "alibi"),
+        only=_PLAIN,
     ),
     "bert": Capabilities(
-        mup=True,
+        parts=("mup",),
         encoder=True,
         masked_head=True,
         head_bias=True,
@@ -113,7 +106,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "roberta": Capabilities(
-        mup=True,
+        parts=("mup",),
         encoder=True,
         masked_head=True,
         head_bias=True,
@@ -125,7 +118,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "t5": Capabilities(
-        mup=True,
+        parts=("mup",),
         encoder=True,
         decoder=True,
         decoder_alone=True,
@@ -135,36 +128,37 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "transformer": Capabilities(
-        mup=True,
+        parts=("mup",),
         encoder=True,
         decoder=True,
         positions=("learned", "sinusoidal", "relative", "shaw"),
         only=_BEFORE_LLAMA,
     ),
     "bart": Capabilities(
-        mup=True,
+        parts=("mup", "source_encoder"),
         encoder=True,
         decoder=True,
         input_format="bart",
         pooler="tanh",
         drops_before_pooler=True,
-        source_encoder=True,
         only=_BEFORE_LLAMA,
     ),
     "llama": Capabilities(
-        mup=True,
         decoder=True,
         packing=True,
-        experts=True,
-        latent_attention=True,
-        mtp=True,
+        parts=("experts", "latent_attention", "mtp", "mup"),
         positions=("rotary", "alibi"),
     ),
     "ctrl": Capabilities(
-        mup=True, decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
+        parts=("mup",),
+        decoder=True,
+        packing=True,
+        head_bias=True,
+        positions=("sinusoidal", "learned"),
+        only=_BEFORE_LLAMA,
     ),
     "roformer": Capabilities(
-        mup=True,
+        parts=("mup",),
         encoder=True,
         masked_head=True,
         head_bias=True,
@@ -175,7 +169,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=_BEFORE_LLAMA,
     ),
     "xlm": Capabilities(
-        mup=True,
+        parts=("mup",),
         encoder=True,
         head_bias=True,
         fewest_segments=2,
@@ -260,7 +254,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         encoder=True,
         decoder=True,
         decoder_alone=True,
-        recurrent=True,
+        parts=("recurrent",),
         positions=("nope",),
         only=_RECURRENT,
     ),
@@ -269,7 +263,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         masked_head=True,
         head_bias=True,
         fewest_segments=1,
-        characters=True,
+        parts=("characters",),
         pooler="tanh",
         positions=("learned",),
         only=_BEFORE_LLAMA
@@ -287,7 +281,13 @@ _BUILT_IN: dict[str, Capabilities] = {
         },
     ),
     "albert": Capabilities(
-        mup=True, encoder=True, masked_head=True, head_bias=True, fewest_segments=1, pooler="tanh", only=_BEFORE_LLAMA
+        parts=("mup",),
+        encoder=True,
+        masked_head=True,
+        head_bias=True,
+        fewest_segments=1,
+        pooler="tanh",
+        only=_BEFORE_LLAMA,
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from pydantic import Field, model_validator
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
 
@@ -40,3 +41,12 @@ class LatentAttention(Section):
     def qk_head_dim(self) -> int:
         """Size of a head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+
+KEY = PartKey(
+    "latent_attention",
+    LatentAttention,
+    description="make queries, keys and values of low-rank latents (llama; DeepSeek-V2 and V3); default: of the "
+    "hidden states",
+    follows="experts",
+)

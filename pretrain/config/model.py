@@ -5,14 +5,13 @@ from typing import Any
 
 from pydantic import model_validator
 
-from pretrain.config.attention import Attention, Dense
+from pretrain.config.attention import Dense
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model_values import ModelValues
+from pretrain.config.parts.registry import PARTS
 from pretrain.config.positions import (
     NtkScaling,
-    RelativePositions,
     RotaryPositions,
-    ShawPositions,
     YarnScaling,
 )
 
@@ -22,12 +21,18 @@ class Model(ModelValues):
 
     @model_validator(mode="before")
     @classmethod
-    def _characters_of_the_family(cls, tree: Any) -> Any:
-        """Families of characters have a shape of them, by default the published one."""
+    def _parts_of_the_family(cls, tree: Any) -> Any:
         family = tree.get("family") if isinstance(tree, dict) else None
-        if not isinstance(family, str) or family not in CAPABILITIES or not CAPABILITIES[family].characters:
+        if not isinstance(family, str) or family not in CAPABILITIES:
             return tree
-        return {**tree, "characters": tree.get("characters") or {}}
+        completed = {key: part.completed(tree.get(key), CAPABILITIES[family]) for key, part in PARTS.items()}
+        return {**tree, **{key: value for key, value in completed.items() if value is not None}}
+
+    @model_validator(mode="after")
+    def _parts_suit_it(self) -> "Model":
+        for part in PARTS.values():
+            part.check(self)
+        return self
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
@@ -46,7 +51,7 @@ class Model(ModelValues):
     def _family_has_these_parts(self) -> "Model":
         can = self.capabilities
         if not (can.encoder and can.decoder):
-            for key in ("encoder_layers",) if can.characters else ("encoder_layers", "target_length"):
+            for key in ("encoder_layers",) if self.characters is not None else ("encoder_layers", "target_length"):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
@@ -55,14 +60,7 @@ class Model(ModelValues):
             )
         if (self.segments or self.binary_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
-        if (self.recurrent is not None) != can.recurrent:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.recurrent)
-            raise ValueError(
-                f"model.recurrent is for the {having} family: leave it out for {self.family}"
-                if self.recurrent is not None
-                else f"model.family={self.family} is made of recurrent cells: set model.recurrent.cell"
-            )
-        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or can.recurrent
+        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or self.recurrent is not None
         if self.embedding_size is not None and not has_two_widths:
             having = " or ".join(
                 name for name, other in CAPABILITIES.items() if other.masked_head and "embedding_size" not in other.only
@@ -87,20 +85,6 @@ class Model(ModelValues):
                 raise ValueError(
                     f"model.convolution is beside the first layer, which model.mask_decoder_layers="
                     f"{self.mask_decoder_layers} would apply again with model.layers=1: use more layers"
-                )
-        if self.source_encoder is not None:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.source_encoder)
-            if not (can.source_encoder and self.is_encoder_decoder):
-                raise ValueError(f"model.source_encoder is for the {having} family: leave it out for {self.family}")
-            if self.shared_layers or self.tie_encoder_decoder or self.shares_projection:
-                raise ValueError(
-                    "model.source_encoder is for models whose layers share no parameters: leave out "
-                    "model.shared_layers, model.tie_encoder_decoder and projections that layers share"
-                )
-            if self.positions.name == "relative":
-                raise ValueError(
-                    "model.source_encoder has positions of its own, which model.positions=relative gives to two stacks "
-                    "alone: use learned or sinusoidal"
                 )
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
@@ -129,42 +113,6 @@ class Model(ModelValues):
         return self
 
     @model_validator(mode="after")
-    def _recurrent_sizes_meet(self) -> "Model":
-        if self.recurrent is not None:
-            self.recurrent.check(self.hidden, self.has_encoder, *self.stacks)
-        return self
-
-    @model_validator(mode="after")
-    def _characters_are_read_whole(self) -> "Model":
-        shape = self.characters
-        if shape is None:
-            return self
-        if not self.capabilities.characters:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.characters)
-            raise ValueError(f"model.characters is for the {having} family: leave it out for {self.family}")
-        if self.hidden % shape.hashes:
-            raise ValueError(
-                f"model.hidden={self.hidden} is not a multiple of model.characters.hashes={shape.hashes}, which embed "
-                "a part of it each"
-            )
-        if self.sequence_length % shape.rate or self.sequence_length < 2 * shape.rate:
-            raise ValueError(
-                f"model.sequence_length={self.sequence_length} is not a multiple, at least twice, of "
-                f"model.characters.rate={shape.rate}: each position of the layers is made of so many characters"
-            )
-        if self.sequence_length > shape.buckets:
-            raise ValueError(
-                f"model.sequence_length={self.sequence_length} is more than the model.characters.buckets="
-                f"{shape.buckets} positions of the table: shorten it"
-            )
-        if self.attention != Attention(pattern=[Dense()]):
-            raise ValueError(
-                "model.attention is dense in the layers of a model of characters, whose first layer has blocks of "
-                "model.characters.block: leave model.attention out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _cutoffs_are_words(self) -> "Model":
         if self.cutoffs and sorted(set(self.cutoffs)) != self.cutoffs:
             raise ValueError(f"model.cutoffs={self.cutoffs} must grow: each is the first id of a cluster")
@@ -177,6 +125,11 @@ class Model(ModelValues):
 
     @model_validator(mode="after")
     def _fields_do_something(self) -> "Model":
+        if self.qk_norm_span != "head" and not (self.qk_norm and self.norm_type == "rms"):
+            raise ValueError(
+                "model.qk_norm_span=all_heads is of RMS norms of queries and keys: set model.qk_norm=true and "
+                "model.norm_type=rms, or leave it out"
+            )
         if self.encoder_layers == 0 and self.target_length is not None:
             raise ValueError(
                 f"model.target_length={self.target_length} does nothing with model.encoder_layers=0: leave it out"
@@ -234,99 +187,6 @@ class Model(ModelValues):
         return self
 
     @model_validator(mode="after")
-    def _latents_suit_it(self) -> "Model":
-        if self.latent_attention is None:
-            return self
-        if not self.capabilities.latent_attention:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.latent_attention)
-            raise ValueError(f"model.latent_attention is for the {having} family: leave it out for {self.family}")
-        if not isinstance(self.positions, RotaryPositions):
-            raise ValueError(
-                f"model.latent_attention has rotary positions, in features of their own: model.positions="
-                f"{self.positions.name} would leave these without one; use rotary"
-            )
-        if self.positions.local_base is not None:
-            raise ValueError("model.latent_attention has one base for all layers: leave out model.positions.local_base")
-        if self.head_dim is not None or self.kv_heads is not None:
-            raise ValueError(
-                "model.latent_attention says the sizes of heads, and gives each a key and a value: leave out "
-                "model.head_dim and model.kv_heads"
-            )
-        if self.bias or self.qkv_bias:
-            raise ValueError("model.latent_attention has no biases: set model.bias=false, and leave out model.qkv_bias")
-        if self.norm_type != "rms":
-            raise ValueError(
-                f"model.latent_attention has RMS norms of its latents: set model.norm_type=rms, not {self.norm_type}"
-            )
-        if self.qk_norm:
-            raise ValueError(
-                "model.latent_attention has norms of its latents in place of norms of queries and keys: leave out "
-                "model.qk_norm"
-            )
-        if self.mup is not None:
-            raise ValueError(
-                "model.mup does not say how latents grow with the width: leave it out with model.latent_attention"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _experts_suit_it(self) -> "Model":
-        if self.qk_norm_span != "head" and not (self.qk_norm and self.norm_type == "rms"):
-            raise ValueError(
-                "model.qk_norm_span=all_heads is of RMS norms of queries and keys: set model.qk_norm=true and "
-                "model.norm_type=rms, or leave it out"
-            )
-        experts = self.experts
-        if experts is None:
-            return self
-        if not self.capabilities.experts:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.experts)
-            raise ValueError(f"model.experts is for the {having} family: leave it out for {self.family}")
-        if self.bias:
-            raise ValueError("model.experts has no biases: set model.bias=false")
-        if self.mup is not None and self.mup.base_ffn is not None:
-            raise ValueError(
-                "model.mup.base_ffn is of one feed-forward layer, and experts have their own size: leave it out, so "
-                "that both are in proportion to the width"
-            )
-        if self.ffn_dropout:
-            raise ValueError(
-                f"model.ffn_dropout={self.ffn_dropout} is drawn by row and position, and experts see tokens in another "
-                "order: leave it out with model.experts"
-            )
-        if self.shared_layers:
-            raise ValueError("model.experts is for layers of their own: leave out model.shared_layers")
-        if experts.dense_layers >= self.layers:
-            raise ValueError(
-                f"model.experts.dense_layers={experts.dense_layers} leaves no layer with experts, of "
-                f"model.layers={self.layers}: lower it, or leave out model.experts"
-            )
-        if experts.ffn is not None and not experts.dense_layers:
-            raise ValueError(
-                f"model.experts.ffn={experts.ffn} leaves no use for model.ffn, as all layers have experts: set "
-                "model.ffn to the size of an expert, or set model.experts.dense_layers"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _further_predictions_suit_it(self) -> "Model":
-        if self.mtp is None:
-            return self
-        if not self.capabilities.mtp:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.mtp)
-            raise ValueError(f"model.mtp is for the {having} family: leave it out for {self.family}")
-        if not self.norm_first:
-            raise ValueError(
-                f"model.mtp reads what the norm behind the last layer says, which model.norm={self.norm} has not: use "
-                "pre or sandwich"
-            )
-        if self.layers_share_by is not None:
-            raise ValueError(f"model.mtp has a layer of its own for each token: leave out {self.layers_share_by}")
-        if self.mup is not None:
-            raise ValueError("model.mup does not say how model.mtp grows with the width: leave out one of them")
-        return self
-
-    @model_validator(mode="after")
     def _patterns_suit_it(self) -> "Model":
         self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
         if self.attention.projection is not None and (
@@ -343,36 +203,4 @@ class Model(ModelValues):
                 "model.attention.pattern: first_again counts keys where torch's kernel computes all scores: leave it "
                 "out, or model.attention_dropout, model.attention_logit_softcap and positions that change scores"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _mup_suits_it(self) -> "Model":
-        if self.mup is None:
-            return self
-        if not self.capabilities.mup:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.mup)
-            raise ValueError(f"model.mup is for the {having} family: leave it out for {self.family}")
-        if self.source_encoder is not None:
-            raise ValueError("model.mup is for models of one vocabulary: leave it out with model.source_encoder")
-        if self.mup.zero_head and self.tie_word_embeddings:
-            raise ValueError(
-                "model.mup.zero_head would start the embedding at zero, too: set model.tie_word_embeddings=false"
-            )
-        if self.embedding_norm and self.mup.input_multiplier != 1:
-            raise ValueError(
-                f"model.mup.input_multiplier={self.mup.input_multiplier:g} is undone by the norm of "
-                "model.embedding_norm: leave it out"
-            )
-        if self.mup.base_head_dim is not None and self.query_pre_attn_scalar is not None:
-            raise ValueError(
-                f"model.mup.base_head_dim={self.mup.base_head_dim} scales attention scores by the size of heads, which "
-                f"model.query_pre_attn_scalar={self.query_pre_attn_scalar} replaces: leave out one of them"
-            )
-        if self.mup.base_head_dim not in (None, self.dim_per_head):
-            kept = "model.qk_norm" if self.qk_norm else f"model.positions={self.positions.name}"
-            if self.qk_norm or isinstance(self.positions, RelativePositions | ShawPositions):
-                raise ValueError(
-                    f"model.mup.base_head_dim={self.mup.base_head_dim} would scale attention scores by another power "
-                    f"of the head size than {kept} does: keep heads of one size, and give wider models more of them"
-                )
         return self

@@ -1,30 +1,24 @@
 """`model`: its keys, and what each is without an entry."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, PositiveInt, PrivateAttr
+from pydantic import Field, PositiveInt
 
+from pretrain.config import characters, experts, latent_attention, mtp, mup, recurrent, source_encoder
 from pretrain.config.attention import Attention
-from pretrain.config.characters import CharacterShape
-from pretrain.config.experts import Experts
 from pretrain.config.families import Family
-from pretrain.config.finetune import Finetune
 from pretrain.config.init import Init, NormalInit
-from pretrain.config.latent_attention import LatentAttention
 from pretrain.config.mixer import Mixer
-from pretrain.config.mtp import Mtp
-from pretrain.config.mup import Mup
+from pretrain.config.part_key import with_keys
 from pretrain.config.positions import (
     LearnedPositions,
     Positions,
 )
-from pretrain.config.recurrent import Recurrent
 from pretrain.config.section import Section
-from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.config.task_head import TaskHeadShape
 
 
-class ModelKeys(Section):
+class OwnKeys(Section):
     """Every key of the section; `ModelValues` has what follows from them, and `Model` the constraints between them."""
 
     family: Family = Field("gpt", description="kind of model, which decides the parts it is made of (docs/families.md)")
@@ -130,14 +124,6 @@ class ModelKeys(Section):
         description="blocks of the block-diagonal matrices of the feed-forward layer (monarch_mixer; M2-BERT: 4)",
     )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
-    source_encoder: SourceEncoderShape | None = Field(
-        None,
-        description="a new encoder that reads tokens of another vocabulary, such as another language's, and whose "
-        "output takes the place of the encoder's token embeddings (BART, section 3.4); default: none",
-    )
-    characters: CharacterShape | None = Field(
-        None, description="how a model of characters reads them (CANINE); default: that of its family, or none"
-    )
     task_head: TaskHeadShape | None = Field(
         None,
         description="head of a fine-tuned model in place of the vocabulary's logits; default: that of the objective",
@@ -178,28 +164,24 @@ class ModelKeys(Section):
     ffn_dropout: float = Field(
         0.0, ge=0, lt=1, description="dropout between the two matrices of the feed-forward layer (T5)"
     )
-    experts: Experts | None = Field(
-        None,
-        description="a router and several feed-forward layers, the experts, in place of one (llama); default: none",
-    )
-    latent_attention: LatentAttention | None = Field(
-        None,
-        description="make queries, keys and values of low-rank latents (llama; DeepSeek-V2 and V3); default: of the "
-        "hidden states",
-    )
-    mtp: Mtp | None = Field(
-        None,
-        description="modules behind the layers that predict further tokens, in training alone (llama; DeepSeek-V3); "
-        "default: none",
-    )
     init: Init = NormalInit()
-    mup: Mup | None = Field(
-        None,
-        description="maximal update parametrization: what is tuned at mup.base_width suits this width (docs/mup.md); "
-        "default: none",
-    )
     attention: Attention = Attention()
-    recurrent: Recurrent | None = Field(
-        None, description="cells, encoder and attention of a recurrent network (rnn); default: none"
-    )
-    _finetune: Finetune = PrivateAttr(default_factory=Finetune)
+
+
+_KEYS = (source_encoder.KEY, characters.KEY, experts.KEY, latent_attention.KEY, mtp.KEY, mup.KEY, recurrent.KEY)
+
+if TYPE_CHECKING:
+
+    class ModelKeys(OwnKeys):
+        """With the keys of parts."""
+
+        source_encoder: source_encoder.SourceEncoderShape | None
+        characters: characters.CharacterShape | None
+        experts: experts.Experts | None
+        latent_attention: latent_attention.LatentAttention | None
+        mtp: mtp.Mtp | None
+        mup: mup.Mup | None
+        recurrent: recurrent.Recurrent | None
+
+else:
+    ModelKeys = with_keys("ModelKeys", OwnKeys, _KEYS)

@@ -2,6 +2,8 @@
 
 from typing import Self
 
+from pydantic import PrivateAttr
+
 from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.finetune import Finetune
@@ -22,6 +24,8 @@ from pretrain.config.recurrent import Recurrent
 
 class ModelValues(ModelKeys):
     """The keys with what follows from them, as properties."""
+
+    _finetune: Finetune = PrivateAttr(default_factory=Finetune)
 
     @property
     def width_ratio(self) -> float:

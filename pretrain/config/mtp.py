@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
 
@@ -20,3 +21,12 @@ class Mtp(Section):
         description="weight of the mean of their losses in the loss (DeepSeek-V3: 0.3, and 0.1 for the last third; "
         "mtp_loss_scaling_factor)",
     )
+
+
+KEY = PartKey(
+    "mtp",
+    Mtp,
+    description="modules behind the layers that predict further tokens, in training alone (llama; DeepSeek-V3); "
+    "default: none",
+    follows="latent_attention",
+)

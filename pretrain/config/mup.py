@@ -3,6 +3,7 @@ decay and initial weights that suit a model of `base_width` suit the same model 
 
 from pydantic import Field
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
 
@@ -25,3 +26,12 @@ class Mup(Section):
     )
     input_multiplier: float = Field(1.0, gt=0, le=1e6, description="factor of the sum of embeddings")
     output_multiplier: float = Field(1.0, gt=0, le=1e6, description="factor of the logits, beside base_width / hidden")
+
+
+KEY = PartKey(
+    "mup",
+    Mup,
+    description="maximal update parametrization: what is tuned at mup.base_width suits this width (docs/mup.md); "
+    "default: none",
+    follows="init",
+)

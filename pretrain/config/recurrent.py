@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section, named
 
 
@@ -138,28 +139,10 @@ class Recurrent(Section):
         assert isinstance(self.score, AdditiveScore | ConcatScore)
         return self.score.size or hidden
 
-    def check(self, hidden: int, has_encoder: bool, encoder_layers: int, layers: int) -> None:
-        """Raises ValueError for settings that do nothing, or sizes that do not meet."""
-        if not has_encoder:
-            for key in ("encoder", "encoder_size", "score", "initial_state"):
-                if getattr(self, key) is not None:
-                    raise ValueError(
-                        f"model.recurrent.{key} is for encoder-decoders, and model.encoder_layers=0: leave it out"
-                    )
-            return
-        if self.encoder_size is None and hidden % len(self.directions):
-            raise ValueError(
-                f"model.hidden={hidden} is odd, and each direction of the encoder has half of it: set "
-                "model.recurrent.encoder_size"
-            )
-        width = self.annotation(hidden)
-        if isinstance(self.score, DotScore) and width != hidden:
-            raise ValueError(
-                f"model.recurrent.score=dot multiplies states of {width} and {hidden} units: make "
-                "model.recurrent.encoder_size fit, or use general"
-            )
-        if not self.starts_dense and (width != hidden or encoder_layers != layers):
-            raise ValueError(
-                f"model.recurrent.initial_state=copy hands {encoder_layers} states of {width} units to {layers} "
-                f"layers of {hidden}: make them equal, or use dense"
-            )
+
+KEY = PartKey(
+    "recurrent",
+    Recurrent,
+    description="cells, encoder and attention of a recurrent network (rnn); default: none",
+    follows="attention",
+)

@@ -10,19 +10,15 @@ from pydantic import model_validator
 from pretrain.config.loss_scale import LossScaling
 from pretrain.config.merge import merge
 from pretrain.config.model import Model
+from pretrain.config.parts.registry import PARTS
 from pretrain.config.run_sections import RunSections
 from pretrain.config.section import as_mapping
 from pretrain.config.start import recorded_model
-from pretrain.config.suits.experts import check_experts
 from pretrain.config.suits.finetune import check_trained
 from pretrain.config.suits.generator import check_generator
-from pretrain.config.suits.latent_attention import check_latent_attention
 from pretrain.config.suits.memory import check_memory
-from pretrain.config.suits.mtp import check_mtp
-from pretrain.config.suits.mup import check_mup
 from pretrain.config.suits.objective import check_goes_with, check_suits
 from pretrain.config.suits.qk_clip import check_qk_clip
-from pretrain.config.suits.recurrent import check_recurrent
 from pretrain.config.suits.teacher import check_distillation
 from pretrain.config.task_head import TaskHeadShape
 
@@ -84,8 +80,6 @@ class RunConfig(RunSections):
     @model_validator(mode="after")
     def _trained_parameters_exist(self) -> "RunConfig":
         check_trained(self)
-        check_experts(self)
-        check_latent_attention(self)
         return self.model_copy(update={"model": self.model.trained_by(self.finetune)})
 
     @model_validator(mode="after")
@@ -147,25 +141,9 @@ class RunConfig(RunSections):
         return self.model_copy(update={"data": self.data.model_copy(update={"sources": fitted})})
 
     @model_validator(mode="after")
-    def _source_encoder_suits_the_run(self) -> "RunConfig":
-        if self.model.source_encoder is None:
-            if self.data.source_tokenizer is not None:
-                raise ValueError(
-                    "data.source_tokenizer is for model.source_encoder, which reads another vocabulary: leave it out"
-                )
-            return self
-        if self.data.of_several_objectives:
-            raise ValueError(
-                "an objective of a source is for models that read and write one vocabulary: leave it out with "
-                "model.source_encoder"
-            )
-        if self.evaluate.tasks:
-            raise ValueError(
-                "evaluate.tasks are texts in the vocabulary of the decoder, and the encoder of this model reads that "
-                "of model.source_encoder: leave it out"
-            )
-        if self.precision == "fp8":
-            raise ValueError("model.source_encoder is for fp32, bf16 and fp16: set precision")
+    def _parts_suit_the_run(self) -> "RunConfig":
+        for part in PARTS.values():
+            part.check_run(self)
         return self
 
     @model_validator(mode="after")
@@ -197,13 +175,6 @@ class RunConfig(RunSections):
 
     @model_validator(mode="after")
     def _model_suits_objectives(self) -> "RunConfig":
-        if self.model.characters is not None and self.precision == "fp8":
-            raise ValueError("a model of characters is for fp32, bf16 and fp16: set precision")
-        if self.model.characters is not None and self.evaluate.tasks:
-            raise ValueError(
-                "evaluate.tasks scores continuations or masked tokens, and a model of characters predicts neither: "
-                "leave it out"
-            )
         check_suits(self.model, self.objective)
         for source in self.data.sources:
             if source.objective is not None:
@@ -217,39 +188,8 @@ class RunConfig(RunSections):
         return self
 
     @model_validator(mode="after")
-    def _optimizer_suits_mup(self) -> "RunConfig":
-        check_mup(self)
-        return self
-
-    @model_validator(mode="after")
     def _scores_follow_weights(self) -> "RunConfig":
         check_qk_clip(self)
-        return self
-
-    @model_validator(mode="after")
-    def _further_predictions_suit_the_run(self) -> "RunConfig":
-        check_mtp(self)
-        return self
-
-    @model_validator(mode="after")
-    def _cells_suit_the_run(self) -> "RunConfig":
-        check_recurrent(self)
-        return self
-
-    @model_validator(mode="after")
-    def _layers_can_be_measured(self) -> "RunConfig":
-        model = self.model
-        others = {
-            "model.recurrent": model.recurrent,
-            "model.characters": model.characters,
-            "model.source_encoder": model.source_encoder,
-        }
-        key = next((key for key, value in others.items() if value is not None), None)
-        if self.track.activations_every_steps and key is not None:
-            raise ValueError(
-                f"track.activations_every_steps is of layers that each read the positions of their rows, and {key} has "
-                "others: leave it out"
-            )
         return self
 
     @model_validator(mode="after")

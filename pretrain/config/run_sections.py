@@ -73,6 +73,15 @@ class RunSections(Section):
         """Lanes of held-out text; 0: its rows are scored each by itself."""
         return self.evaluate.lanes if self.model.memory_length and self.objective.predicts_next else 0
 
+    @property
+    def has_teacher(self) -> bool:
+        return self.distillation.teacher is not None
+
+    @property
+    def compares_layers(self) -> bool:
+        """Whether layers learn to give what those of a teacher do."""
+        return self.has_teacher and self.distillation.compares_layers
+
     def of_teacher(self) -> Self:
         """This config with the teacher in place of its model, and no teacher."""
         assert self.distillation.model is not None, "the teacher is resolved before it is used"

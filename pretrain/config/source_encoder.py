@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
 
@@ -16,3 +17,12 @@ class SourceEncoderShape(Section):
         description="number of token ids that the source encoder reads; default: those of data.source_tokenizer and "
         "the objective",
     )
+
+
+KEY = PartKey(
+    "source_encoder",
+    SourceEncoderShape,
+    description="a new encoder that reads tokens of another vocabulary, such as another language's, and whose "
+    "output takes the place of the encoder's token embeddings (BART, section 3.4); default: none",
+    follows="tie_word_embeddings",
+)

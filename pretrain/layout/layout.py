@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pretrain.config.batch import BatchSize
 from pretrain.config.model import Model
 from pretrain.config.parallel import Parallel
+from pretrain.config.parts.registry import PARTS
 from pretrain.config.run_config import RunConfig
-from pretrain.config.suits.recurrent import refused_ranks
 from pretrain.errors import ConfigError
 from pretrain.run_length.ramp import batch_sizes
 
@@ -130,7 +130,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
     global batch; nor does `beside`, for a model that is computed on the layout of another, which trains. Raises
     ConfigError with the violated rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
-    if (reason := refused_ranks(model, parallel)) is not None:
+    if (reason := next(filter(None, (part.refuses(model, parallel) for part in PARTS.values())), None)) is not None:
         raise ConfigError(reason)
     if model.long_convolution is not None:
         _check_channels(parallel, model, config.precision)
@@ -208,8 +208,6 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
             f"{layers} layers cannot be divided into {chunks} chunks (parallel.pipeline={parallel.pipeline} x "
             f"parallel.virtual={parallel.virtual}): use fewer"
         )
-    if model.characters is not None:
-        _check_characters(parallel)
     if world % parallel.model_ranks:
         started = f"{world} ranks do" if world > 1 else "1 rank does"
         raise RankCountError(
@@ -417,17 +415,6 @@ def _check_shared_weights(parallel: Parallel, key: str) -> None:
             f"with {key} and parallel.recompute=full, a gradient arrives once for each layer, and "
             "parallel.overlap sends the first: turn parallel.overlap off, or set parallel.recompute=selective"
         )
-
-
-def _check_characters(parallel: Parallel) -> None:
-    """Refuse what a model of characters has no slices for."""
-    for key, ranks in (("context", parallel.context), ("sequence", int(parallel.sequence) + 1)):
-        if ranks > 1:
-            raise ConfigError(
-                f"parallel.{key} gives each rank a slice of the characters, and a molecule, which [CLS] moves by one "
-                "place, is made of characters that another rank would have: set "
-                f"parallel.{key}={'1' if key == 'context' else 'false'}"
-            )
 
 
 def _check_shared_distances(parallel: Parallel) -> None:

@@ -21,19 +21,6 @@ def check_trained(config: RunSections) -> None:
                 "finetune.train=top chooses among layers, and the model's have weights in common: set "
                 "finetune.train=all or head"
             )
-    if finetune.train == "source_encoder" and model.source_encoder is None:
-        raise ValueError(
-            "finetune.train=source_encoder trains the encoder of model.source_encoder, which the model does not "
-            "have: set that, or finetune.train"
-        )
-    if model.source_encoder is not None:
-        _check_trains_source_encoder(finetune)
-    if model.characters is not None and (finetune.lora is not None or finetune.adapters is not None):
-        key = "lora" if finetune.lora is not None else "adapters"
-        raise ValueError(
-            f"finetune.{key} is for models whose layers all read as many positions, which those of a model of "
-            "characters do not: leave it out"
-        )
     if finetune.train == "head" and model.task_head is None:
         raise ValueError(
             f"finetune.train=head trains a task head, and objective.name={config.objective.name} has none: choose "
@@ -113,20 +100,4 @@ def _check_modules_to_save(model: Model, finetune: Finetune, lora: Lora) -> None
             raise ValueError(
                 f"finetune.lora.{key}_rate and finetune.rate_decay each give the {key} a learning rate: leave one of "
                 "them out"
-            )
-
-
-def _check_trains_source_encoder(finetune: Finetune) -> None:
-    """Raises ValueError for settings that would freeze `model.source_encoder`, or train it as the lowest layers."""
-    for key, is_set in (
-        ("finetune.train=top", finetune.train == "top"),
-        ("finetune.lora", finetune.lora is not None),
-        ("finetune.adapters", finetune.adapters is not None),
-        ("finetune.rate_decay", finetune.rate_decay != 1),
-        ("finetune.unfreeze_steps", finetune.unfreeze_steps > 0),
-    ):
-        if is_set:
-            raise ValueError(
-                f"{key} trains the upper layers most, and model.source_encoder is new and below all others: leave one "
-                "of them out, and choose finetune.train=source_encoder or all"
             )

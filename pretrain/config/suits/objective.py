@@ -4,9 +4,8 @@ from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
+from pretrain.config.parts.registry import PARTS
 
-CHARACTER_OBJECTIVES = ("character_spans", "character_subwords")
-"""objectives of models of characters, first the one that predicts these one after the other"""
 _SHARED = (
     *("loss", "columns", "task_head", "row_length", "texts_per_row"),
     *("label_smoothing", "z_loss"),
@@ -21,13 +20,8 @@ def check_suits(model: Model, objective: Objective) -> None:
         raise ValueError(
             f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
         )
-    _check_characters(model, objective)
-    if model.source_encoder is not None and not objective.reads_source_vocabulary:
-        reading = " or ".join(name for name, kind in OBJECTIVES.items() if kind.reads_source_vocabulary)
-        raise ValueError(
-            f"model.source_encoder reads inputs in another vocabulary than targets, which objective.name="
-            f"{objective.name} does not make: use {reading}"
-        )
+    for part in PARTS.values():
+        part.check_objective(model, objective)
     masks = getattr(objective, "document_mask", False)
     if (masks or getattr(objective, "packing", None) == "best_fit") and not model.capabilities.packing:
         having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
@@ -53,51 +47,6 @@ def check_suits(model: Model, objective: Objective) -> None:
         raise ValueError(
             f"objective.name={objective.name} restarts positions at each text, and model.positions="
             f"{model.positions.name} uses distances in the row: use learned or sinusoidal"
-        )
-
-
-def _check_characters(model: Model, objective: Objective) -> None:
-    """Raises ValueError where one of both reads characters, or one predicts them one after the other and the other
-    does not."""
-    reads = "label_positions" in objective.columns
-    shape = model.characters
-    if shape is None and not reads:
-        return
-    if shape is None:
-        having = " or ".join(name for name, can in CAPABILITIES.items() if can.characters)
-        raise ValueError(
-            f"objective.name={objective.name} is for the {having} family, which reads characters: choose another for "
-            f"{model.family}"
-        )
-    if objective.row_length is not None and objective.row_length % shape.rate:
-        raise ValueError(
-            f"objective.sequence_length={objective.row_length} is not a multiple of model.characters.rate={shape.rate}"
-            ": each position of the layers is made of so many characters"
-        )
-    if model.task_head is not None:
-        if model.task_head.kind in ("choice", "detector") or objective.texts_per_row > 1 or objective.loss == "spans":
-            raise ValueError(
-                f"objective.name={objective.name} is not for a model of characters: fine-tune it with classification, "
-                "regression or tagging of one text"
-            )
-        return
-    if not reads:
-        fitting = " or ".join(CHARACTER_OBJECTIVES)
-        raise ValueError(
-            f"objective.name={objective.name} predicts tokens, and model.family={model.family} reads characters: use "
-            f"{fitting}"
-        )
-    in_order = objective.name == CHARACTER_OBJECTIVES[0]
-    if in_order != shape.autoregressive:
-        raise ValueError(
-            f"objective.name={objective.name} {'predicts' if in_order else 'does not predict'} characters one after "
-            f"the other: set model.characters.autoregressive={str(in_order).lower()}"
-        )
-    buckets = getattr(objective, "buckets", shape.buckets)
-    if buckets != shape.buckets:
-        raise ValueError(
-            f"objective.buckets={buckets} numbers characters otherwise than model.characters.buckets={shape.buckets}, "
-            "whose hashes embed what was predicted: make them equal"
         )
 
 

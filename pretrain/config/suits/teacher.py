@@ -32,11 +32,6 @@ def check_distillation(config: RunSections) -> None:
         )
     if config.objective.z_loss:
         raise ValueError("objective.z_loss does nothing to a teacher's logits: leave it out with distillation.teacher")
-    if model.characters is not None:
-        raise ValueError(
-            "distillation.teacher is for models whose layers see every position, and those of a model of characters "
-            "do not: leave it out"
-        )
     if model.is_encoder_decoder:
         raise ValueError("distillation.teacher is for encoders and decoders: leave it out for an encoder-decoder")
     if config.precision == "fp8":

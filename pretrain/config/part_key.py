@@ -1,0 +1,39 @@
+"""Keys of `model` for parts that a model may lack. No torch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import Field, create_model
+
+from pretrain.config.section import Section
+
+Settings = TypeVar("Settings", bound=Section)
+
+
+@dataclass(frozen=True)
+class PartKey(Generic[Settings]):
+    """A key that is absent where the model has no such part."""
+
+    name: str
+    settings: type[Settings]
+    description: str
+    """what `pretrain keys` says of it"""
+    follows: str
+    """the key of `model` behind which it is listed"""
+
+    def of(self, model: Section) -> Settings | None:
+        """The settings of the part in a model that has it."""
+        return cast("Settings | None", getattr(model, self.name))
+
+
+def with_keys(name: str, own: type[Section], keys: Iterable[PartKey[Any]]) -> type[Section]:
+    """A section of that name with the keys of `own`, and others, each behind the one that it `follows`. Raises
+    ValueError where there is none of that name."""
+    fields: dict[str, Any] = {key: (field.annotation, field) for key, field in own.model_fields.items()}
+    for key in keys:
+        order = list(fields)
+        order.insert(order.index(key.follows) + 1, key.name)
+        fields[key.name] = key.settings | None, Field(None, description=key.description)
+        fields = {one: fields[one] for one in order}
+    return create_model(name, __base__=Section, __module__=own.__module__, __doc__=own.__doc__, **fields)

@@ -1,0 +1,34 @@
+"""Parts of models: their keys, and the families that may have them."""
+
+import pytest
+from pydantic import Field
+
+from pretrain.config.families import CAPABILITIES
+from pretrain.config.model import Model
+from pretrain.config.part_key import PartKey, with_keys
+from pretrain.config.parts.registry import PARTS
+from pretrain.config.section import Section
+
+
+class _Own(Section):
+    first: int = Field(1, description="one")
+    last: int = Field(2, description="two")
+
+
+class _Settings(Section):
+    size: int = Field(gt=0, description="a size")
+
+
+def test_families_have_parts_that_exist_and_models_their_keys() -> None:
+    assert {name for can in CAPABILITIES.values() for name in can.parts} == set(PARTS)
+    assert set(PARTS) <= set(Model.model_fields)
+
+
+def test_a_key_of_a_part_stands_behind_the_one_that_it_follows_and_is_absent_by_default() -> None:
+    keys = (PartKey("middle", _Settings, "a part", "first"), PartKey("next", _Settings, "another", "middle"))
+    both = with_keys("Both", _Own, keys)
+    assert list(both.model_fields) == ["first", "middle", "next", "last"]
+    assert both().model_dump() == {"first": 1, "middle": None, "next": None, "last": 2}
+    assert keys[0].of(both(middle={"size": 3})) == _Settings(size=3)  # type: ignore[call-arg]  # made as it runs
+    with pytest.raises(ValueError, match="elsewhere"):
+        with_keys("Lost", _Own, [PartKey("lost", _Settings, "a part", "elsewhere")])
