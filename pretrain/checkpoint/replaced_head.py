@@ -7,7 +7,8 @@ from pretrain.config.finetune import Finetune, Lora
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import generator_specs
-from pretrain.model_spec.modules import TEACHER_PROJECTION, parameter_specs
+from pretrain.model_spec.heads import TEACHER_PROJECTION
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.mtp import PREFIX as MTP
 from pretrain.model_spec.router_biases import router_bias_shapes
 from pretrain.run_dir.paths import RECORD

@@ -10,7 +10,7 @@ from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.patterns.blocks import Blocks
 from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
 from pretrain.model_spec.mtp import mtp_depths
-from pretrain.model_spec.recurrent import multiply_adds
+from pretrain.model_spec.parts.recurrent import multiply_adds
 
 
 def num_distances(model: Model, length: int) -> int:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import Constant, ParameterSpec
 from pretrain.model_spec.parameters import StageParameter, chunk_parameters, num_parameters
 

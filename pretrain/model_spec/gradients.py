@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pretrain.config.model import Model
-from pretrain.model_spec.modules import SOURCE_ENCODER, parameter_specs
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.model_spec.parts.source_encoder import PREFIX as SOURCE_ENCODER
 
 _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     (None, ("input_layernorm.",)),

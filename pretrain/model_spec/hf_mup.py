@@ -15,7 +15,8 @@ import numpy as np
 from pretrain.config.model import Model
 from pretrain.config.positions import RelativePositions
 from pretrain.errors import ConfigError
-from pretrain.model_spec.modules import STACK_NAMES, WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.embeddings import STACK_NAMES, WORD_EMBEDDINGS
+from pretrain.model_spec.modules import parameter_specs
 
 Fold = Callable[[np.ndarray], np.ndarray]
 

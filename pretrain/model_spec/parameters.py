@@ -10,7 +10,8 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.split import chunk_layers
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.modules import TEACHER_PROJECTION, parameter_specs
+from pretrain.model_spec.heads import TEACHER_PROJECTION
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.router_biases import router_bias_shapes
 
 _LAYER = re.compile(r"((?:en|de)coder\.layers)\.(\d+)\.(?!final\.)")

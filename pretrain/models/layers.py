@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from pretrain.attention.cache import KeyValueCache, Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
-from pretrain.model_spec.modules import QUERY_BIASES, SEQUENCE_PROJECTION
+from pretrain.model_spec.parts.linformer import SEQUENCE_PROJECTION
+from pretrain.model_spec.parts.transformer_xl import QUERY_BIASES
 from pretrain.models.blocks import HiddenDropout, layer_parts
 from pretrain.models.convolution import Convolution
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances

@@ -2,7 +2,7 @@
 
 Modules are named by where they lie in their chunk: megatron-core numbers layers from zero on each stage and keeps a
 second copy of a tied embedding on the last one. Layers that are one go by the first name that the chunk has for them.
-Each parameter's name in the whole model leads to its specification (`model_spec/modules.py`), from which its share of
+Each parameter's name in the whole model leads to its specification (`model_spec`), from which its share of
 the whole follows; a module that was built otherwise is refused.
 """
 

@@ -1,7 +1,7 @@
 """Initial weights as a function of (seed, global name, global shape, position in it), and of nothing else.
 
 Numbers come by their flat position (`uniform.py`), so each rank makes just its own part and every layout, stage and
-device starts from the same weights. From which distribution is declared with each parameter (`model_spec/modules.py`).
+device starts from the same weights. From which distribution is declared with each parameter (`model_spec`).
 Normal values come from the inverse normal distribution in double precision.
 """
 

@@ -20,8 +20,8 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, one, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
 from pretrain.model_spec.hf_classes import check_choice, head_class, kind_of
-from pretrain.model_spec.modules import WORD_EMBEDDINGS
 
 _CHOICES = 4
 """`objective.max_choices` of an imported model that says nothing of it (as of SWAG)"""

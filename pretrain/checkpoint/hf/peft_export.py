@@ -36,8 +36,8 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
 from pretrain.model_spec.hf_classes import kind_of
-from pretrain.model_spec.modules import WORD_EMBEDDINGS
 from pretrain.model_spec.mup import OUTPUT_LAYER
 from pretrain.run_dir.paths import RECORD
 

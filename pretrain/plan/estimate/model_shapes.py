@@ -1,5 +1,5 @@
 """Shapes that a model's parts give to a step's workload. This is the one file of the planner that knows parts of models
-by name: a new part is planned once it has parameter specs (`pretrain/model_spec/modules.py`), a pattern its mean keys
+by name: a new part is planned once it has parameter specs (`pretrain/model_spec`), a pattern its mean keys
 (`pretrain/config/patterns/base.py`), and what else it computes or keeps is said here."""
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from pretrain.model_spec.flops import mean_keys, num_distances
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.model_spec.mtp import mtp_depths
-from pretrain.model_spec.recurrent import multiply_adds
+from pretrain.model_spec.parts.recurrent import multiply_adds
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import (
     KERNELS,

@@ -9,8 +9,9 @@ import numpy as np
 from pretrain.config.optimizer import MuonOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.blocks import newton_schulz_flops
+from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
-from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.estimate.entries import Array

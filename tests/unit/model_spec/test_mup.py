@@ -106,7 +106,7 @@ def test_forward_multipliers() -> None:
 
 def _with_mup(name: str) -> bool:
     model = family_config(name).model
-    return CAPABILITIES[model.family].mup and model.latent_attention is None
+    return "mup" in CAPABILITIES[model.family].parts and model.latent_attention is None
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if _with_mup(name)])

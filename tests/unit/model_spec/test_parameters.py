@@ -9,7 +9,8 @@ from pretrain.config.init import T5Init
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
-from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
+from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.model_spec.parameters import (
     StageParameter,

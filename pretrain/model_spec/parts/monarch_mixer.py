@@ -5,11 +5,21 @@ from dataclasses import replace
 
 from pretrain.config.model import Model
 from pretrain.model_spec.blocks import RowBlocks
-from pretrain.model_spec.init_schemes import SCHEMES
+from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
+from pretrain.model_spec.linears import column, norm, row, under
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
+from pretrain.model_spec.slots import NetworkPart, Specs
 
 CHANNELS = RowBlocks(("gate_before", "gate_after", "value"))
 """rows of the first linear layer: those of one channel after the other"""
+
+
+class MixerSpecs(NetworkPart):
+    """Of layers with long convolutions."""
+
+    def layer(self, model: Model, stack: int, number: int) -> Specs | None:
+        """See `NetworkPart`."""
+        return None if model.long_convolution is None else _mixer_layer(model)
 
 
 def mixer(model: Model) -> Iterator[ParameterSpec]:
@@ -61,3 +71,20 @@ def _matrix(name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], dev
 def _vector(name: str, size: int, axis: str | None = None, start: Constant | Normal | None = None) -> ParameterSpec:
     start = Constant(0.0) if start is None else start
     return ParameterSpec(name=name, shape=(size,), axes=(axis,), init=start, is_matrix=False)
+
+
+def _mixer_layer(model: Model) -> Iterator[ParameterSpec]:
+    """A layer of Monarch Mixer, whose only norm follows its feed-forward layer."""
+    scheme, hidden = SCHEMES[model.init.name](model), model.hidden
+    yield from under(
+        "self_attention.linear_qkv.",
+        column(hidden, 3 * hidden, _projection(scheme, hidden), True, CHANNELS),
+    )
+    yield from under("self_attention.", mixer(model))
+    yield from under("self_attention.linear_proj.", row(hidden, hidden, _projection(scheme, hidden), True, "width"))
+    yield from under("mlp.", feed_forward(model))
+    yield from under("mlp_bda.norm.", norm(model))
+
+
+def _projection(scheme: NormalScheme, hidden: int) -> Normal:
+    return Normal((scheme.projection(hidden, hidden),))

@@ -9,6 +9,7 @@ from pretrain.config.recurrent import GeneralScore
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
+from pretrain.model_spec.slots import NetworkPart, Specs
 
 
 def fed_width(model: Model) -> int:
@@ -53,6 +54,22 @@ def after_layers(model: Model) -> Iterator[ParameterSpec]:
         yield from _under("readout.", _linear(model, hidden + width, model.embedding_dim))
     elif model.embedding_dim != hidden:
         yield from _under("readout.", _linear(model, hidden, model.embedding_dim))
+
+
+class RecurrentSpecs(NetworkPart):
+    """Of recurrent layers."""
+
+    def layer(self, model: Model, stack: int, number: int) -> Specs | None:
+        """See `NetworkPart`."""
+        if model.recurrent is None:
+            return None
+        return decoder_layer(model, number) if stack else encoder_layer(model, number)
+
+    def after_layers(self, model: Model, stack: int) -> Specs | None:
+        """See `NetworkPart`."""
+        if model.recurrent is None:
+            return None
+        return after_layers(model) if stack else iter(())
 
 
 @dataclass(frozen=True)

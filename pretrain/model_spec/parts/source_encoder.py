@@ -1,0 +1,41 @@
+"""The parameters of an encoder that reads another vocabulary."""
+
+from pretrain.config.model import Model
+from pretrain.model_spec.embeddings import embeddings
+from pretrain.model_spec.layer import final_norm, layer
+from pretrain.model_spec.linears import (
+    norm,
+    under,
+)
+from pretrain.model_spec.slots import NetworkPart, Specs
+
+PREFIX = "source_encoder."
+"""how names of all that it has begin"""
+_TRAINED_WITH_IT = frozenset(
+    {
+        "embedding.encoder.position_embeddings.weight",
+        "embedding.decoder.position_embeddings.weight",
+        "encoder.layers.0.self_attention.linear_qkv.weight",
+    }
+)
+
+
+class SourceEncoderSpecs(NetworkPart):
+    """Of the encoder that reads another vocabulary in front of the model's own."""
+
+    def front(self, model: Model) -> Specs:
+        """See `NetworkPart`."""
+        if model.source_encoder is None:
+            return
+        source = model.source_model
+        yield from under(f"{PREFIX}embedding.", embeddings(source))
+        for number in range(model.source_encoder.layers):
+            name = f"{PREFIX}layers.{number}."
+            yield from under(name, layer(source, False, number))
+        if model.norm_first:
+            yield from under(final_norm(source, name), norm(source))
+
+
+def trained_with_source_encoder(name: str) -> bool:
+    """Whether `finetune.train=source_encoder` trains the parameter of that name (arXiv 1910.13461, section 3.4)."""
+    return name.startswith(PREFIX) or name in _TRAINED_WITH_IT

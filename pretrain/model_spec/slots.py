@@ -1,0 +1,79 @@
+"""Where a part may stand in a model, for its parameters: the slots of a model, and those of a Transformer layer.
+
+A part is a class with the slots that it fills, in a file of `parts/`, and a row of `parts/of_layers.py` or
+`parts/of_models.py`. Of parts that take a place of something, at most one stands in a model.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from pretrain.config.model import Model
+from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
+
+Specs = Iterator[ParameterSpec]
+
+
+class LayerPart:
+    """A part of Transformer layers that stands nowhere. Names are those in the module of the slot."""
+
+    def mix(self, model: Model) -> Specs | None:
+        """In `self_attention`, in place of the matrix that makes queries, keys and values."""
+        return None
+
+    def attention(self, model: Model, query: Normal, key: Normal) -> Specs:
+        """In `self_attention`, behind what makes queries, keys and values, whose matrices begin as `query` and `key`
+        say."""
+        return iter(())
+
+    def shared(self, model: Model, name: str) -> bool:
+        """Whether all layers of a stack have what it names so in a layer in common."""
+        return False
+
+    def feed_forward(self, model: Model, number: int) -> Specs | None:
+        """In `mlp` of layer `number` of the decoder, in place of a feed-forward layer."""
+        return None
+
+
+class NetworkPart:
+    """A part around or in place of layers that stands nowhere. Names are those in the model, or in what the slot
+    names."""
+
+    def front(self, model: Model) -> Specs:
+        """In front of the embeddings."""
+        return iter(())
+
+    def words(self, model: Model) -> Specs | None:
+        """In `embedding`, in place of token embeddings."""
+        return None
+
+    def beside_words(self, model: Model) -> Specs:
+        """In `embedding`, behind what it has otherwise."""
+        return iter(())
+
+    def layer(self, model: Model, stack: int, number: int) -> Specs | None:
+        """In place of Transformer layer `number` of a stack, which is 0 for the encoder and 1 for the decoder."""
+        return None
+
+    def beside_layer(self, model: Model, number: int) -> Specs:
+        """In layer `number` of all, encoder layers first, behind what it has otherwise."""
+        return iter(())
+
+    def copies(self, model: Model) -> Specs:
+        """Aliases of parameters for stages that read them too, at the depths of the layers that do."""
+        return iter(())
+
+    def after_layers(self, model: Model, stack: int) -> Specs | None:
+        """In `encoder` or `decoder`, in place of the norm behind the layers of the stack."""
+        return None
+
+    def before_head(self, model: Model) -> Specs:
+        """Between the layers and the head: trained and frozen with the last layer."""
+        return iter(())
+
+    def further(self, model: Model) -> Specs:
+        """Beside the head."""
+        return iter(())
+
+
+def standing(found: Iterable[Specs | None], otherwise: Specs) -> Specs:
+    """What stands in the place of something, or that."""
+    return next((specs for specs in found if specs is not None), otherwise)
