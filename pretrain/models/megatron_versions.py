@@ -5,13 +5,16 @@ megatron-core has or lacks tells them apart, not its version, so that a patch re
 |---|---|
 | 0.17 | schedules look for the layer of a multi-token prediction under another name: `MtpNames` |
 | 0.18 | a feed-forward layer is called, and with more arguments: `feed_forward_builder` |
+| 0.18 | data parallelism warns where it lays out its buffers itself: `data_parallel` |
 | 0.19 | an optimizer's method for the gradients of the norm has another name: `gradients_of_norm` |
 | 0.19 | starting the exchange of gradients asks for the current CUDA stream: `pretrain/engine/device.py` has one |
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, distributed_data_parallel
 from megatron.core.transformer import transformer_layer
 from torch import Tensor, nn
 
@@ -26,6 +29,20 @@ def feed_forward_builder(module: type[nn.Module]) -> Any:
         return module(config)
 
     return build
+
+
+def data_parallel(megatron: Any, ddp: DistributedDataParallelConfig, chunk: nn.Module) -> DistributedDataParallel:
+    """megatron-core's data parallelism with the buffers that it lays out by itself, which is no cause for a warning."""
+    log = logging.getLogger(distributed_data_parallel.__name__)
+    log.addFilter(_is_not_of_layout)
+    try:
+        return DistributedDataParallel(megatron, ddp, chunk)
+    finally:
+        log.removeFilter(_is_not_of_layout)
+
+
+def _is_not_of_layout(record: logging.LogRecord) -> bool:
+    return "full_param_layout not provided" not in record.getMessage()
 
 
 def gradients_of_norm(optimizer: Any) -> list[Tensor]:

@@ -23,6 +23,9 @@ ABOUT_DATA = ("data_hash", "rows")
 def main() -> None:
     if any(os.environ.get(name) != value for name, value in PORTABLE.items()):  # libraries read it as they start
         os.execve(sys.executable, [sys.executable, "-m", "tests.multirank.golden_record", *sys.argv[1:]], _portable())
+    from pretrain.commands.lean_imports import install
+
+    install()  # as a run does, before any library
     from tests.helpers.golden import CASES, build_datasets
 
     parser = argparse.ArgumentParser(description="Record golden curves.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import (
     OptimizerConfig,
     ParamGroupOverride,
@@ -35,7 +35,7 @@ from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.megatron_config import DTYPES
-from pretrain.models.megatron_versions import gradients_of_norm
+from pretrain.models.megatron_versions import data_parallel, gradients_of_norm
 from pretrain.models.placement import Parameter
 
 
@@ -62,10 +62,8 @@ class MegatronSharding(OptimizerState):
                 config, config.parallel.tensor
             ),  # heeded where the exchange overlaps with the backward pass
         )
-        self.chunks: Sequence[Any] = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
-        self.generator_chunks = [
-            DistributedDataParallel(get_model_config(chunk), ddp, chunk) for chunk in generator_chunks
-        ]
+        self.chunks: Sequence[Any] = [data_parallel(megatron, ddp, chunk) for chunk in chunks]
+        self.generator_chunks = [data_parallel(get_model_config(chunk), ddp, chunk) for chunk in generator_chunks]
         self._all_chunks = [*self.chunks, *self.generator_chunks]
         if not generator_chunks:  # else gradients are complete only after the schedules of both models
             megatron.finalize_model_grads_func = _sum_gradients

@@ -1,16 +1,19 @@
 """What differs between releases of megatron-core, in whichever is installed, and in the manner of the others."""
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from megatron.core.distributed import distributed_data_parallel
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.transformer import transformer_layer
 from megatron.core.transformer.spec_utils import build_module
 from torch import Tensor, nn
 
-from pretrain.models.megatron_versions import MtpNames, feed_forward_builder, gradients_of_norm
+from pretrain.models import megatron_versions
+from pretrain.models.megatron_versions import MtpNames, data_parallel, feed_forward_builder, gradients_of_norm
 
 
 class _FeedForward(nn.Module):
@@ -40,6 +43,28 @@ def test_the_gradients_of_the_norm_are_found_under_either_name(name: str) -> Non
     kind = type("Optimizer", (_Optimizer,), {name: _Optimizer.gradients})
     (found,) = gradients_of_norm(kind())
     assert found.tolist() == [1, 1]
+
+
+class _Warning:
+    def __init__(self, *_: object) -> None:
+        log = logging.getLogger(distributed_data_parallel.__name__)
+        log.warning("DistributedDataParallel: full_param_layout not provided with use_distributed_optimizer=True.")
+        log.warning("another")
+
+
+def test_buffers_that_are_left_to_data_parallelism_are_no_cause_for_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(megatron_versions, "DistributedDataParallel", _Warning)
+    settings: Any = None
+    with caplog.at_level(logging.WARNING):
+        data_parallel(None, settings, nn.Identity())
+        _Warning()
+    assert [record.getMessage().split()[0] for record in caplog.records] == [
+        "another",
+        "DistributedDataParallel:",
+        "another",
+    ]
 
 
 class _MtpLayer(MtpNames, nn.Module):
