@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -42,6 +41,7 @@ from pretrain.model_spec.generator import run_specs
 from pretrain.model_spec.mtp import mtp_depths
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, ScoredLabels, Term, scales, source_term, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
@@ -76,10 +76,8 @@ class MegatronEngine:
         self.megatron_config, self.bare = built.megatron, built.chunks
         self.parameters = [*built.parameters, *(beside.parameters if beside is not None else ())]
         half = config.precision != "fp32"
-        chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
-        generator_chunks: Sequence[Any] = () if beside is None else beside.chunks
-        if half:
-            generator_chunks = [Float16Module(chunk.config, chunk) for chunk in generator_chunks]
+        chunks = built.in_precision(half)
+        generator_chunks: Sequence[Any] = () if beside is None else beside.in_precision(half)
         self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
         self.sharding: Sharding | None = None
         if train:
@@ -233,7 +231,7 @@ class MegatronEngine:
             micro_batches = part.attached(micro_batches, passes)
         forward = partial(self.objective.forward_train, factors=factors)
 
-        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, list[Term]]:
+        def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, list[Term]]:
             return report(self.objective.terms(outputs, batch))
 
         results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self._forwarded)]
@@ -356,10 +354,12 @@ class MegatronEngine:
         """See `base.InspectEngine`."""
         assert self.layout.world == 1, "logits are for one rank"
 
-        def real_logits(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
-            logits_LBV, *more = outputs if isinstance(outputs, tuple) else (outputs,)
-            real_BLV = logits_LBV[..., : self.config.model.vocabulary].transpose(0, 1)
-            return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
+        def real_logits(_: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, Any]:
+            by_position = [x.transpose(0, 1) for x in (outputs.answers,) if x is not None]
+            if outputs.logits is not None:
+                by_position.append(outputs.logits[..., : self.config.model.vocabulary].transpose(0, 1))
+            found = [*by_position, *(x for x in (outputs.next_sentence,) if x is not None)]
+            return found[0].sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in found]
 
         micro_batches = self._cutter.cut(batch, 1)
         if of_generator:
@@ -473,7 +473,7 @@ class MegatronEngine:
         by_source = [terms[name] for name in of_sources if name in terms]
         return loss, count, [term.detached() for term in (Term(loss, count), *every, *by_source)]
 
-    def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, ScoredLabels]:
+    def _score_loss(self, batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, ScoredLabels]:
         judged = self.objective.score(outputs, batch)
         return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
 

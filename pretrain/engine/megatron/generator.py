@@ -20,6 +20,7 @@ from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.step_part import StepPart, StepPasses
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import SampledLoss, ScoredLabels, Term
 
 
@@ -49,7 +50,7 @@ class GeneratorPass(StepPart, GeneratorSamples):
     def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> list[MicroBatch]:
         """The micro-batches that the model reads, after a forward and backward pass."""
 
-        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, tuple[list[Term], Tensor]]:
+        def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, tuple[list[Term], Tensor]]:
             terms, tokens_BL = self._objective.generator_terms(outputs, batch)
             total, count, reported = passes.report(terms)
             return total, count, (reported, tokens_BL)
@@ -64,7 +65,7 @@ class GeneratorPass(StepPart, GeneratorSamples):
         keys = torch.from_numpy(_keys(batch)).to(self._device).split(len(batches[0].tokens_BS))
         noisy = [replace(batch, noise_rows_B=key) for batch, key in zip(batches, keys, strict=True)]
 
-        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, tuple[ScoredLabels, Tensor]]:
+        def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, tuple[ScoredLabels, Tensor]]:
             scored, tokens_BL = self._objective.generator_scores(outputs)
             return scored.log_probability.sum(), torch.tensor(0, dtype=torch.int), (scored, tokens_BL)
 

@@ -11,7 +11,7 @@ same rows, and raises MiscomputedError; the update is not made.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -29,6 +29,7 @@ from pretrain.engine.megatron.step_part import StepPart
 from pretrain.engine.zero.base import Sharding
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.models.outputs import tensors_in
 from pretrain.models.placement import Parameter
 from pretrain.process.rank_location import this_rank
 
@@ -111,7 +112,7 @@ class StepReplay:
         """Notes what a chunk put out in a forward pass that a backward pass follows. Not collective."""
         if self._records:
             number = self._numbers[chunk]
-            self._outputs += [(number, digest(tensor)) for tensor in _tensors(output)]
+            self._outputs += [(number, digest(tensor)) for tensor in tensors_in(output)]
 
     def note_losses(self, sums: Tensor) -> None:
         """Notes the sums of this rank's own rows. Not collective."""
@@ -277,12 +278,3 @@ def _minority(values: Sequence[int]) -> list[int]:
     if counts[0][0] == counts[1][0]:
         return list(range(len(values)))
     return [place for place, value in enumerate(values) if value != counts[0][1]]
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, tuple | list):
-        for item in output:
-            yield from _tensors(item)
