@@ -233,9 +233,9 @@ class InspectEngine(Ranks, Protocol):
         """The weights that this rank computes with (of those that data ranks share, its own range), as `weight/...` by
         global name, in the precision it computes in: live views. They are copies of what the optimizer holds."""
 
-    def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
+    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """[rows, labels, vocabulary] float32 on the CPU, and with a pooled head [rows, 2]; on one rank, for parity with
-        other implementations. Of two models those of the one that is trained, or of the generator."""
+        other implementations."""
 
     def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
         """Inside, an engine that was not built to train holds the weights of one layer at a time: `load` fills its
@@ -261,6 +261,10 @@ class GeneratorSamples(ABC):
     def replay_samples(self, tokens: np.ndarray | None) -> None:
         """Has the trained model of the next steps and scores read `tokens` [rows, labels] of this rank's rows in place
         of what the generator samples; where they are -1, what is no sample. None: samples again."""
+
+    @abstractmethod
+    def generator_logits(self, batch: Rows) -> Tensor:
+        """[rows, labels, vocabulary] float32 on the CPU, of the generator; on one rank."""
 
     @abstractmethod
     def samples(self) -> np.ndarray:

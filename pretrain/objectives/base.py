@@ -83,10 +83,6 @@ class LossObjective(ABC):
     def use_settings(self, config: RunConfig) -> None:  # noqa: B027  # most losses have none that change
         """Takes the weights of terms from `config`, that of the step to come."""
 
-    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Hidden states for the next stage, or on the last one outputs with logits or answers."""
-        return model(batch)
-
     @property
     def scored(self) -> Sequence[str]:
         """Terms besides the main one that `score` returns, in this order."""

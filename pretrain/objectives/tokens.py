@@ -41,7 +41,8 @@ class Tokens(LossObjective):
         return [asked] * (1 + self._z)
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
-        """See `base.LossObjective`; with a key-value `cache`, of positions that follow those it holds."""
+        """Hidden states for the next stage, or on the last one outputs with logits; with a key-value `cache`, of
+        positions that follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
 
     def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:

@@ -22,16 +22,16 @@ from pretrain.engine.base import GlobalPart, P, Scores, Stack, StepResult
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
-from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
+from pretrain.engine.megatron.logits import compute_logits
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.on_demand import weights_on_demand
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.ranges import named_ranges
-from pretrain.engine.megatron.replay import ComputedStep, StepReplay, check_repeats
+from pretrain.engine.megatron.replay import check_repeats
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
-from pretrain.engine.megatron.step_part import Report, StepPasses, united
+from pretrain.engine.megatron.step_part import Compute, ComputedStep, Report, StepPasses, united
 from pretrain.engine.megatron.step_parts import step_parts
 from pretrain.engine.megatron.step_work import StepWork
 from pretrain.engine.zero import select
@@ -98,38 +98,24 @@ class MegatronEngine:
         self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
         self._router_biases = built.router_biases
         self._state = State(self.parameters, self.groups, self.sharding, self._router_biases)
-        self._parts = list(
-            step_parts(
-                config,
-                layout,
-                self.groups,
-                kernels,
-                built=built,
-                generator=beside,
-                generator_chunks=generator_chunks,
-                parameters=self.parameters,
-                objective=self.objective,
-                train=train,
-            )
+        self._parts = step_parts(
+            config,
+            layout,
+            self.groups,
+            kernels,
+            built=built,
+            chunks=chunks,
+            generator=beside,
+            generator_chunks=generator_chunks,
+            parameters=self.parameters,
+            objective=self.objective,
+            sharding=self.sharding,
         )
         reads = frozenset[str]().union(*(part.reads for part in self._parts))
         self._cutter = Cutter(self.groups, self.device, config.model, reads)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)
         self._runner = Runner(config.model, layout, self.bare, chunks)
-        self._replay: StepReplay | None = None
-        if self.sharding is not None and config.health.replay_every:
-            self._replay = StepReplay(
-                every=config.health.replay_every,
-                layout=layout,
-                groups=self.groups,
-                sharding=self.sharding,
-                chunks=[*generator_chunks, *chunks],
-                parameters=self.parameters,
-                parts=self._parts,
-                any_rank=self.any,
-                device=self.device,
-            )
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -138,9 +124,8 @@ class MegatronEngine:
             cutter=self._cutter,
             objective=Tokens(config, kernels, loss_groups),
             device=self.device,
-            any_rank=self.any if self.shares_weights else None,
+            any_rank=self.groups.any if self.shares_weights else None,
         )
-
         self._hidden_states = HiddenStates(
             model=config.model,
             layout=layout,
@@ -192,14 +177,13 @@ class MegatronEngine:
         return replace(found, skipped=not finite, lowered_scale=lowered, figures=figures)
 
     def _compute_step(self, batch: Batch, step: int) -> ComputedStep:
-        """A step up to its update, computed twice where it is to be replayed."""
+        """A step up to its update."""
         keeps = self.keeps_gradients or any(part.keeps_gradients(step) for part in self._parts)
-        compute = partial(self._compute_gradient, step=step, keeps=keeps)
+        compute: Compute = partial(self._compute_gradient, step=step, keeps=keeps)
         with ExitStack() as around:
             for part in self._parts:
                 around.enter_context(part.during(step))
-            if self._replay is not None and self._replay.is_due(step):
-                return self._replay.check(step, batch, compute)
+                compute = part.computation(step, compute)
             return compute(batch, self.data_rank)
 
     def _compute_gradient(self, batch: Rows, data_rank: int, *, step: int, keeps: bool) -> ComputedStep:
@@ -225,7 +209,7 @@ class MegatronEngine:
             scale=self._backward_scale(),
             first_row=first_row,
             report=report,
-            forwarded=self._forwarded,
+            forwarded=self.sharding.forwarded,
         )
         for part in self._parts:
             micro_batches = part.attached(micro_batches, passes)
@@ -234,17 +218,16 @@ class MegatronEngine:
         def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, list[Term]]:
             return report(self.objective.terms(outputs, batch))
 
-        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self._forwarded)]
+        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)]
         sources = self.objective.sources if batch.source is not None else ()
-        sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
-        if self._replay is not None:
-            self._replay.note_losses(sums)
-        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
+        own_sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
+        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(own_sums.clone()))
         with record_function("step/exchange"):
             self.sharding.reduce(token_count)
         for part in self._parts:
             part.computed()
         return ComputedStep(
+            own_sums=own_sums,
             sums=sums,
             counts=counts,
             factors=factors,
@@ -288,13 +271,6 @@ class MegatronEngine:
             figures=figures,
             tokens_per_expert=tokens_per_expert,
         )
-
-    def _forwarded(self, chunk: Any, output: Any) -> None:
-        """Called with each chunk's output that a backward pass follows."""
-        assert self.sharding is not None, "built for evaluation"
-        self.sharding.forwarded(chunk, output)
-        if self._replay is not None:
-            self._replay.note_output(chunk, output)
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
@@ -350,23 +326,10 @@ class MegatronEngine:
         """See `base.TrainEngine`."""
         return next(part for part in self._parts if isinstance(part, kind))
 
-    def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
+    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""
         assert self.layout.world == 1, "logits are for one rank"
-
-        def real_logits(_: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, Any]:
-            by_position = [x.transpose(0, 1) for x in (outputs.answers,) if x is not None]
-            if outputs.logits is not None:
-                by_position.append(outputs.logits[..., : self.config.model.vocabulary].transpose(0, 1))
-            found = [*by_position, *(x for x in (outputs.next_sentence,) if x is not None)]
-            return found[0].sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in found]
-
-        micro_batches = self._cutter.cut(batch, 1)
-        if of_generator:
-            results = self.part(GeneratorPass).logits(micro_batches, real_logits)
-        else:
-            results = self._runner.evaluate(micro_batches, self.objective.forward, real_logits)
-        return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
+        return compute_logits(self._runner, self._cutter, batch, self.config.model.vocabulary)
 
     def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
         """See `base.InspectEngine`."""
@@ -434,7 +397,7 @@ class MegatronEngine:
 
     def any(self, flag: bool) -> bool:
         """See `base.Ranks`."""
-        return bool(self.largest(np.array([float(flag)]))[0])
+        return self.groups.any(flag)
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         """See `base.Ranks`."""
