@@ -13,6 +13,7 @@ from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.loss_scale import LossScale
 from pretrain.layout.layout import Layout
 from pretrain.models.route_log import LoggedRoutes
 
@@ -87,13 +88,6 @@ class GlobalPart:
     """this rank writes its pieces; other holders of the same values don't"""
 
 
-class LossScale(Protocol):
-    """What a checkpoint keeps of the loss scale."""
-
-    @property
-    def state(self) -> tuple[float, int]: ...
-
-
 P = TypeVar("P")
 
 
@@ -140,8 +134,8 @@ class TrainEngine(ScoreEngine, Protocol):
     """optimizer updates made so far: steps that were not skipped"""
 
     @property
-    def loss_scale(self) -> LossScale | None:
-        """The dynamic loss scale; None unless precision is fp16."""
+    def loss_scale(self) -> LossScale:
+        """The loss scale: one that changes in fp16, and one that does nothing otherwise."""
 
     def initialise(self) -> None:
         """Fills the weights from (seed, name, shape), the optimizer's state with zeros."""
@@ -165,7 +159,7 @@ class TrainEngine(ScoreEngine, Protocol):
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
-        loss scale was at `loss_scale` (`DynamicLossScale.state`; None: nothing is known, it stays)."""
+        loss scale was at `loss_scale` (`LossScale.state`; None: nothing is known, it stays)."""
 
 
 class DecodeEngine(ScoreEngine, Protocol):

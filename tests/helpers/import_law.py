@@ -48,7 +48,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "__main__",
     ),
     "pretrain.engine": (
-        "base collective device digest loss_scale",
+        "loss_scale",
+        "base collective device digest",
         "memory rendezvous",
         "boxes groups",
         "optimizer",

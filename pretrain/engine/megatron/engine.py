@@ -19,7 +19,7 @@ from data_pipeline.lengths import by_length
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, P, Scores, Stack, StepResult
-from pretrain.engine.loss_scale import DynamicLossScale
+from pretrain.engine.loss_scale import make_loss_scale
 from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.hidden_states import HiddenStates
@@ -72,13 +72,16 @@ class MegatronEngine:
         self.objective = make_loss(config, kernels, loss_groups)
         with select.model_init(config, self.groups) if train else nullcontext():
             built = build_model(config, layout, self.groups, kernels)
-            beside = None if config.generator is None else build_generator(config, layout, self.groups, kernels, built)
+            generator = None
+            if config.generator is not None:
+                generator = build_generator(config, layout, self.groups, kernels, built)
         self.megatron_config, self.bare = built.megatron, built.chunks
-        self.parameters = [*built.parameters, *(beside.parameters if beside is not None else ())]
+        models = [built] if generator is None else [built, generator]
+        self.parameters = [parameter for one in models for parameter in one.parameters]
         half = config.precision != "fp32"
         chunks = built.in_precision(half)
-        generator_chunks: Sequence[Any] = () if beside is None else beside.in_precision(half)
-        self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
+        generator_chunks: Sequence[Any] = () if generator is None else generator.in_precision(half)
+        self.loss_scale = make_loss_scale(config)
         self.sharding: Sharding | None = None
         if train:
             self.sharding = select.make_sharding(
@@ -92,9 +95,8 @@ class MegatronEngine:
                 device=self.device,
             )
             chunks, generator_chunks = self.sharding.chunks, self.sharding.generator_chunks
-            if self.loss_scale is not None:
-                for one in (built, beside) if beside is not None else (built,):
-                    one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
+            for one in models if config.precision == "fp16" else ():
+                one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
         self._router_biases = built.router_biases
         self._state = State(self.parameters, self.groups, self.sharding, self._router_biases)
@@ -105,7 +107,7 @@ class MegatronEngine:
             kernels,
             built=built,
             chunks=chunks,
-            generator=beside,
+            generator=generator,
             generator_chunks=generator_chunks,
             parameters=self.parameters,
             objective=self.objective,
@@ -140,8 +142,7 @@ class MegatronEngine:
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
         fill_initial(run_specs(self.config), self.config.run.seed, self.state())
-        if self.loss_scale is not None:
-            self.loss_scale.begin()
+        self.loss_scale.begin()
         self.state_loaded(0)
 
     def use_settings(self, config: RunConfig) -> None:
@@ -153,28 +154,24 @@ class MegatronEngine:
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
         the main term's count in the global batch. The host waits once for what the device has found."""
-        assert self.sharding is not None, "built for evaluation"
         computed = self._compute_step(batch, step)
         scale = self._backward_scale()
         found = self._read(computed, step, scale)
-        figures, lowered = dict(found.figures), False
-        finite = np.isfinite(found.grad_norm) and np.isfinite(found.loss_sum)
-        if finite:
-            with record_function("step/optimizer"):
-                clipped_by = clip_factor(found.grad_norm, self.config.optimizer.clip_norm)
-                factor = clipped_by / scale
-                if factor != 1:
-                    self.sharding.scale(factor)
-                self.sharding.update(learning_rate, united(part.row_factors() for part in self._parts))
-            self.updates += 1
-            figures |= united(part.updated(step, self.sharding, clipped_by) for part in self._parts)
-            if self.loss_scale is not None:
-                self.loss_scale.stepped()
-        else:
-            self.sharding.discard()
-            if self.loss_scale is not None and np.isfinite(found.loss_sum):
-                lowered = self.loss_scale.overflowed()
-        return replace(found, skipped=not finite, lowered_scale=lowered, figures=figures)
+        if not np.isfinite(found.loss_sum):
+            self._sharding.discard()
+            return replace(found, skipped=True)
+        if not np.isfinite(found.grad_norm):
+            self._sharding.discard()
+            return replace(found, skipped=True, lowered_scale=self.loss_scale.overflowed())
+        clipped_by = clip_factor(found.grad_norm, self.config.optimizer.clip_norm)
+        with record_function("step/optimizer"):
+            if clipped_by / scale != 1:
+                self._sharding.scale(clipped_by / scale)
+            self._sharding.update(learning_rate, united(part.row_factors() for part in self._parts))
+        self.updates += 1
+        self.loss_scale.stepped()
+        of_update = united(part.updated(step, self._sharding, clipped_by) for part in self._parts)
+        return replace(found, figures={**found.figures, **of_update})
 
     def _compute_step(self, batch: Batch, step: int) -> ComputedStep:
         """A step up to its update."""
@@ -189,12 +186,9 @@ class MegatronEngine:
     def _compute_gradient(self, batch: Rows, data_rank: int, *, step: int, keeps: bool) -> ComputedStep:
         """The passes of a step over the rows of a data rank, and the exchange of gradients. `keeps`: see
         `Sharding.begin`. Collective."""
-        assert self.sharding is not None, "built for evaluation"
-        self.sharding.begin(keeps)
+        self._sharding.begin(keeps)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + data_rank * len(batch.tokens)
-        group = self.layout.pipeline if self.layout.virtual > 1 else 1
-        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
-        micro_batches: Sequence[MicroBatch] = self._cut(batch, micro, first_row)
+        micro_batches: Sequence[MicroBatch] = self._cut(batch, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
         of_parts = (count for part in self._parts for count in part.counts(batch))
         local = [*self.objective.counts(batch), *of_parts, positions, *self._work.of_rows(batch)]
@@ -209,7 +203,7 @@ class MegatronEngine:
             scale=self._backward_scale(),
             first_row=first_row,
             report=report,
-            forwarded=self.sharding.forwarded,
+            forwarded=self._sharding.forwarded,
         )
         for part in self._parts:
             micro_batches = part.attached(micro_batches, passes)
@@ -218,12 +212,12 @@ class MegatronEngine:
         def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, list[Term]]:
             return report(self.objective.terms(outputs, batch))
 
-        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self.sharding.forwarded)]
+        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self._sharding.forwarded)]
         sources = self.objective.sources if batch.source is not None else ()
         own_sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
         sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(own_sums.clone()))
         with record_function("step/exchange"):
-            self.sharding.reduce(token_count)
+            self._sharding.reduce(token_count)
         for part in self._parts:
             part.computed()
         return ComputedStep(
@@ -240,10 +234,9 @@ class MegatronEngine:
 
     def _read(self, computed: ComputedStep, step: int, scale: float) -> StepResult:
         """What the passes found, as numbers: here the host waits. `scale`: that of the gradient."""
-        assert self.sharding is not None, "built for evaluation"
         with record_function("step/optimizer"):
             of_parts = [part.values(step) for part in self._parts]
-            tensors = [self.sharding.norm(), computed.sums.view(-1), *chain.from_iterable(of_parts)]
+            tensors = [self._sharding.norm(), computed.sums.view(-1), *chain.from_iterable(of_parts)]
             numbers = iter(torch.cat(tensors).tolist())
         norm, loss_sum, judged = islice(numbers, 3)
         terms = {name: (next(numbers), int(next(numbers))) for name in computed.names}
@@ -262,7 +255,7 @@ class MegatronEngine:
             token_count=int(judged),
             grad_norm=norm / scale,
             skipped=False,
-            loss_scale=None if self.loss_scale is None else self.loss_scale.value,
+            loss_scale=self.loss_scale.value,
             terms=terms,
             by_source=by_source,
             computed_positions=computed.computed_positions,
@@ -378,20 +371,18 @@ class MegatronEngine:
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""
-        assert self.sharding is not None, "built for evaluation"
         assert self.keeps_gradients, "gradients were not kept"
-        return self._state.named("gradient", self.sharding.gradients())
+        return self._state.named("gradient", self._sharding.gradients())
 
     def weights_in_use(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""
-        assert self.sharding is not None, "built for evaluation"
-        return self._state.named("weight", self.sharding.in_use())
+        return self._state.named("weight", self._sharding.in_use())
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """See `base.TrainEngine`."""
         self.updates = updates
-        if self.loss_scale is not None and loss_scale is not None:
-            self.loss_scale.state = loss_scale
+        if loss_scale is not None:
+            self.loss_scale.load(loss_scale)
         if self.sharding is not None:
             self.sharding.loaded(updates)
 
@@ -407,10 +398,12 @@ class MegatronEngine:
         """See `base.Ranks`."""
         return self.groups.sum_over_data(values)
 
-    def _cut(self, batch: Rows, micro: int, first_row: int) -> list[MicroBatch]:
+    def _cut(self, batch: Rows, first_row: int) -> list[MicroBatch]:
         """Micro-batches without padding that no row needs: rows of like lengths together, each micro-batch cut to its
         longest row; or in a pipeline, whose stages exchange tensors of one shape, all to the longest row of this data
         rank."""
+        group = self.layout.pipeline if self.layout.virtual > 1 else 1
+        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
         further = len(mtp_depths(self.config.model))
         if self.layout.pipeline > 1 or not self._trimmer.enabled:
             dropout.number_rows({})
@@ -441,8 +434,10 @@ class MegatronEngine:
         return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
 
     def _backward_scale(self) -> float:
-        """The factor of the summed loss in the backward pass. The loss scale is that of a mean over one sequence's
-        positions: so what overflows does not depend on the micro-batch size, or on how ranks share positions."""
-        if self.loss_scale is None:
-            return 1.0
-        return self.loss_scale.value / self.config.model.sequence_length
+        """The factor of the summed loss in the backward pass."""
+        return self.loss_scale.of_sum(self.config.model.sequence_length)
+
+    @property
+    def _sharding(self) -> Sharding:
+        assert self.sharding is not None, "built for evaluation"
+        return self.sharding
