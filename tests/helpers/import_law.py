@@ -68,8 +68,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "built_model micro_batches padding ranges state runner step_part",
         "logits",
         (
-            "decoding generator hidden_states layer_norms layer_outputs memory_part miscomputed on_demand qk_clip "
-            "router_terms step_work teacher"
+            "decoding generator hidden_states label_scores layer_norms layer_outputs memory_part miscomputed "
+            "on_demand qk_clip router_terms step_work teacher"
         ),
         "replay",
         "step_parts",

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -23,6 +22,7 @@ from pretrain.engine.loss_scale import make_loss_scale
 from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.hidden_states import HiddenStates
+from pretrain.engine.megatron.label_scores import LabelScores
 from pretrain.engine.megatron.logits import compute_logits
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.on_demand import weights_on_demand
@@ -42,7 +42,7 @@ from pretrain.model_spec.mtp import mtp_depths
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, ScoredLabels, Term, scales, source_term, sum_pairs, total
+from pretrain.objectives.base import LossGroups, Term, scales, source_term, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -118,6 +118,18 @@ class MegatronEngine:
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)
         self._runner = Runner(config.model, layout, self.bare, chunks)
+        self._label_scores = LabelScores(
+            config=config,
+            layout=layout,
+            groups=self.groups,
+            runner=self._runner,
+            cutter=self._cutter,
+            trimmer=self._trimmer,
+            parts=self._parts,
+            objective=self.objective,
+            device=self.device,
+            shares_weights=self.shares_weights,
+        )
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -267,53 +279,7 @@ class MegatronEngine:
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
-        rows, length = batch.labels.shape
-        model = self.config.model
-        picked = batch.label_positions is not None and not model.picks_labels  # which trains on such rows
-        if picked and (
-            self.config.generator is not None or not self.decodes or model.is_encoder_decoder or model.binary_head
-        ):
-            raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
-        micro = min(self.config.batch.micro_sequences, rows)
-        if picked:  # where data ranks share the weights, all need equally many
-            micro = rows if self.shares_weights else -(-rows // self.layout.pipeline)
-        group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
-        padded = -(-rows // group) * group
-        if padded > rows:
-            batch = batch[np.arange(padded).clip(max=rows - 1)].with_masked_rows(np.arange(padded) >= rows)
-        slices = self.layout.context * (self.layout.tensor if self.layout.sequence and not picked else 1)
-        for positions in (length, batch.tokens.shape[1]):
-            if positions % slices:
-                raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
-        batch = self._trimmer.trim(batch)
-        trimmed = batch.labels.shape[1]
-        micro_batches: Sequence[MicroBatch] = self._cutter.cut(batch, micro)
-        for part in self._parts:
-            micro_batches = part.to_score(micro_batches, batch, rows)
-        with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
-            results: Sequence[ScoredLabels] = self._runner.evaluate(
-                micro_batches, self.objective.forward_score, self._score_loss
-            )
-        for part in self._parts:
-            results = part.scored(results)
-        names = self.objective.scored
-        answers = 0 if model.task_head is None or self.config.generator is not None else model.task_head.outputs
-        scores = torch.zeros(2 + answers, padded, trimmed // self.layout.context, device=self.device)
-        for index, judged in enumerate(results):
-            of_micro = torch.stack([judged.log_probability.float(), judged.greedy.float()])
-            if judged.outputs is not None:
-                of_micro = torch.cat([of_micro, judged.outputs.movedim(-1, 0)])
-            scores[:, index * micro : (index + 1) * micro] = of_micro
-        scores = self.groups.gather_over_context(self.groups.broadcast_over_pipeline(scores))
-        scores = F.pad(scores, (0, length - trimmed))  # no label counts there
-        log_probability, greedy, *of_head = scores[:, :rows].cpu().numpy()
-        outputs = np.stack(of_head, axis=-1) if of_head else None
-        if not names:
-            return Scores(log_probability, greedy.astype(bool), outputs=outputs)
-        sums = sum_pairs([[judged.others[name] for name in names] for judged in results], len(names), self.device)
-        pairs = self.groups.sum_over_context(self.groups.broadcast_over_pipeline(sums)).tolist()
-        terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
-        return Scores(log_probability, greedy.astype(bool), terms, outputs)
+        return self._label_scores.compute(batch)
 
     def part(self, kind: type[P]) -> P:
         """See `base.TrainEngine`."""
@@ -428,10 +394,6 @@ class MegatronEngine:
         of_sources = map(source_term, self.objective.sources)
         by_source = [terms[name] for name in of_sources if name in terms]
         return loss, count, [term.detached() for term in (Term(loss, count), *every, *by_source)]
-
-    def _score_loss(self, batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, ScoredLabels]:
-        judged = self.objective.score(outputs, batch)
-        return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
 
     def _backward_scale(self) -> float:
         """The factor of the summed loss in the backward pass."""
