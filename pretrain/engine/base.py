@@ -13,6 +13,7 @@ from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.loss_scale import LossScale
 from pretrain.layout.layout import Layout
 from pretrain.models.route_log import LoggedRoutes
 
@@ -87,13 +88,6 @@ class GlobalPart:
     """this rank writes its pieces; other holders of the same values don't"""
 
 
-class LossScale(Protocol):
-    """What a checkpoint keeps of the loss scale."""
-
-    @property
-    def state(self) -> tuple[float, int]: ...
-
-
 P = TypeVar("P")
 
 
@@ -140,8 +134,8 @@ class TrainEngine(ScoreEngine, Protocol):
     """optimizer updates made so far: steps that were not skipped"""
 
     @property
-    def loss_scale(self) -> LossScale | None:
-        """The dynamic loss scale; None unless precision is fp16."""
+    def loss_scale(self) -> LossScale:
+        """The loss scale: one that changes in fp16, and one that does nothing otherwise."""
 
     def initialise(self) -> None:
         """Fills the weights from (seed, name, shape), the optimizer's state with zeros."""
@@ -165,7 +159,7 @@ class TrainEngine(ScoreEngine, Protocol):
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
-        loss scale was at `loss_scale` (`DynamicLossScale.state`; None: nothing is known, it stays)."""
+        loss scale was at `loss_scale` (`LossScale.state`; None: nothing is known, it stays)."""
 
 
 class DecodeEngine(ScoreEngine, Protocol):
@@ -233,9 +227,9 @@ class InspectEngine(Ranks, Protocol):
         """The weights that this rank computes with (of those that data ranks share, its own range), as `weight/...` by
         global name, in the precision it computes in: live views. They are copies of what the optimizer holds."""
 
-    def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
+    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """[rows, labels, vocabulary] float32 on the CPU, and with a pooled head [rows, 2]; on one rank, for parity with
-        other implementations. Of two models those of the one that is trained, or of the generator."""
+        other implementations."""
 
     def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
         """Inside, an engine that was not built to train holds the weights of one layer at a time: `load` fills its
@@ -261,6 +255,10 @@ class GeneratorSamples(ABC):
     def replay_samples(self, tokens: np.ndarray | None) -> None:
         """Has the trained model of the next steps and scores read `tokens` [rows, labels] of this rank's rows in place
         of what the generator samples; where they are -1, what is no sample. None: samples again."""
+
+    @abstractmethod
+    def generator_logits(self, batch: Rows) -> Tensor:
+        """[rows, labels, vocabulary] float32 on the CPU, of the generator; on one rank."""
 
     @abstractmethod
     def samples(self) -> np.ndarray:

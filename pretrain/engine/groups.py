@@ -202,6 +202,10 @@ class Groups:
             dist.broadcast(value, src=dist.get_process_group_ranks(group)[-self.tensor_world], group=group)
         return value
 
+    def any(self, flag: bool) -> bool:
+        """True on every rank if it is on one."""
+        return bool(self.largest(np.array([float(flag)]))[0])
+
     def largest(self, values: np.ndarray) -> np.ndarray:
         """The maximum over all ranks of each element, in place. Hosts communicate directly, without waiting for
         GPUs."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -12,14 +12,14 @@ from pretrain.config.model import Model
 from pretrain.models.adaptive_softmax import AdaptiveSoftmax
 from pretrain.models.blocks import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.outputs import ModelOutputs
 
 
 class Project(Protocol):
     """The projection to the vocabulary."""
 
-    def __call__(self, x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = ...) -> Any:
-        """Logits [L, B, V / tensor ranks], or what is said of them, after `finish`, which looks at those of one
-        position."""
+    def __call__(self, x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = ...) -> ModelOutputs:
+        """Outputs with logits, or what is said of them, after `finish`, which looks at those of one position."""
 
 
 class PlainHead(nn.Module):
@@ -31,7 +31,7 @@ class PlainHead(nn.Module):
         super().__init__()
         self.scale, self.cap, self.bias = scale, cap, bias
 
-    def forward(self, hidden_LBH: Tensor, project: Project) -> Any:
+    def forward(self, hidden_LBH: Tensor, project: Project) -> ModelOutputs:
         x_LBH = hidden_LBH * self.scale if self.scale != 1 else hidden_LBH
         return project(x_LBH) if self.cap is None else project(x_LBH, partial(_capped, self.cap))
 
@@ -52,7 +52,7 @@ class DroppedHead(PlainHead):
         super().__init__(bias=True)
         self.dropout, self.softmax = HiddenDropout(megatron), softmax
 
-    def forward(self, hidden_LBH: Tensor, project: Project) -> Any:
+    def forward(self, hidden_LBH: Tensor, project: Project) -> ModelOutputs:
         x_LBH = self.dropout(hidden_LBH)
         return super().forward(x_LBH, project) if self.softmax is None else project(x_LBH, self.softmax)
 

@@ -102,15 +102,15 @@ class Layer(TransformerLayer):
         own, cache = inputs.own[self.part], inputs.cache if self.part == "decoder" else None
         if inputs.before is not None:
             own = replace(own, memory_MBH=inputs.before.exchange(self.global_name, x_PBH))
+        # megatron-core hands each to one module as it is: the first mask and the bias to self-attention, the context
+        # and its mask to cross-attention, the last mask to the feed-forward layer.
         x, _ = super().forward(
             x_PBH,
             attention_mask=own if cache is None else replace(own, cache=cache[self.layer_number]),
             context=memory,
             context_mask=inputs.memory,
             attention_bias=self._bias_inputs(given),
-            padding_mask=self._routes(
-                inputs, len(x_PBH)
-            ),  # which megatron-core hands to the feed-forward layer as it is
+            padding_mask=self._routes(inputs, len(x_PBH)),
         )
         if self.convolution is not None:
             x = self.convolution(x_PBH, x, own)

@@ -1,7 +1,5 @@
 """The head of BERT and similar encoders: logits of masked tokens and, optionally, of a pair of segments."""
 
-from typing import Any
-
 import torch
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
@@ -9,6 +7,7 @@ from torch import Tensor, nn
 from pretrain.config.model import Model
 from pretrain.models.heads import Project
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.outputs import ModelOutputs
 
 
 class MaskedHead(nn.Module):
@@ -31,13 +30,14 @@ class MaskedHead(nn.Module):
         self.next_sentence = linear(model.hidden, 2) if model.binary_head else None
         self.shares_sequence, self.first_apart = megatron.sequence_parallel, model.picks_labels
 
-    def forward(self, hidden_SBH: Tensor, project: Project) -> Any:
+    def forward(self, hidden_SBH: Tensor, project: Project) -> ModelOutputs:
         first_BH: Tensor | None = None
         if self.first_apart and self.pooler is not None:  # before the states of predictions
             first_BH, hidden_SBH = hidden_SBH[0], hidden_SBH[1:]
-        logits = project(self.norm(self.activation(self.transform(hidden_SBH))))
+        outputs = project(self.norm(self.activation(self.transform(hidden_SBH))))
         if self.pooler is None or self.next_sentence is None:
-            return logits
+            return outputs
         if self.shares_sequence:  # what follows is computed alike on all tensor ranks: each keeps its slice's gradient
             hidden_SBH = gather_from_sequence_parallel_region(hidden_SBH, tensor_parallel_output_grad=False)
-        return logits, self.next_sentence(torch.tanh(self.pooler(hidden_SBH[0] if first_BH is None else first_BH)))
+        pooled_BH = torch.tanh(self.pooler(hidden_SBH[0] if first_BH is None else first_BH))
+        return outputs._replace(next_sentence=self.next_sentence(pooled_BH))

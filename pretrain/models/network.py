@@ -30,6 +30,7 @@ from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.multi_token_prediction import MultiTokenPrediction
 from pretrain.models.output_linear import Judge
+from pretrain.models.outputs import ModelOutputs
 from pretrain.models.source_encoder import SourceEncoder
 from pretrain.models.span_head import SpanHead
 from pretrain.models.task_head import AnswerHead, DetectorHead
@@ -60,9 +61,7 @@ class FamilyParts:
 
 
 class Network(LanguageModule):
-    """Called with a MicroBatch: the stream for the next stage, or on the last one the logits [L, B, V / tensor ranks],
-    or what a judge of logits says, and what else the head makes; or the answers of a task head [L, B, outputs]; or
-    both, in this order, where the model keeps its language-model head beside a task head."""
+    """Called with a MicroBatch: the stream for the next stage, or on the last one the `ModelOutputs`."""
 
     def __init__(
         self, model: Model, megatron: MegatronConfig, parts: FamilyParts, first: bool, last: bool, chunk: int | None
@@ -123,10 +122,8 @@ class Network(LanguageModule):
         judge_layers: JudgeLayers | None = None,
         judge_mtp: Sequence[Judge] = (),
     ) -> Any:
-        """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32.
-        With `judge_states` the last stage returns (what it returns otherwise, what that says of the last states); with
-        `judge_layers`, on one stage alone, (that, what this says of all layers). With `judge_mtp`, a judge for each
-        further token, (that, what each says).
+        """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32, as
+        are those of `judge_mtp`, one for each further token. `judge_layers` is for one stage alone.
         With a `cache`, `batch` holds the positions that follow those read before.
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
@@ -147,15 +144,14 @@ class Network(LanguageModule):
             return stream
         # Before any logits, of which each call of the head keeps the gradients until its backward pass, which is first.
         further = self._further_states(hidden, stream, inputs, batch) if judge_mtp else ()
-        found: Any = self._predict(hidden, batch, judge)
+        outputs = self._predict(hidden, batch, judge)
         if judge_states is not None:
-            found = found, judge_states(hidden)
+            outputs = outputs._replace(judged_states=judge_states(hidden))
         if judge_layers is not None and watched is not None:
             project = None if self.model.teacher_hidden is None else self.teacher_projection
-            found = found, judge_layers(watched.states(project))
-        if judge_mtp:
-            found = found, tuple(self._predict(one, batch, of) for one, of in zip(further, judge_mtp, strict=True))
-        return found
+            outputs = outputs._replace(judged_layers=judge_layers(watched.states(project)))
+        predicted = (self._predict(one, batch, of) for one, of in zip(further, judge_mtp, strict=True))
+        return outputs._replace(judged_mtp=tuple(one.judged for one in predicted))
 
     def last_states(self, batch: MicroBatch, layers: Sequence[int] = ()) -> Any:
         """The stream for the next stage, or on the last one the `LastStates`, of a fine-tuned model the `LastAnswers`;
@@ -174,7 +170,7 @@ class Network(LanguageModule):
         weight = self.shared_embedding_or_output_weight() if shares else output.weight
         projected: list[LastStates] = []
 
-        def keep(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Tensor:
+        def keep(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> ModelOutputs:
             x_LBH, shared = self._multiplied(x_LBH), self.config.sequence_parallel
             last, before_logits = (gather_from_sequence_parallel_region(x) if shared else x for x in (hidden, x_LBH))
             projected.append(
@@ -187,7 +183,7 @@ class Network(LanguageModule):
                     layers=of_layers,
                 )
             )
-            return x_LBH
+            return ModelOutputs(x_LBH)
 
         self.head(hidden, keep)
         return projected[0]
@@ -252,23 +248,23 @@ class Network(LanguageModule):
         multiplier = self.model.output_multiplier
         return x_LBH if multiplier == 1 else x_LBH * multiplier
 
-    def _predict(self, hidden: Tensor, batch: MicroBatch, judge: Judge | None) -> Any:
+    def _predict(self, hidden: Tensor, batch: MicroBatch, judge: Judge | None) -> ModelOutputs:
         if not self.model.has_vocabulary_logits:
-            return self._answers(hidden, batch)
+            return ModelOutputs(answers=self._answers(hidden, batch))
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 
         # The weight is named, since hooks of DeepSpeed make a view of each positional tensor: kept for the backward
         # pass, it would keep what was gathered for the forward pass, too.
-        def project(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Any:
+        def project(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> ModelOutputs:
             x_LBH = self._multiplied(x_LBH)
             if judge is None:
-                return finish(self.output_layer(x_LBH, weight=weight)[0])
+                return ModelOutputs(finish(self.output_layer(x_LBH, weight=weight)[0]))
             finished: Judge = lambda logits, where: judge(finish(logits).float(), where)  # noqa: E731
-            return self.output_layer(x_LBH, weight=weight, judge=finished)[0]
+            return ModelOutputs(judged=self.output_layer(x_LBH, weight=weight, judge=finished)[0])
 
-        if self.model.task_head is None:
-            return self.head(hidden, project)
-        return self.vocabulary_head(hidden, project), self._answers(hidden, batch)
+        head = self.head if self.model.task_head is None else self.vocabulary_head
+        outputs: ModelOutputs = head(hidden, project)
+        return outputs if self.model.task_head is None else outputs._replace(answers=self._answers(hidden, batch))
 
     def _answers(self, hidden: Tensor, batch: MicroBatch) -> Tensor:
         """What a task head answers."""

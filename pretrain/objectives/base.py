@@ -18,6 +18,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,6 @@ class LossObjective(ABC):
     def use_settings(self, config: RunConfig) -> None:  # noqa: B027  # most losses have none that change
         """Takes the weights of terms from `config`, that of the step to come."""
 
-    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Hidden states for the next stage, or on the last one logits."""
-        return model(batch)
-
     @property
     def scored(self) -> Sequence[str]:
         """Terms besides the main one that `score` returns, in this order."""
@@ -101,12 +98,12 @@ class LossObjective(ABC):
         return model(batch)
 
     @abstractmethod
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """The terms, by the names that `weights` has; and of rows that name their source the main term of each of
         `sources`, by its `source_term`, which is reported and not trained on."""
 
     @abstractmethod
-    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+    def score(self, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
         """The labels' scores."""
 
 
@@ -123,11 +120,11 @@ class SampledLoss(LossObjective):
         """Hidden states for the next stage, or on the last one the inputs of `generator_scores`."""
 
     @abstractmethod
-    def generator_terms(self, outputs: Any, batch: MicroBatch) -> tuple[dict[str, Term], Tensor]:
+    def generator_terms(self, outputs: ModelOutputs, batch: MicroBatch) -> tuple[dict[str, Term], Tensor]:
         """The terms of the generator, and the tokens [B, L] that the model is to read."""
 
     @abstractmethod
-    def generator_scores(self, outputs: Any) -> tuple[ScoredLabels, Tensor]:
+    def generator_scores(self, outputs: ModelOutputs) -> tuple[ScoredLabels, Tensor]:
         """The scores of the generator's labels, and the tokens [B, L] that the model is to read."""
 
     @abstractmethod

@@ -18,10 +18,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.last_states import LastStates
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, Term
 from pretrain.objectives.divergence import divergence
 from pretrain.objectives.matched_layers import LayerDistances
-from pretrain.objectives.tokens import Tokens, split_outputs
+from pretrain.objectives.tokens import Tokens
 
 _TOKENS, _KL, _COSINE = "tokens", "kl", "cosine"
 
@@ -91,24 +92,19 @@ class DistillationLoss(Tokens):
         judges |= self._layers.judges(layers, self._compared(batch))
         return model(batch, judge=judge, **judges)
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        sums: dict[str, Tensor] = {}
         compared_BL = self._compared(batch)
-        of_layers: dict[str, Term] = {}
-        if self._layers.weights:
-            outputs, distances = outputs
-            of_layers = self._layers.terms(distances, compared_BL)
-        if _COSINE in self.weights:
-            outputs, sums[_COSINE] = outputs
-        judged, others = split_outputs(outputs)
+        of_layers = self._layers.terms(outputs.judged_layers, compared_BL)
         order = self._order if _KL in self.weights else (_TOKENS,)
-        sums |= dict(zip(order, judged, strict=False))
-        for answers in others:  # of another head, whose gradient is zero
+        sums = dict(zip(order, outputs.judged, strict=False))
+        if outputs.judged_states is not None:
+            sums[_COSINE] = outputs.judged_states
+        for answers in outputs.other_answers:  # whose gradient is zero
             sums[_TOKENS] = sums[_TOKENS] + 0.0 * answers.float().sum()
         asked, compared = batch.loss_mask_BL.sum().int(), compared_BL.sum().int()
         of_states = {name: Term(one, asked if name == _TOKENS else compared) for name, one in sums.items()}
-        by_source = self.source_terms(judged[len(order) :], batch)
+        by_source = self.source_terms(outputs.judged[len(order) :], batch)
         return {name: (of_states | of_layers)[name] for name in self.weights} | by_source
 
     def _compared(self, batch: MicroBatch) -> Tensor:

@@ -13,6 +13,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.mtp_tokens import mtp_rows
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, Term
 from pretrain.objectives.tokens import Tokens
 
@@ -58,10 +59,9 @@ class FurtherTokens(Tokens):
         judged: Any = partial(model, judge_mtp=judges)
         return super().forward_train(judged, batch, factors)
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
         assert batch.mtp is not None, "the engine says which tokens follow"
-        main, further = outputs
         counts_D = batch.mtp.loss_mask_BDS.sum((0, 2)).int()
-        of_depths = zip(self._further, further, counts_D, strict=True)
-        return super().terms(main, batch) | {name: Term(total, count) for name, (total,), count in of_depths}
+        of_depths = zip(self._further, outputs.judged_mtp, counts_D, strict=True)
+        return super().terms(outputs, batch) | {name: Term(total, count) for name, (total,), count in of_depths}

@@ -62,6 +62,8 @@ class LayerDistances:
 
     def terms(self, sums: Sequence[Tensor], compared_BL: Tensor) -> dict[str, Term]:
         """The terms of a micro-batch, of what the judge returned."""
+        if not self.weights:
+            return {}
         counts = {HIDDEN: compared_BL.sum().int(), ATTENTION: compared_BL.sum(dim=1).square().sum().int()}
         return {name: Term(one, counts[name]) for name, one in zip(self.weights, sums, strict=True)}
 

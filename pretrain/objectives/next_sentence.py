@@ -2,16 +2,15 @@
 and of each row's answer whether its second segment follows the first in its document; each a mean of its own."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, ScoredLabels, Term
 from pretrain.objectives.tokens import Tokens
 
@@ -33,24 +32,24 @@ class NextSentence(Tokens):
         asked = 0 if rows.next_sentence is None else (rows.next_sentence != _UNASKED).sum()
         return [*super().counts(rows), float(asked)]
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        said, answers_B2 = outputs
-        return {**super().terms(said, batch), self.question: self._answers(answers_B2, batch)}
+        of_tokens = super().terms(outputs._replace(next_sentence=None), batch)
+        return {**of_tokens, self.question: self._answers(outputs, batch)}
 
-    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+    def score(self, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`."""
-        said, answers_B2 = outputs
-        judged = super().score(said, batch)
-        others = {**judged.others, self.question: self._answers(answers_B2, batch)}
+        judged = super().score(outputs, batch)
+        others = {**judged.others, self.question: self._answers(outputs, batch)}
         return ScoredLabels(judged.log_probability, judged.greedy, others)
 
-    def _answers(self, answers_B2: Tensor, batch: MicroBatch) -> Term:
+    def _answers(self, outputs: ModelOutputs, batch: MicroBatch) -> Term:
         """At the first position, which one context rank has: the others are asked nothing."""
+        assert outputs.next_sentence is not None, "the model has a pooled head"
         asked_B = batch.next_sentence_B
         if asked_B is None or not self._holds_first:
             asked_B = torch.full_like(batch.tokens_BS[:, 0], _UNASKED)
-        losses = F.cross_entropy(answers_B2.float(), asked_B, reduction="sum", ignore_index=_UNASKED)
+        losses = F.cross_entropy(outputs.next_sentence.float(), asked_B, reduction="sum", ignore_index=_UNASKED)
         return Term(losses, (asked_B != _UNASKED).sum().int())
 
 

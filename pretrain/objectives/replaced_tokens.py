@@ -21,8 +21,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.logits import places_at_once
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term
-from pretrain.objectives.tokens import Tokens, split_outputs
+from pretrain.objectives.tokens import Tokens
 from pretrain.random.gumbel import sample
 
 TOKENS, REPLACED = "tokens", "replaced"
@@ -42,17 +43,16 @@ class ReplacedTokensLoss(SampledLoss):
         real = rows.tokens.size if rows.attention_mask is None else rows.attention_mask.sum(dtype=float)
         return [*self._tokens.counts(rows), float(real)]
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """See `base.LossObjective`. `outputs`: logits [L, B, 1] that a token was replaced. The labels of `batch` are 1
-        where one was (`read_samples`)."""
-        logits_BL = outputs[..., 0].T.float()
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
+        """See `base.LossObjective`. The labels of `batch` are 1 where a token was replaced (`read_samples`)."""
+        logits_BL = _logits(outputs)
         losses_BL = F.binary_cross_entropy_with_logits(logits_BL, batch.labels_BL.float(), reduction="none")
         mask_BL = batch.loss_mask_BL
         return {REPLACED: Term((losses_BL * mask_BL).sum(), mask_BL.sum().int())}
 
-    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+    def score(self, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`: whether each token was replaced."""
-        logits_BL, replaced_BL = outputs[..., 0].T.float(), batch.labels_BL
+        logits_BL, replaced_BL = _logits(outputs), batch.labels_BL
         losses_BL = F.binary_cross_entropy_with_logits(logits_BL, replaced_BL.float(), reduction="none")
         return ScoredLabels(-losses_BL, (logits_BL > 0) == (replaced_BL > 0), self.terms(outputs, batch))
 
@@ -65,14 +65,14 @@ class ReplacedTokensLoss(SampledLoss):
         """The same with the cross entropy of each label, and whether it is the most probable token, for the sum."""
         return self._sampled(model, batch, scores=True)
 
-    def generator_terms(self, outputs: Any, batch: MicroBatch) -> tuple[dict[str, Term], Tensor]:
+    def generator_terms(self, outputs: ModelOutputs, batch: MicroBatch) -> tuple[dict[str, Term], Tensor]:
         """See `base.SampledLoss`."""
-        (loss, tokens_LB), _ = split_outputs(outputs)
+        loss, tokens_LB = outputs.judged
         return {TOKENS: Term(loss, batch.loss_mask_BL.sum().int())}, tokens_LB.T.contiguous()
 
-    def generator_scores(self, outputs: Any) -> tuple[ScoredLabels, Tensor]:
+    def generator_scores(self, outputs: ModelOutputs) -> tuple[ScoredLabels, Tensor]:
         """See `base.SampledLoss`."""
-        (entropy_LB, greedy_LB, tokens_LB), _ = split_outputs(outputs)
+        entropy_LB, greedy_LB, tokens_LB = outputs.judged
         return ScoredLabels(-entropy_LB.T, greedy_LB.T, {}), tokens_LB.T.contiguous()
 
     def read_samples(self, batch: MicroBatch, tokens_BL: Tensor) -> MicroBatch:
@@ -117,3 +117,9 @@ class ReplacedTokensLoss(SampledLoss):
         length = batch.loss_mask_BL.shape[1]
         first = dist.get_rank(self._context_group) * length
         return batch.attention_mask_BS[:, first : first + length].float()
+
+
+def _logits(outputs: ModelOutputs) -> Tensor:
+    """[B, L] fp32: of each token, that it was replaced."""
+    assert outputs.answers is not None, "the model has a task head"
+    return outputs.answers[..., 0].T.float()

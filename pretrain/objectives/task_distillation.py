@@ -14,6 +14,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.last_states import LastAnswers
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, Term
 from pretrain.objectives.matched_layers import LayerDistances
 from pretrain.objectives.task_heads import ClassLoss
@@ -47,22 +48,20 @@ class TaskDistillationLoss(ClassLoss):
         layers = batch.teacher.layers if batch.teacher is not None else None
         return model(batch, **self._layers.judges(layers, _shown(batch)))
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        answers, *distances = outputs if self._layers.weights else (outputs,)
-        found = super().terms(answers, batch)
+        found = super().terms(outputs, batch)
         if _KL in self.weights:
-            found[_KL] = Term((self._soft_losses(answers, batch) * batch.loss_mask_BL).sum(), found[self.term].count)
-        for sums in distances:
-            found |= self._layers.terms(sums, _shown(batch))
+            found[_KL] = Term((self._soft_losses(outputs, batch) * batch.loss_mask_BL).sum(), found[self.term].count)
+        found |= self._layers.terms(outputs.judged_layers, _shown(batch))
         return {name: found[name] for name in self.weights}
 
-    def _soft_losses(self, outputs: Any, batch: MicroBatch) -> Tensor:
+    def _soft_losses(self, outputs: ModelOutputs, batch: MicroBatch) -> Tensor:
         """[B, L] nats: the divergence from the teacher's classes, times temperature^2."""
         assert isinstance(batch.teacher, LastAnswers)
         ours, theirs = (
             (self._answers(one, batch) / self._temperature).log_softmax(dim=-1)
-            for one in (outputs, batch.teacher.answers_LBK)
+            for one in (outputs.answers, batch.teacher.answers_LBK)
         )
         return F.kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=-1) * self._temperature**2
 

@@ -17,6 +17,7 @@ from data_pipeline.batch import RIGHT_CHOICE, SPAN_END, SPAN_START, Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 from pretrain.models.rank_sums import sum_over_ranks
 from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
 
@@ -34,21 +35,22 @@ class AnswerLoss(LossObjective):
         """See `base.LossObjective`."""
         return [float(rows.loss_mask.sum(dtype=float))]
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """See `base.LossObjective`. `outputs`: answers [L, B, outputs]."""
-        losses_BL = self.losses(self._answers(outputs, batch), batch, self._smoothing)
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
+        """See `base.LossObjective`."""
+        losses_BL = self.losses(self._answers(outputs.answers, batch), batch, self._smoothing)
         return {self.term: Term((losses_BL * batch.loss_mask_BL).sum(), batch.loss_mask_BL.sum().int())}
 
-    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+    def score(self, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`. The loss of a number counts as minus its log probability."""
-        answers_BLK = self._answers(outputs, batch)
+        answers_BLK = self._answers(outputs.answers, batch)
         losses_BL, right_BL = self.losses(answers_BLK, batch), self.right(answers_BLK, batch)
         return ScoredLabels(-losses_BL, right_BL, {}, answers_BLK)
 
-    def _answers(self, outputs_LBK: Tensor, batch: MicroBatch) -> Tensor:
+    def _answers(self, outputs_LBK: Tensor | None, batch: MicroBatch) -> Tensor:
         """[B, L, K] fp32: of each position, or at each position the sum of those that the batch adds up. A classifier
         without a bias answers for the sum of hidden states by the sum of its answers (GPT: Radford et al. 2018, section
         3.3)."""
+        assert outputs_LBK is not None, "the model has a task head"
         answers_BLK = outputs_LBK.transpose(0, 1).float()
         if batch.summed_BL is None:
             return answers_BLK

@@ -16,6 +16,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term, source_term
 from pretrain.objectives.label_logits import label_logits
 
@@ -40,8 +41,8 @@ class Tokens(LossObjective):
         return [asked] * (1 + self._z)
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
-        """Hidden states for the next stage, or on the last one logits [L, B, V / tensor ranks]; with a key-value
-        `cache`, of positions that follow those it holds."""
+        """Hidden states for the next stage, or on the last one outputs with logits; with a key-value `cache`, of
+        positions that follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
 
     def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
@@ -70,9 +71,9 @@ class Tokens(LossObjective):
         entropy_LB, squares = self._entropy(logits_LBV, labels_LB, mask_LB)
         return entropy_LB, greedy_LB, *squares
 
-    def argmax_tokens(self, outputs: Any) -> Tensor:
+    def argmax_tokens(self, logits_LBV: Tensor) -> Tensor:
         """[B, L] the most probable token ids, on every tensor rank. Overwrites the logits."""
-        return self._argmax_tokens(outputs[0] if isinstance(outputs, tuple) else outputs).T
+        return self._argmax_tokens(logits_LBV).T
 
     def log_probabilities(self, logits_LBV: Tensor) -> Tensor:
         """[L, B, vocabulary] float32, nats, on every tensor rank."""
@@ -80,16 +81,16 @@ class Tokens(LossObjective):
         dist.all_gather(parts, logits_LBV.contiguous(), group=self._group)
         return torch.cat(parts, dim=-1)[..., : self.vocabulary].float().log_softmax(dim=-1)
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        (losses, *squares), unasked = split_outputs(outputs)
-        for answers in unasked:  # of another head, whose gradient is zero
+        losses, *squares = outputs.judged
+        for answers in outputs.other_answers:  # whose gradient is zero
             losses = losses + 0.0 * answers.float().sum()
         return self._terms([losses, *squares], batch)
 
-    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+    def score(self, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`."""
-        (entropy_LB, greedy_LB, *squares), _ = split_outputs(outputs)
+        entropy_LB, greedy_LB, *squares = outputs.judged
         _, *others = self._terms([entropy_LB.sum(), *squares], batch).items()
         return ScoredLabels(-entropy_LB.T, greedy_LB.T, dict(others))
 
@@ -162,11 +163,6 @@ class Tokens(LossObjective):
         real = self.vocabulary - dist.get_rank(self._group) * logits_LBV.shape[-1]
         logits_LBV.data[..., max(0, real) :] = -torch.inf
         return logits_LBV
-
-
-def split_outputs(outputs: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What was said of the logits, and what another head answers."""
-    return (outputs[0], outputs[1:]) if isinstance(outputs[0], tuple) else (outputs, ())
 
 
 class _AboveMean(torch.autograd.Function):

@@ -11,6 +11,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
 from pretrain.objectives.tokens import Tokens
 
@@ -34,12 +35,6 @@ class WithLanguageModel(LossObjective):
         asked = 0 if rows.next_tokens is None else (rows.next_tokens >= 0).sum()
         return [*self._task.counts(rows), float(asked)]
 
-    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Hidden states for the next stage, or on the last one the answers [L, B, outputs] and the vocabulary's logits
-        [B, L, V]."""
-        outputs = model(batch)
-        return (outputs[1], outputs[0].transpose(0, 1)) if isinstance(outputs, tuple) else outputs
-
     def forward_train(self, model: nn.Module, batch: MicroBatch, factors: Mapping[str, float]) -> Any:
         """See `base.LossObjective`."""
         return self._tokens.forward_train(model, _with_next_tokens(batch), factors)
@@ -48,19 +43,18 @@ class WithLanguageModel(LossObjective):
         """See `base.LossObjective`."""
         return self._tokens.forward_score(model, _with_next_tokens(batch))
 
-    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+    def terms(self, outputs: ModelOutputs, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        judged, answers = outputs
-        (next_token,) = self._tokens.terms(judged, _with_next_tokens(batch)).values()
-        return {**self._task.terms(answers, batch), _NAME: next_token}
+        of_tokens = self._tokens.terms(outputs._replace(answers=None), _with_next_tokens(batch))
+        (next_token,) = of_tokens.values()
+        return {**self._task.terms(outputs, batch), _NAME: next_token}
 
-    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
+    def score(self, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`."""
-        judged, answers = outputs
         tokens = _with_next_tokens(batch)
-        scored = self._tokens.score(judged, tokens)
+        scored = self._tokens.score(outputs, tokens)
         losses = (scored.log_probability * tokens.loss_mask_BL).sum().neg()
-        task = self._task.score(answers, batch)
+        task = self._task.score(outputs, batch)
         return replace(task, others={**task.others, _NAME: Term(losses, tokens.loss_mask_BL.sum().int())})
 
 

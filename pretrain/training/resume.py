@@ -189,7 +189,7 @@ def record_of(run: TrainingRun, state: RunState) -> Record:
         config=state.config.model_dump(mode="json"),
         layout=str(run.layout),
         versions=versions(),
-        loss_scale=engine.loss_scale.state if engine.loss_scale is not None else None,
+        loss_scale=engine.loss_scale.state,
         recent=state.bad_steps.recent,
     )
 

@@ -31,7 +31,7 @@ class Stopped:
 
 def stop(engine: Engine, config: RunConfig, step: int, cursor: Cursor, checkpoints: Path) -> Stopped:
     """Saves the run after `step` steps. Collective."""
-    scale = engine.loss_scale.state if engine.loss_scale is not None else None
+    scale = engine.loss_scale.state
     tokens = tokens_of(config, cursor.samples)
     described = config.model_dump(mode="json")
     record = Record(
@@ -66,7 +66,7 @@ def resume(engine: Engine, stopped: Stopped, checkpoints: Path) -> tuple[Record,
 
 def _compare(engine: Engine, stopped: Stopped) -> list[Restored]:
     rank, state = dist.get_rank(), engine.state()
-    scale = engine.loss_scale.state if engine.loss_scale is not None else None
+    scale = engine.loss_scale.state
     found = [
         Restored(rank, "the number of updates", int(engine.updates != stopped.updates)),
         Restored(rank, "the loss scale", int(scale != stopped.loss_scale)),

@@ -58,8 +58,8 @@ def check_scoring(trial: Trial) -> ScoringCheck:
         if trial.config.generator is not None:
             return _check_both_models(engine, batch)
         scored = engine.score(batch).log_probability.astype(np.float64)
-        loss, rows = trial.config.objective.loss, range(len(scored))
-        expected = np.concatenate([_from_logits(engine, batch[row : row + 1], loss) for row in rows])
+        loss, each = trial.config.objective.loss, (batch[row : row + 1] for row in range(len(scored)))
+        expected = np.concatenate([_from_logits(engine.logits(row)[0], row, loss) for row in each])
         if trial.config.model.task_head is not None:  # which answers at labelled positions alone
             scored, expected = scored * batch.loss_mask, expected * batch.loss_mask
         result = engine.train_step(batch, 0.0, 1)
@@ -76,7 +76,8 @@ def _check_both_models(engine: Engine, batch: Batch) -> ScoringCheck:
     engine.part(GeneratorSamples).replay_samples(samples)
     assert scored.terms is not None
     found, of_tokens = scored.terms["replaced"], scored.log_probability.astype(np.float64)
-    apart = of_tokens - _from_logits(engine, batch, "tokens", of_generator=True)
+    logits_BLV = engine.part(GeneratorSamples).generator_logits(batch)
+    apart = of_tokens - _from_logits(logits_BLV, batch, "tokens")
     read = replace(batch, tokens=np.where(samples >= 0, samples, batch.labels))
     answers = engine.logits(read)[0][..., 0].double()
     losses = binary_cross_entropy_with_logits(
@@ -94,9 +95,9 @@ def _check_both_models(engine: Engine, batch: Batch) -> ScoringCheck:
     )
 
 
-def _from_logits(engine: Engine, rows: Rows, loss: str, of_generator: bool = False) -> NDArray[np.float64]:
+def _from_logits(logits: Tensor, rows: Rows, loss: str) -> NDArray[np.float64]:
     """[rows, labels] log probability of each label, or minus the loss of a number or a span."""
-    answers = engine.logits(rows, of_generator)[0].double()
+    answers = logits.double()
     if rows.summed is not None:
         answers = (answers * torch.tensor(rows.summed)[..., None]).sum(1, keepdim=True).expand_as(answers)
     if rows.targets is not None and loss == "regression":

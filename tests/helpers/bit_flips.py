@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.models.outputs import ModelOutputs
 
 Where = Literal["weight", "weight for a moment", "activation", "gradient"]
 WHERE: tuple[Where, ...] = ("weight", "weight for a moment", "activation", "gradient")
@@ -64,8 +65,8 @@ def _in_gradient(engine: MegatronEngine, draw: random.Random, flips: list[Any]) 
     seen = 0
 
     def noted(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        for tensor in output if isinstance(output, tuple) else (output,):
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
                 tensor.register_hook(flipped)
                 return
 
@@ -85,8 +86,7 @@ def _in_gradient(engine: MegatronEngine, draw: random.Random, flips: list[Any]) 
 
 
 def _in_output(output: Any, draw: random.Random, flips: list[Any]) -> None:
-    tensors = [one for one in (output if isinstance(output, tuple) else (output,)) if isinstance(one, Tensor)]
-    floats = [one for one in tensors if one.is_floating_point() and one.numel()]
+    floats = [one for one in _tensors(output) if one.is_floating_point() and one.numel()]
     if flips and floats:
         flips.clear()
         flip_bit(floats[0].data, draw)
@@ -117,3 +117,9 @@ def _in_weight(modules: list[nn.Module], draw: random.Random, flips: list[Any], 
                 weight.data.copy_(before.pop())
 
     return Both()
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Tensors that a module puts out itself: what a judge says of logits is its head's, not the projection's."""
+    found = output.judged if isinstance(output, ModelOutputs) else output if isinstance(output, tuple) else (output,)
+    return [one for one in found if isinstance(one, Tensor)]

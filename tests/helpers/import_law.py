@@ -48,7 +48,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "__main__",
     ),
     "pretrain.engine": (
-        "base collective device digest loss_scale",
+        "loss_scale",
+        "base collective device digest",
         "memory rendezvous",
         "boxes groups",
         "optimizer",
@@ -65,11 +66,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine.megatron": (
         "built_model micro_batches padding ranges state runner step_part",
+        "logits",
         (
-            "decoding generator hidden_states layer_norms layer_outputs memory_part miscomputed on_demand qk_clip "
-            "router_terms step_work teacher"
+            "decoding generator hidden_states label_scores layer_norms layer_outputs memory_part miscomputed "
+            "on_demand qk_clip router_terms step_work teacher"
         ),
-        "replay step_parts",
+        "replay",
+        "step_parts",
         "engine",
     ),
     "pretrain.objectives": (

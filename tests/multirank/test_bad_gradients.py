@@ -157,7 +157,7 @@ def _begun_again(parallels: Sequence[dict[str, Any]]) -> list[tuple[bool, Any, A
         engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale={"initial": 2.0**20}))
         begun, first = whole_state(engine), train(engine, range(8))
         assert engine.updates
-        assert engine.loss_scale is not None
+        assert engine.loss_scale.value is not None
         assert engine.loss_scale.value < 2.0**20
         engine.initialise()
         state = whole_state(engine)

@@ -16,6 +16,7 @@ from pretrain.attention.core import CoreAttention
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.models.blocks import BiasDropoutAdd
+from pretrain.models.outputs import tensors_in
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine
 
@@ -123,7 +124,7 @@ def _watch_module(steps: Steps, name: str, module: nn.Module, end: str) -> None:
         if step == "norm":  # on the later stage, of what has arrived
             steps.add("received" if dist.get_rank() >= 4 else "first layer's input", arguments[0])
         if step is not None:
-            steps.add(step, output[0] if isinstance(output, tuple) else output)
+            steps.add(step, next(tensors_in(output)))
 
     module.register_forward_hook(forwarded)
     if isinstance(module, BiasDropoutAdd):

@@ -13,8 +13,10 @@ import torch.distributed as dist
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron import engine as megatron_engine
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives import replaced_tokens
-from pretrain.objectives.base import scales
+from pretrain.objectives.base import ScoredLabels, scales
 from pretrain.random.gumbel import sample
 from pretrain.verify.bounds import HALF, bounds_of
 from pretrain.verify.jobs import ONE_RANK, Job
@@ -153,9 +155,12 @@ def _scoring(config: RunConfig) -> Any:
 def _skewed(patch: pytest.MonkeyPatch) -> None:
     """Scores of the detector are of other logits than training's."""
     score = replaced_tokens.ReplacedTokensLoss.score
-    patch.setattr(
-        replaced_tokens.ReplacedTokensLoss, "score", lambda self, outputs, batch: score(self, outputs * 1.01, batch)
-    )
+
+    def skewed(self: replaced_tokens.ReplacedTokensLoss, outputs: ModelOutputs, batch: MicroBatch) -> ScoredLabels:
+        assert outputs.answers is not None
+        return score(self, outputs._replace(answers=outputs.answers * 1.01), batch)
+
+    patch.setattr(replaced_tokens.ReplacedTokensLoss, "score", skewed)
 
 
 def _with_fault(config: RunConfig, fault: Fault | None) -> Any:

@@ -127,7 +127,7 @@ def _half(parallels: Sequence[dict[str, Any]]) -> list[Any]:
         for step in range(9):
             results.append(engine.train_step(rows(engine, step), rate, step))
         scored = engine.score(_same_rows()).log_probability
-        found.append((results, scored, engine.updates, engine.loss_scale.state if engine.loss_scale else None))
+        found.append((results, scored, engine.updates, engine.loss_scale.state))
         meet_again()
     return found
 
@@ -242,7 +242,6 @@ def _continued(parallel: dict[str, Any], start: float) -> tuple[Any, Any]:
     engine = build_engine(config)
     train(engine, range(4))
     state = {name: [piece.value.clone() for piece in part.pieces] for name, part in engine.state().items()}
-    assert engine.loss_scale is not None
     updates, scale = engine.updates, engine.loss_scale.state
     assert 0 < updates < 4, "some steps were left out"
     curves.append(train(engine, range(4, 8)))

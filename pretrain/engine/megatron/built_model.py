@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from pretrain.model_spec.generator import PREFIX, generator_chunk_parameters, mo
 from pretrain.model_spec.parameters import StageParameter
 from pretrain.model_spec.router_biases import router_bias_name
 from pretrain.models.experts import place_experts, routers
+from pretrain.models.half_precision import HalfPrecisionModule
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import MegatronConfig, megatron_config
 from pretrain.models.network import Network
@@ -29,6 +31,10 @@ class BuiltModel:
     chunks: Sequence[Network]
     """model chunks without a wrapper"""
     parameters: Sequence[Parameter]
+
+    def in_precision(self, half: bool) -> Sequence[Any]:
+        """The chunks as they compute: in fp32, or with their weights in `half` precision."""
+        return [HalfPrecisionModule(self.megatron, chunk) for chunk in self.chunks] if half else self.chunks
 
     @property
     def router_biases(self) -> dict[str, Tensor]:

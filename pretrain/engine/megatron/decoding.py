@@ -20,6 +20,7 @@ from pretrain.engine.megatron.runner import Runner
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.outputs import ModelOutputs, tensors_in
 from pretrain.objectives.tokens import Tokens
 from pretrain.process import watchdog
 
@@ -104,8 +105,8 @@ class Decoder:
         """See `base.DecodeEngine`."""
         batch = self._next_batch(hypotheses, parents, tokens[:, None], tokens[:, None])
 
-        def report(_: MicroBatch, logits_1BV: Tensor) -> Tensor:
-            return self._objective.log_probabilities(logits_1BV)[0]
+        def report(_: MicroBatch, outputs: ModelOutputs) -> Tensor:
+            return self._objective.log_probabilities(_logits(outputs))[0]
 
         results = self._run(batch, hypotheses.cache, report)
         empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
@@ -120,7 +121,7 @@ class Decoder:
         """See `base.DecodeEngine`."""
         batch = self._next_batch(hypotheses, parents, tokens, labels)
 
-        def report(batch: MicroBatch, outputs: Any) -> Tensor:
+        def report(batch: MicroBatch, outputs: ModelOutputs) -> Tensor:
             judged = self._objective.score(outputs, batch)
             return torch.stack([judged.log_probability.float(), judged.greedy.float()])
 
@@ -157,7 +158,9 @@ class Decoder:
         micro = self._cutter.cut(batch, len(batch.tokens))
         with self._runner.without_sequence_parallel():
             results = self._runner.evaluate(
-                micro, self._objective.forward, _reported(lambda _, outputs: self._objective.argmax_tokens(outputs))
+                micro,
+                self._objective.forward,
+                _reported(lambda _, outputs: self._objective.argmax_tokens(_logits(outputs))),
             )
         empty = torch.empty(batch.labels.shape, dtype=torch.long, device=self._device)
         tokens: np.ndarray = (
@@ -176,7 +179,7 @@ class Decoder:
         return found
 
     def _run(self, batch: MicroBatch, cache: KeyValueCache, report: Any, forward: Any = None) -> list[Any]:
-        """Results of `report`, which gets the micro-batch and the outputs of `forward` (default: the logits); empty
+        """Results of `report`, which gets the micro-batch and the outputs of `forward` (default: with logits); empty
         before the last stage."""
         if self._in_step and self._any is not None:
             self._any(True)
@@ -192,7 +195,15 @@ def _reported(report: Any) -> Any:
     """A loss function for the schedule whose loss is empty, with what it reports."""
 
     def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
-        first = outputs[0] if isinstance(outputs, tuple) else outputs
-        return first.sum(), torch.tensor(0, dtype=torch.int), None if report is None else report(batch, outputs)
+        return (
+            next(tensors_in(outputs)).sum(),
+            torch.tensor(0, dtype=torch.int),
+            None if report is None else report(batch, outputs),
+        )
 
     return loss
+
+
+def _logits(outputs: ModelOutputs) -> Tensor:
+    assert outputs.logits is not None, "no judge was passed"
+    return outputs.logits

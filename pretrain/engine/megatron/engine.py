@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -20,19 +18,20 @@ from data_pipeline.lengths import by_length
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, P, Scores, Stack, StepResult
-from pretrain.engine.loss_scale import DynamicLossScale
+from pretrain.engine.loss_scale import make_loss_scale
 from pretrain.engine.megatron.built_model import build_generator, build_model
 from pretrain.engine.megatron.decoding import Decoder, Hypotheses
-from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.hidden_states import HiddenStates
+from pretrain.engine.megatron.label_scores import LabelScores
+from pretrain.engine.megatron.logits import compute_logits
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.on_demand import weights_on_demand
 from pretrain.engine.megatron.padding import PaddingTrimmer
 from pretrain.engine.megatron.ranges import named_ranges
-from pretrain.engine.megatron.replay import ComputedStep, StepReplay, check_repeats
+from pretrain.engine.megatron.replay import check_repeats
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
-from pretrain.engine.megatron.step_part import Report, StepPasses, united
+from pretrain.engine.megatron.step_part import Compute, ComputedStep, Report, StepPasses, united
 from pretrain.engine.megatron.step_parts import step_parts
 from pretrain.engine.megatron.step_work import StepWork
 from pretrain.engine.zero import select
@@ -42,7 +41,8 @@ from pretrain.model_spec.generator import run_specs
 from pretrain.model_spec.mtp import mtp_depths
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.objectives.base import LossGroups, ScoredLabels, Term, scales, source_term, sum_pairs, total
+from pretrain.models.outputs import ModelOutputs
+from pretrain.objectives.base import LossGroups, Term, scales, source_term, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -72,15 +72,16 @@ class MegatronEngine:
         self.objective = make_loss(config, kernels, loss_groups)
         with select.model_init(config, self.groups) if train else nullcontext():
             built = build_model(config, layout, self.groups, kernels)
-            beside = None if config.generator is None else build_generator(config, layout, self.groups, kernels, built)
+            generator = None
+            if config.generator is not None:
+                generator = build_generator(config, layout, self.groups, kernels, built)
         self.megatron_config, self.bare = built.megatron, built.chunks
-        self.parameters = [*built.parameters, *(beside.parameters if beside is not None else ())]
+        models = [built] if generator is None else [built, generator]
+        self.parameters = [parameter for one in models for parameter in one.parameters]
         half = config.precision != "fp32"
-        chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
-        generator_chunks: Sequence[Any] = () if beside is None else beside.chunks
-        if half:
-            generator_chunks = [Float16Module(chunk.config, chunk) for chunk in generator_chunks]
-        self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
+        chunks = built.in_precision(half)
+        generator_chunks: Sequence[Any] = () if generator is None else generator.in_precision(half)
+        self.loss_scale = make_loss_scale(config)
         self.sharding: Sharding | None = None
         if train:
             self.sharding = select.make_sharding(
@@ -94,44 +95,41 @@ class MegatronEngine:
                 device=self.device,
             )
             chunks, generator_chunks = self.sharding.chunks, self.sharding.generator_chunks
-            if self.loss_scale is not None:
-                for one in (built, beside) if beside is not None else (built,):
-                    one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
+            for one in models if config.precision == "fp16" else ():
+                one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
         self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
         self._router_biases = built.router_biases
         self._state = State(self.parameters, self.groups, self.sharding, self._router_biases)
-        self._parts = list(
-            step_parts(
-                config,
-                layout,
-                self.groups,
-                kernels,
-                built=built,
-                generator=beside,
-                generator_chunks=generator_chunks,
-                parameters=self.parameters,
-                objective=self.objective,
-                train=train,
-            )
+        self._parts = step_parts(
+            config,
+            layout,
+            self.groups,
+            kernels,
+            built=built,
+            chunks=chunks,
+            generator=generator,
+            generator_chunks=generator_chunks,
+            parameters=self.parameters,
+            objective=self.objective,
+            sharding=self.sharding,
         )
         reads = frozenset[str]().union(*(part.reads for part in self._parts))
         self._cutter = Cutter(self.groups, self.device, config.model, reads)
         self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
         self._work = StepWork(config)
         self._runner = Runner(config.model, layout, self.bare, chunks)
-        self._replay: StepReplay | None = None
-        if self.sharding is not None and config.health.replay_every:
-            self._replay = StepReplay(
-                every=config.health.replay_every,
-                layout=layout,
-                groups=self.groups,
-                sharding=self.sharding,
-                chunks=[*generator_chunks, *chunks],
-                parameters=self.parameters,
-                parts=self._parts,
-                any_rank=self.any,
-                device=self.device,
-            )
+        self._label_scores = LabelScores(
+            config=config,
+            layout=layout,
+            groups=self.groups,
+            runner=self._runner,
+            cutter=self._cutter,
+            trimmer=self._trimmer,
+            parts=self._parts,
+            objective=self.objective,
+            device=self.device,
+            shares_weights=self.shares_weights,
+        )
         self._decoder = Decoder(
             config=config,
             layout=layout,
@@ -140,9 +138,8 @@ class MegatronEngine:
             cutter=self._cutter,
             objective=Tokens(config, kernels, loss_groups),
             device=self.device,
-            any_rank=self.any if self.shares_weights else None,
+            any_rank=self.groups.any if self.shares_weights else None,
         )
-
         self._hidden_states = HiddenStates(
             model=config.model,
             layout=layout,
@@ -157,8 +154,7 @@ class MegatronEngine:
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
         fill_initial(run_specs(self.config), self.config.run.seed, self.state())
-        if self.loss_scale is not None:
-            self.loss_scale.begin()
+        self.loss_scale.begin()
         self.state_loaded(0)
 
     def use_settings(self, config: RunConfig) -> None:
@@ -170,49 +166,41 @@ class MegatronEngine:
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
         the main term's count in the global batch. The host waits once for what the device has found."""
-        assert self.sharding is not None, "built for evaluation"
         computed = self._compute_step(batch, step)
         scale = self._backward_scale()
         found = self._read(computed, step, scale)
-        figures, lowered = dict(found.figures), False
-        finite = np.isfinite(found.grad_norm) and np.isfinite(found.loss_sum)
-        if finite:
-            with record_function("step/optimizer"):
-                clipped_by = clip_factor(found.grad_norm, self.config.optimizer.clip_norm)
-                factor = clipped_by / scale
-                if factor != 1:
-                    self.sharding.scale(factor)
-                self.sharding.update(learning_rate, united(part.row_factors() for part in self._parts))
-            self.updates += 1
-            figures |= united(part.updated(step, self.sharding, clipped_by) for part in self._parts)
-            if self.loss_scale is not None:
-                self.loss_scale.stepped()
-        else:
-            self.sharding.discard()
-            if self.loss_scale is not None and np.isfinite(found.loss_sum):
-                lowered = self.loss_scale.overflowed()
-        return replace(found, skipped=not finite, lowered_scale=lowered, figures=figures)
+        if not np.isfinite(found.loss_sum):
+            self._sharding.discard()
+            return replace(found, skipped=True)
+        if not np.isfinite(found.grad_norm):
+            self._sharding.discard()
+            return replace(found, skipped=True, lowered_scale=self.loss_scale.overflowed())
+        clipped_by = clip_factor(found.grad_norm, self.config.optimizer.clip_norm)
+        with record_function("step/optimizer"):
+            if clipped_by / scale != 1:
+                self._sharding.scale(clipped_by / scale)
+            self._sharding.update(learning_rate, united(part.row_factors() for part in self._parts))
+        self.updates += 1
+        self.loss_scale.stepped()
+        of_update = united(part.updated(step, self._sharding, clipped_by) for part in self._parts)
+        return replace(found, figures={**found.figures, **of_update})
 
     def _compute_step(self, batch: Batch, step: int) -> ComputedStep:
-        """A step up to its update, computed twice where it is to be replayed."""
+        """A step up to its update."""
         keeps = self.keeps_gradients or any(part.keeps_gradients(step) for part in self._parts)
-        compute = partial(self._compute_gradient, step=step, keeps=keeps)
+        compute: Compute = partial(self._compute_gradient, step=step, keeps=keeps)
         with ExitStack() as around:
             for part in self._parts:
                 around.enter_context(part.during(step))
-            if self._replay is not None and self._replay.is_due(step):
-                return self._replay.check(step, batch, compute)
+                compute = part.computation(step, compute)
             return compute(batch, self.data_rank)
 
     def _compute_gradient(self, batch: Rows, data_rank: int, *, step: int, keeps: bool) -> ComputedStep:
         """The passes of a step over the rows of a data rank, and the exchange of gradients. `keeps`: see
         `Sharding.begin`. Collective."""
-        assert self.sharding is not None, "built for evaluation"
-        self.sharding.begin(keeps)
+        self._sharding.begin(keeps)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + data_rank * len(batch.tokens)
-        group = self.layout.pipeline if self.layout.virtual > 1 else 1
-        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
-        micro_batches: Sequence[MicroBatch] = self._cut(batch, micro, first_row)
+        micro_batches: Sequence[MicroBatch] = self._cut(batch, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
         of_parts = (count for part in self._parts for count in part.counts(batch))
         local = [*self.objective.counts(batch), *of_parts, positions, *self._work.of_rows(batch)]
@@ -227,26 +215,25 @@ class MegatronEngine:
             scale=self._backward_scale(),
             first_row=first_row,
             report=report,
-            forwarded=self._forwarded,
+            forwarded=self._sharding.forwarded,
         )
         for part in self._parts:
             micro_batches = part.attached(micro_batches, passes)
         forward = partial(self.objective.forward_train, factors=factors)
 
-        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, list[Term]]:
+        def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, list[Term]]:
             return report(self.objective.terms(outputs, batch))
 
-        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self._forwarded)]
+        results = [*passes.reported, *self._runner.train(micro_batches, forward, loss, self._sharding.forwarded)]
         sources = self.objective.sources if batch.source is not None else ()
-        sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
-        if self._replay is not None:
-            self._replay.note_losses(sums)
-        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
+        own_sums = sum_pairs(results, 1 + len(names) + len(sources), self.device)
+        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(own_sums.clone()))
         with record_function("step/exchange"):
-            self.sharding.reduce(token_count)
+            self._sharding.reduce(token_count)
         for part in self._parts:
             part.computed()
         return ComputedStep(
+            own_sums=own_sums,
             sums=sums,
             counts=counts,
             factors=factors,
@@ -259,10 +246,9 @@ class MegatronEngine:
 
     def _read(self, computed: ComputedStep, step: int, scale: float) -> StepResult:
         """What the passes found, as numbers: here the host waits. `scale`: that of the gradient."""
-        assert self.sharding is not None, "built for evaluation"
         with record_function("step/optimizer"):
             of_parts = [part.values(step) for part in self._parts]
-            tensors = [self.sharding.norm(), computed.sums.view(-1), *chain.from_iterable(of_parts)]
+            tensors = [self._sharding.norm(), computed.sums.view(-1), *chain.from_iterable(of_parts)]
             numbers = iter(torch.cat(tensors).tolist())
         norm, loss_sum, judged = islice(numbers, 3)
         terms = {name: (next(numbers), int(next(numbers))) for name in computed.names}
@@ -281,7 +267,7 @@ class MegatronEngine:
             token_count=int(judged),
             grad_norm=norm / scale,
             skipped=False,
-            loss_scale=None if self.loss_scale is None else self.loss_scale.value,
+            loss_scale=self.loss_scale.value,
             terms=terms,
             by_source=by_source,
             computed_positions=computed.computed_positions,
@@ -291,82 +277,18 @@ class MegatronEngine:
             tokens_per_expert=tokens_per_expert,
         )
 
-    def _forwarded(self, chunk: Any, output: Any) -> None:
-        """Called with each chunk's output that a backward pass follows."""
-        assert self.sharding is not None, "built for evaluation"
-        self.sharding.forwarded(chunk, output)
-        if self._replay is not None:
-            self._replay.note_output(chunk, output)
-
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
-        rows, length = batch.labels.shape
-        model = self.config.model
-        picked = batch.label_positions is not None and not model.picks_labels  # which trains on such rows
-        if picked and (
-            self.config.generator is not None or not self.decodes or model.is_encoder_decoder or model.binary_head
-        ):
-            raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
-        micro = min(self.config.batch.micro_sequences, rows)
-        if picked:  # where data ranks share the weights, all need equally many
-            micro = rows if self.shares_weights else -(-rows // self.layout.pipeline)
-        group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
-        padded = -(-rows // group) * group
-        if padded > rows:
-            batch = batch[np.arange(padded).clip(max=rows - 1)].with_masked_rows(np.arange(padded) >= rows)
-        slices = self.layout.context * (self.layout.tensor if self.layout.sequence and not picked else 1)
-        for positions in (length, batch.tokens.shape[1]):
-            if positions % slices:
-                raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
-        batch = self._trimmer.trim(batch)
-        trimmed = batch.labels.shape[1]
-        micro_batches: Sequence[MicroBatch] = self._cutter.cut(batch, micro)
-        for part in self._parts:
-            micro_batches = part.to_score(micro_batches, batch, rows)
-        with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
-            results: Sequence[ScoredLabels] = self._runner.evaluate(
-                micro_batches, self.objective.forward_score, self._score_loss
-            )
-        for part in self._parts:
-            results = part.scored(results)
-        names = self.objective.scored
-        answers = 0 if model.task_head is None or self.config.generator is not None else model.task_head.outputs
-        scores = torch.zeros(2 + answers, padded, trimmed // self.layout.context, device=self.device)
-        for index, judged in enumerate(results):
-            of_micro = torch.stack([judged.log_probability.float(), judged.greedy.float()])
-            if judged.outputs is not None:
-                of_micro = torch.cat([of_micro, judged.outputs.movedim(-1, 0)])
-            scores[:, index * micro : (index + 1) * micro] = of_micro
-        scores = self.groups.gather_over_context(self.groups.broadcast_over_pipeline(scores))
-        scores = F.pad(scores, (0, length - trimmed))  # no label counts there
-        log_probability, greedy, *of_head = scores[:, :rows].cpu().numpy()
-        outputs = np.stack(of_head, axis=-1) if of_head else None
-        if not names:
-            return Scores(log_probability, greedy.astype(bool), outputs=outputs)
-        sums = sum_pairs([[judged.others[name] for name in names] for judged in results], len(names), self.device)
-        pairs = self.groups.sum_over_context(self.groups.broadcast_over_pipeline(sums)).tolist()
-        terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
-        return Scores(log_probability, greedy.astype(bool), terms, outputs)
+        return self._label_scores.compute(batch)
 
     def part(self, kind: type[P]) -> P:
         """See `base.TrainEngine`."""
         return next(part for part in self._parts if isinstance(part, kind))
 
-    def logits(self, batch: Rows, of_generator: bool = False) -> tuple[Tensor, ...]:
+    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""
         assert self.layout.world == 1, "logits are for one rank"
-
-        def real_logits(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
-            logits_LBV, *more = outputs if isinstance(outputs, tuple) else (outputs,)
-            real_BLV = logits_LBV[..., : self.config.model.vocabulary].transpose(0, 1)
-            return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
-
-        micro_batches = self._cutter.cut(batch, 1)
-        if of_generator:
-            results = self.part(GeneratorPass).logits(micro_batches, real_logits)
-        else:
-            results = self._runner.evaluate(micro_batches, self.objective.forward, real_logits)
-        return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
+        return compute_logits(self._runner, self._cutter, batch, self.config.model.vocabulary)
 
     def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
         """See `base.InspectEngine`."""
@@ -415,26 +337,24 @@ class MegatronEngine:
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""
-        assert self.sharding is not None, "built for evaluation"
         assert self.keeps_gradients, "gradients were not kept"
-        return self._state.named("gradient", self.sharding.gradients())
+        return self._state.named("gradient", self._sharding.gradients())
 
     def weights_in_use(self) -> dict[str, GlobalPart]:
         """See `base.InspectEngine`."""
-        assert self.sharding is not None, "built for evaluation"
-        return self._state.named("weight", self.sharding.in_use())
+        return self._state.named("weight", self._sharding.in_use())
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """See `base.TrainEngine`."""
         self.updates = updates
-        if self.loss_scale is not None and loss_scale is not None:
-            self.loss_scale.state = loss_scale
+        if loss_scale is not None:
+            self.loss_scale.load(loss_scale)
         if self.sharding is not None:
             self.sharding.loaded(updates)
 
     def any(self, flag: bool) -> bool:
         """See `base.Ranks`."""
-        return bool(self.largest(np.array([float(flag)]))[0])
+        return self.groups.any(flag)
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         """See `base.Ranks`."""
@@ -444,10 +364,12 @@ class MegatronEngine:
         """See `base.Ranks`."""
         return self.groups.sum_over_data(values)
 
-    def _cut(self, batch: Rows, micro: int, first_row: int) -> list[MicroBatch]:
+    def _cut(self, batch: Rows, first_row: int) -> list[MicroBatch]:
         """Micro-batches without padding that no row needs: rows of like lengths together, each micro-batch cut to its
         longest row; or in a pipeline, whose stages exchange tensors of one shape, all to the longest row of this data
         rank."""
+        group = self.layout.pipeline if self.layout.virtual > 1 else 1
+        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
         further = len(mtp_depths(self.config.model))
         if self.layout.pipeline > 1 or not self._trimmer.enabled:
             dropout.number_rows({})
@@ -473,13 +395,11 @@ class MegatronEngine:
         by_source = [terms[name] for name in of_sources if name in terms]
         return loss, count, [term.detached() for term in (Term(loss, count), *every, *by_source)]
 
-    def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, ScoredLabels]:
-        judged = self.objective.score(outputs, batch)
-        return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
-
     def _backward_scale(self) -> float:
-        """The factor of the summed loss in the backward pass. The loss scale is that of a mean over one sequence's
-        positions: so what overflows does not depend on the micro-batch size, or on how ranks share positions."""
-        if self.loss_scale is None:
-            return 1.0
-        return self.loss_scale.value / self.config.model.sequence_length
+        """The factor of the summed loss in the backward pass."""
+        return self.loss_scale.of_sum(self.config.model.sequence_length)
+
+    @property
+    def _sharding(self) -> Sharding:
+        assert self.sharding is not None, "built for evaluation"
+        return self.sharding

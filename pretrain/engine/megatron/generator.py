@@ -2,7 +2,7 @@
 
 Its backward pass ends before the model's forward pass begins: no activations of both are alive together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -16,10 +16,13 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GeneratorSamples
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.built_model import BuiltModel
+from pretrain.engine.megatron.logits import compute_logits
+from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.step_part import StepPart, StepPasses
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives.base import SampledLoss, ScoredLabels, Term
 
 
@@ -41,7 +44,8 @@ class GeneratorPass(StepPart, GeneratorSamples):
     ) -> None:
         model = config.generator_model
         assert model is not None
-        self._runner = Runner(model, layout, built.chunks, chunks)
+        self._runner, self._vocabulary = Runner(model, layout, built.chunks, chunks), model.vocabulary
+        self._cutter = Cutter(groups, device, config.model, self.reads)
         self._groups, self._objective, self._device = groups, objective, device
         self._sampled: list[Tensor] = []
         self._replay: np.ndarray | None = None
@@ -49,7 +53,7 @@ class GeneratorPass(StepPart, GeneratorSamples):
     def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> list[MicroBatch]:
         """The micro-batches that the model reads, after a forward and backward pass."""
 
-        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, tuple[list[Term], Tensor]]:
+        def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, tuple[list[Term], Tensor]]:
             terms, tokens_BL = self._objective.generator_terms(outputs, batch)
             total, count, reported = passes.report(terms)
             return total, count, (reported, tokens_BL)
@@ -64,7 +68,7 @@ class GeneratorPass(StepPart, GeneratorSamples):
         keys = torch.from_numpy(_keys(batch)).to(self._device).split(len(batches[0].tokens_BS))
         noisy = [replace(batch, noise_rows_B=key) for batch, key in zip(batches, keys, strict=True)]
 
-        def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, tuple[ScoredLabels, Tensor]]:
+        def loss(batch: MicroBatch, outputs: ModelOutputs) -> tuple[Tensor, Tensor, tuple[ScoredLabels, Tensor]]:
             scored, tokens_BL = self._objective.generator_scores(outputs)
             return scored.log_probability.sum(), torch.tensor(0, dtype=torch.int), (scored, tokens_BL)
 
@@ -102,9 +106,10 @@ class GeneratorPass(StepPart, GeneratorSamples):
         """See `base.GeneratorSamples`."""
         return self._groups.gather_over_context(torch.cat(self._sampled)).cpu().numpy()
 
-    def logits(self, batches: Sequence[MicroBatch], report: Callable[[MicroBatch, Any], Any]) -> list[Any]:
-        """What `report`, a loss function of the schedule, makes of the generator's logits."""
-        return self._runner.evaluate(batches, lambda model, batch: model(batch), report)
+    def generator_logits(self, batch: Rows) -> Tensor:
+        """See `base.GeneratorSamples`."""
+        logits_BLV, *_ = compute_logits(self._runner, self._cutter, batch, self._vocabulary)
+        return logits_BLV
 
     def _replayed(self, tokens_NBL: Tensor) -> Tensor:
         """The tokens with those of `replay` in their place. Rows that only fill up micro-batches are the last one."""

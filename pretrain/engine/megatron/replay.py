@@ -1,18 +1,16 @@
 """A second computation of a step in place (`health.replay_every`): the same rows, weights and dropout give the same
 bits, or a machine computes wrong.
 
-    replay = StepReplay(...)
-    computed = replay.check(step, rows, compute) if replay.is_due(step) else compute(rows, data_rank)
-
-`check` runs the passes of a step twice and compares, on each rank, digests of what it computed itself (outputs of its
-chunks, the loss, its gradients before ranks exchange them), of the gradients after the exchange, and of its weights
-before and after. Where something differs it computes the step a third time, lets the data rank next to each compute the
-same rows, and raises MiscomputedError; the update is not made.
+In such a step the passes run twice, and each rank compares digests of what it computed itself (outputs of its chunks,
+the loss, its gradients before ranks exchange them), of the gradients after the exchange, and of its weights before and
+after. Where something differs the step is computed a third time, the data rank next to each computes the same rows, and
+MiscomputedError is raised; the update is not made.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -25,36 +23,15 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.digest import digest, follow
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.miscomputed import RankFinding, explain, explain_replicas
-from pretrain.engine.megatron.step_part import StepPart
+from pretrain.engine.megatron.step_part import Compute, ComputedStep, StepPart
 from pretrain.engine.zero.base import Sharding
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
+from pretrain.models.outputs import tensors_in
 from pretrain.models.placement import Parameter
 from pretrain.process.rank_location import this_rank
 
 _LOSS, _CARRIED = "the loss", "what the next step reads"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputedStep:
-    """What the passes of a step found on all ranks; the gradient is in the sharding."""
-
-    sums: Tensor
-    """[terms, 2] float64: sums and counts of the terms of the loss"""
-    counts: Sequence[float]
-    """counts of the terms over the global batch"""
-    factors: Mapping[str, float]
-    names: Sequence[str]
-    """names of the terms; none if there is one"""
-    sources: Sequence[str]
-    """names of the sources whose losses are apart"""
-    computed_positions: int
-    tokens: int
-    flops: float
-
-
-Compute = Callable[[Rows, int], ComputedStep]
-"""(rows of a data rank, its number) -> the step up to its update. Collective."""
 
 
 @dataclass(frozen=True)
@@ -83,52 +60,38 @@ def check_repeats(config: RunConfig, on_gpu: bool) -> None:
         )
 
 
-class StepReplay:
-    """Replays of the steps of one engine, and of its `parts`. `chunks`: the model chunks as the schedule calls them, in
+class StepReplay(StepPart):
+    """Replays of steps of a run, and of its other `parts`. `chunks`: the model chunks as the schedule calls them, in
     the order in which they compute."""
 
     def __init__(
         self, *, every: int, layout: Layout, groups: Groups, sharding: Sharding, chunks: Sequence[nn.Module],
-        parameters: Sequence[Parameter], parts: Sequence[StepPart], any_rank: Callable[[bool], bool],
-        device: torch.device,
+        parameters: Sequence[Parameter], parts: Sequence[StepPart], device: torch.device,
     ) -> None:  # fmt: skip
         self._every, self._layout, self._groups, self._sharding = every, layout, groups, sharding
         self._parameters = {parameter.value: parameter for parameter in parameters}
         self._numbers = {chunk: number for number, chunk in enumerate(chunks)}
         self._chunk_of = {value: number for number, chunk in enumerate(chunks) for value in chunk.parameters()}
-        self._parts, self._any_rank, self._device = parts, any_rank, device
+        self._parts, self._device = parts, device
         self._records = False
         self._outputs: list[tuple[int, Tensor]] = []
         self._gradients: dict[nn.Parameter, Tensor] = {}
-        self._losses: list[Tensor] = []
         sharding.watch(_weak(self._note_gradient))
 
-    def is_due(self, step: int) -> bool:
-        """Whether a step is computed twice."""
-        return step % self._every == 0
+    def computation(self, step: int, compute: Compute) -> Compute:
+        """See `StepPart`: steps that are due are computed twice."""
+        return partial(self._check, step, compute) if step % self._every == 0 else compute
 
-    def note_output(self, chunk: nn.Module, output: Any) -> None:
-        """Notes what a chunk put out in a forward pass that a backward pass follows. Not collective."""
-        if self._records:
-            number = self._numbers[chunk]
-            self._outputs += [(number, digest(tensor)) for tensor in _tensors(output)]
-
-    def note_losses(self, sums: Tensor) -> None:
-        """Notes the sums of this rank's own rows. Not collective."""
-        if self._records:
-            self._losses.append(digest(sums))
-
-    def check(self, step: int, rows: Rows, compute: Compute) -> ComputedStep:
-        """Computes a step twice. Raises MiscomputedError on every rank if anything differs on one, and leaves no
-        gradient then. Collective."""
+    def _check(self, step: int, compute: Compute, rows: Rows, own: int) -> ComputedStep:
+        """Computes a step twice, of the rows of this data rank, `own`. Raises MiscomputedError on every rank if
+        anything differs on one, and leaves no gradient then. Collective."""
         weights = self._weights()
         self._check_replicas(step, weights)
-        own = self._groups.data_rank
         _, first = self._recorded(compute, rows, own)
         self._sharding.discard()
         computed, second = self._recorded(compute, rows, own)
         changed = _different(weights, self._weights())
-        if not self._any_rank(bool(changed) or first != second):
+        if not self._groups.any(bool(changed) or first != second):
             return computed
         self._sharding.discard()
         _, third = self._recorded(compute, rows, own)
@@ -150,16 +113,18 @@ class StepReplay:
         raise explain(step, findings, self._layout)
 
     def _recorded(self, compute: Compute, rows: Rows, data_rank: int) -> tuple[ComputedStep, PassDigests]:
-        self._outputs, self._gradients, self._losses, self._records = [], {}, [], True
+        self._outputs, self._gradients, self._records = [], {}, True
+        handles = [chunk.register_forward_hook(self._note_output) for chunk in self._numbers]
         try:
             computed = compute(rows, data_rank)
         finally:
             self._records = False
+            for handle in handles:
+                handle.remove()
         own: dict[str, Tensor] = {}
         for value, gradient in self._gradients.items():  # of a tied table a rank may hold two
             _add(own, self._parameters[value].name, gradient)
-        for number, found in enumerate(self._losses):
-            own[f"{_LOSS}{number or ''}"] = found
+        own[_LOSS] = digest(computed.own_sums)
         exchanged = self._by_name(self._sharding.reduced()) | {_LOSS: digest(computed.sums)}
         for part in self._parts:
             for digests, found_by in ((own, part.found()), (exchanged, part.exchanged())):
@@ -216,11 +181,16 @@ class StepReplay:
                     for number, name in enumerate(names)
                     if any(one[number] != mine[number] for one in held)
                 ]
-        if not self._any_rank(bool(differing)):
+        if not self._groups.any(bool(differing)):
             return
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, (this_rank(), differing))
         raise explain_replicas(step, [location for location, _ in found], [pair for _, more in found for pair in more])
+
+    def _note_output(self, chunk: nn.Module, inputs: Any, output: Any) -> None:
+        """A forward hook: in the passes of a step a backward pass follows each of these."""
+        number = self._numbers[chunk]
+        self._outputs += [(number, digest(tensor)) for tensor in tensors_in(output)]
 
     def _note_gradient(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if self._records:
@@ -277,12 +247,3 @@ def _minority(values: Sequence[int]) -> list[int]:
     if counts[0][0] == counts[1][0]:
         return list(range(len(values)))
     return [place for place, value in enumerate(values) if value != counts[0][1]]
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, tuple | list):
-        for item in output:
-            yield from _tensors(item)

@@ -4,6 +4,7 @@ The engine has its parts in a list, in the order in which they see the micro-bat
 A step goes through it so:
 
     during       around its computations, of which there are several where a step is replayed
+    computation  how it is computed
     attached     what micro-batches read because of it; it may run passes of its own
     computed     after the passes: sums over ranks
     values       on the device: the host waits for those of all parts at once
@@ -49,6 +50,30 @@ class StepPasses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComputedStep:
+    """What the passes of a step found; the gradient is in the sharding."""
+
+    own_sums: Tensor
+    """[terms, 2] float64: sums and counts of the terms of the loss, of this rank's rows"""
+    sums: Tensor
+    """the same of all ranks"""
+    counts: Sequence[float]
+    """counts of the terms over the global batch"""
+    factors: Mapping[str, float]
+    names: Sequence[str]
+    """names of the terms; none if there is one"""
+    sources: Sequence[str]
+    """names of the sources whose losses are apart"""
+    computed_positions: int
+    tokens: int
+    flops: float
+
+
+Compute = Callable[[Rows, int], ComputedStep]
+"""(rows of a data rank, its number) -> the step up to its update. Collective."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartFigures:
     """What a part tells of a step."""
 
@@ -74,6 +99,10 @@ class StepPart:
     def during(self, step: int) -> AbstractContextManager[None]:
         """Around the computations of a step, of which there may be several."""
         return nullcontext()
+
+    def computation(self, step: int, compute: Compute) -> Compute:
+        """How the step is computed: by `compute`, or around calls of it."""
+        return compute
 
     def keeps_gradients(self, step: int) -> bool:
         """Whether it reads the gradient after the update."""

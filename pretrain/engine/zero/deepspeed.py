@@ -31,6 +31,7 @@ from pretrain.engine.zero.frozen import FrozenParameters
 from pretrain.errors import RunError
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters
+from pretrain.models.outputs import tensors_in
 from pretrain.models.placement import Parameter
 
 EXPERTS = "experts"
@@ -139,7 +140,7 @@ class DeepSpeedSharding(OptimizerState):
             # Called at the end of this backward pass, not of those nested in it (recomputed layers run their own).
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
-        if differentiable := [tensor for tensor in _tensors(output) if tensor.requires_grad]:
+        if differentiable := [tensor for tensor in tensors_in(output) if tensor.requires_grad]:
             register_multi_grad_hook(differentiable, begins, mode="any")
 
     def reduce(self, token_count: int) -> None:
@@ -247,12 +248,3 @@ class DeepSpeedSharding(OptimizerState):
     @abstractmethod
     def _finish(self) -> None:
         """Completes the exchange of gradients after the last backward pass of a step."""
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples."""
-    if isinstance(output, tuple):
-        for item in output:
-            yield from _tensors(item)
-    else:
-        yield output

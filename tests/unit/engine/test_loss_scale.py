@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.batch import Cursor
 from pretrain.config.loss_scale import LossScaling
-from pretrain.engine.loss_scale import DynamicLossScale
+from pretrain.engine.loss_scale import DynamicLossScale, make_loss_scale
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
@@ -32,6 +32,21 @@ def test_grows_after_so_many_steps_without_overflow_and_halves_at_one() -> None:
         (256, 0),
     ]  # fmt: skip
     assert not scale.overflowed(), "there is no lower one"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_that_needs_no_scale_has_one_that_does_nothing(precision: str) -> None:
+    scale = make_loss_scale(tiny_config(precision=precision))
+    scale.begin()
+    scale.load((1024.0, 3))
+    scale.stepped()
+    assert not scale.overflowed()
+    assert (scale.value, scale.state, scale.of_sum(128)) == (None, None, 1.0)
+
+
+def test_the_scale_of_fp16_is_that_of_a_mean_over_a_sequence() -> None:
+    scale = make_loss_scale(tiny_config(precision="fp16", loss_scale={"initial": 1024.0}))
+    assert (scale.value, scale.of_sum(128)) == (1024.0, 8.0)
 
 
 class _Engine:

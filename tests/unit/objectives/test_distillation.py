@@ -16,6 +16,7 @@ from pretrain.models.cross_entropy import CrossEntropy
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.last_states import LastStates
 from pretrain.models.layer_states import LayerStates
+from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives import matched_layers
 from pretrain.objectives.base import LossGroups, scales, total
 from pretrain.objectives.distillation import DistillationLoss
@@ -95,13 +96,16 @@ class _Inputs:
             ),
         )  # fmt: skip
 
-    def model(self, batch: MicroBatch, judge: Any, judge_states: Any = None, judge_layers: Any = None) -> Any:
+    def model(
+        self, batch: MicroBatch, judge: Any, judge_states: Any = None, judge_layers: Any = None
+    ) -> ModelOutputs:  # fmt: skip
         """In the place of a network, which makes logits a few positions at a time and forgets them."""
         found = [judge(self.leaves["logits"][where].clone(), where) for where in (slice(0, 2), slice(2, LENGTH))]
-        outputs: Any = tuple(torch.stack(one).sum() for one in zip(*found, strict=True))
-        if judge_states is not None:
-            outputs = outputs, judge_states(self.leaves["last"])
-        return outputs if judge_layers is None else (outputs, judge_layers(_layers(self.leaves)))
+        return ModelOutputs(
+            judged=tuple(torch.stack(one).sum() for one in zip(*found, strict=True)),
+            judged_states=None if judge_states is None else judge_states(self.leaves["last"]),
+            judged_layers=() if judge_layers is None else judge_layers(_layers(self.leaves)),
+        )
 
 
 def _layers(values: dict[str, Tensor]) -> LayerStates:

@@ -68,7 +68,7 @@ def _in_residual(faulty: str) -> Fault:
 
 
 def _in_step(statement: str) -> Fault:
-    line = "self.sharding.reduce(token_count)"
+    line = "self._sharding.reduce(token_count)"
     return Fault(
         module="pretrain.engine.megatron.engine",
         function="MegatronEngine._compute_gradient",
