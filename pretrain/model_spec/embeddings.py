@@ -15,7 +15,7 @@ STACK_NAMES = ("encoder", "decoder")
 
 def embeddings(model: Model, words: Specs | None = None) -> Iterator[ParameterSpec]:
     """Token embeddings, and for each stack its position and segment embeddings, norm and projection.
-    `words`: what stands in place of token embeddings."""
+    `words`: what takes the place of token embeddings."""
     scheme = SCHEMES[model.init.name](model)
     yield from _words(model, scheme) if words is None else words
     if model.capabilities.query_stream:

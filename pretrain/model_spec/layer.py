@@ -10,7 +10,7 @@ from pretrain.model_spec.init_schemes import SCHEMES
 from pretrain.model_spec.linears import column, into_residual, norm, norms, under, vector
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.model_spec.parts.of_layers import LAYER_PARTS
-from pretrain.model_spec.slots import standing
+from pretrain.model_spec.slots import filled
 from pretrain.model_spec.updates_beside import adapter, lora
 
 
@@ -50,7 +50,7 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
     )
     yield from norms("input_layernorm.", "self_attn_bda.norm.", model)
     plain = under("linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias, of_all))
-    yield from under("self_attention.", standing((part.mix(model) for part in LAYER_PARTS), plain))
+    yield from under("self_attention.", filled((part.mix(model) for part in LAYER_PARTS), plain))
     for part in LAYER_PARTS:
         yield from under("self_attention.", part.attention(model, Normal((query,)), Normal((key,))))
     if model.qk_norm:
@@ -64,7 +64,7 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         yield from under("cross_attention.linear_proj.", into_residual(scheme, queries, hidden, biased, "width"))
     yield from norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     plain = feed_forward(model, model.ffn_dim)
-    yield from under("mlp.", standing((part.feed_forward(model, number) for part in LAYER_PARTS), plain))
+    yield from under("mlp.", filled((part.feed_forward(model, number) for part in LAYER_PARTS), plain))
 
 
 def _query_key_norms(model: Model, queries: int, keys: int) -> Iterator[ParameterSpec]:

@@ -1,4 +1,4 @@
-"""What parameters of modules are made of: norms, linear layers and tables, and where they stand in a model."""
+"""What parameters of modules are made of: norms, linear layers and tables, and where they lie in a model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

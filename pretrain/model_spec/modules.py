@@ -20,7 +20,7 @@ from pretrain.model_spec.once import once_for_each
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parts.of_layers import LAYER_PARTS
 from pretrain.model_spec.parts.of_models import NETWORK_PARTS
-from pretrain.model_spec.slots import standing
+from pretrain.model_spec.slots import filled
 from pretrain.model_spec.trained import with_rates, with_trained
 
 
@@ -47,8 +47,8 @@ def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
             depth += 1
             name = f"{STACK_NAMES[stack]}.layers.{number}."
             plain = layer(model, bool(stack) and model.is_encoder_decoder, number)
-            standing_there = standing((part.layer(model, stack, number) for part in NETWORK_PARTS), plain)
-            of_layer = at(depth, name, standing_there)
+            taken = filled((part.layer(model, stack, number) for part in NETWORK_PARTS), plain)
+            of_layer = at(depth, name, taken)
             if model.shared_layers and number:
                 of_layer = aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             elif stack and model.tie_encoder_decoder:
@@ -61,7 +61,7 @@ def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
         if layers:
             norm_behind = under(final_norm(model, name).removeprefix(f"{STACK_NAMES[stack]}."), norm(model))
             plain = norm_behind if model.norm_first else iter(())
-            behind = standing((part.after_layers(model, stack) for part in NETWORK_PARTS), plain)
+            behind = filled((part.after_layers(model, stack) for part in NETWORK_PARTS), plain)
             specs += at(depth, f"{STACK_NAMES[stack]}.", behind)
     for part in NETWORK_PARTS:
         specs += part.copies(model)

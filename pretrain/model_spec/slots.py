@@ -1,7 +1,7 @@
-"""Where a part may stand in a model, for its parameters: the slots of a model, and those of a Transformer layer.
+"""The places of a part in a model, for its parameters: the slots of a model, and those of a Transformer layer.
 
 A part is a class with the slots that it fills, in a file of `parts/`, and a row of `parts/of_layers.py` or
-`parts/of_models.py`. Of parts that take a place of something, at most one stands in a model.
+`parts/of_models.py`. Of those that take the place of something, a model has at most one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ Specs = Iterator[ParameterSpec]
 
 
 class LayerPart:
-    """A part of Transformer layers that stands nowhere. Names are those in the module of the slot."""
+    """A part of Transformer layers that fills no slot. Names are those in the module of the slot."""
 
     def mix(self, model: Model) -> Specs | None:
         """In `self_attention`, in place of the matrix that makes queries, keys and values."""
@@ -34,7 +34,7 @@ class LayerPart:
 
 
 class NetworkPart:
-    """A part around or in place of layers that stands nowhere. Names are those in the model, or in what the slot
+    """A part around or in place of layers that fills no slot. Names are those in the model, or in what the slot
     names."""
 
     def front(self, model: Model) -> Specs:
@@ -74,6 +74,6 @@ class NetworkPart:
         return iter(())
 
 
-def standing(found: Iterable[Specs | None], otherwise: Specs) -> Specs:
-    """What stands in the place of something, or that."""
+def filled(found: Iterable[Specs | None], otherwise: Specs) -> Specs:
+    """What fills a slot, or what is there otherwise."""
     return next((specs for specs in found if specs is not None), otherwise)

@@ -10,7 +10,7 @@ from pretrain.model_spec.slots import NetworkPart, Specs
 
 
 class CharacterSpecs(NetworkPart):
-    """Of the layers that read characters."""
+    """Parameters of the layers that read characters."""
 
     def words(self, model: Model) -> Specs | None:
         """See `NetworkPart`."""

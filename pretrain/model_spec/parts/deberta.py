@@ -12,7 +12,7 @@ from pretrain.model_spec.slots import LayerPart, NetworkPart, Specs
 
 
 class DisentangledSpecs(LayerPart):
-    """Of the terms of attention scores."""
+    """Parameters of the terms of attention scores."""
 
     def attention(self, model: Model, query: Normal, key: Normal) -> Specs:
         """See `LayerPart`."""
@@ -20,7 +20,7 @@ class DisentangledSpecs(LayerPart):
 
 
 class DistanceSpecs(NetworkPart):
-    """Of the vectors of distances that all layers read, and of the convolution."""
+    """Parameters of the vectors of distances that all layers read, and of the convolution."""
 
     def beside_words(self, model: Model) -> Specs:
         """See `NetworkPart`."""

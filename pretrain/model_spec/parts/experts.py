@@ -12,7 +12,7 @@ from pretrain.model_spec.slots import LayerPart, Specs
 
 
 class ExpertSpecs(LayerPart):
-    """Of layers of experts."""
+    """Parameters of layers of experts."""
 
     def feed_forward(self, model: Model, number: int) -> Specs | None:
         """See `LayerPart`."""

@@ -14,7 +14,7 @@ from pretrain.model_spec.slots import LayerPart, Specs
 
 
 class LatentAttentionSpecs(LayerPart):
-    """Of latents."""
+    """Parameters of latents."""
 
     def mix(self, model: Model) -> Specs | None:
         """See `LayerPart`."""

@@ -15,7 +15,7 @@ SEQUENCE_PROJECTION = f"self_attention.{_IN_ATTENTION}"
 
 
 class LinformerSpecs(LayerPart):
-    """Of the projections along the sequence."""
+    """Parameters of the projections along the sequence."""
 
     def attention(self, model: Model, query: Normal, key: Normal) -> Specs:
         """See `LayerPart`."""

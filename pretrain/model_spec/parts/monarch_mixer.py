@@ -15,7 +15,7 @@ CHANNELS = RowBlocks(("gate_before", "gate_after", "value"))
 
 
 class MixerSpecs(NetworkPart):
-    """Of layers with long convolutions."""
+    """Parameters of layers with long convolutions."""
 
     def layer(self, model: Model, stack: int, number: int) -> Specs | None:
         """See `NetworkPart`."""

@@ -9,8 +9,8 @@ from pretrain.model_spec.slots import NetworkPart, Specs
 
 
 class MtpSpecs(NetworkPart):
-    """Of the modules that predict further tokens: of each the norms of its two inputs, their projection, a layer, and
-    the norm before the shared head."""
+    """Parameters of the modules that predict further tokens: of each the norms of its two inputs, their projection, a
+    layer, and the norm before the shared head."""
 
     def further(self, model: Model) -> Specs:
         """See `NetworkPart`."""

@@ -57,7 +57,7 @@ def after_layers(model: Model) -> Iterator[ParameterSpec]:
 
 
 class RecurrentSpecs(NetworkPart):
-    """Of recurrent layers."""
+    """Parameters of recurrent layers."""
 
     def layer(self, model: Model, stack: int, number: int) -> Specs | None:
         """See `NetworkPart`."""

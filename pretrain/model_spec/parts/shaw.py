@@ -11,7 +11,7 @@ from pretrain.model_spec.slots import LayerPart, Specs
 
 
 class ShawSpecs(LayerPart):
-    """Of the tables that are added to keys and values."""
+    """Parameters of the tables that are added to keys and values."""
 
     def attention(self, model: Model, query: Normal, key: Normal) -> Specs:
         """See `LayerPart`."""

@@ -21,7 +21,7 @@ _TRAINED_WITH_IT = frozenset(
 
 
 class SourceEncoderSpecs(NetworkPart):
-    """Of the encoder that reads another vocabulary in front of the model's own."""
+    """Parameters of the encoder that reads another vocabulary in front of the model's own."""
 
     def front(self, model: Model) -> Specs:
         """See `NetworkPart`."""

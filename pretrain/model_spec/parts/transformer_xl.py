@@ -16,7 +16,7 @@ QUERY_BIASES = ("key_bias", "distance_bias", "segment_bias")
 
 
 class TransformerXlSpecs(LayerPart):
-    """Of the terms of attention scores."""
+    """Parameters of the terms of attention scores."""
 
     def attention(self, model: Model, query: Normal, key: Normal) -> Specs:
         """See `LayerPart`."""
