@@ -3,21 +3,30 @@
 The rank order is megatron-core's: tensor ranks are adjacent, then context, then data, then pipeline.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt, lcm
 from typing import Any, Literal
 
-from pretrain.config.batch import BatchSize
 from pretrain.config.model import Model
 from pretrain.config.parallel import Parallel
 from pretrain.config.parts.registry import PARTS
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.run_length.ramp import batch_sizes
-
-FP8_BLOCK = 16
-"""block size of 8-bit matrix products on GPUs, which divides all dimensions of such products"""
+from pretrain.layout.checks import (
+    check_batches,
+    check_chunks,
+    check_context_ranks,
+    check_equal_chunks,
+    check_expert_ranks,
+    check_fp8_blocks,
+    check_sequence_ranks,
+    check_sharding,
+    check_shared_distances,
+    check_shared_weights,
+    check_tensor_ranks,
+    divisors,
+    row_lengths,
+    unsplit_experts,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,82 +141,13 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
     parallel, model = config.parallel, config.model
     if (reason := next(filter(None, (part.refuses(model, parallel) for part in PARTS.values())), None)) is not None:
         raise ConfigError(reason)
-    if model.long_convolution is not None:
-        _check_channels(parallel, model, config.precision)
-    else:
-        _check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
-    # Tensor ranks split the rows of queries, keys and values; KV heads that are fewer than the ranks are replicated.
-    if model.kv_heads is not None and parallel.tensor % model.kv_heads:
-        _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
-    rows = (model.heads + 2 * model.num_kv_heads) * model.dim_per_head
-    _check_divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
-    _check_divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
-    if model.experts is not None and parallel.expert_tensor != 1:
-        _check_divides("parallel.tensor", parallel.tensor, "the size of model.experts", model.expert_ffn_dim)
-    if model.qk_norm_span == "all_heads":
-        _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads (model.qk_norm_span)", model.num_kv_heads)
-    _check_vocabulary(parallel.tensor, model, is_new=trains and not beside)
-    if model.ffn_dropout and model.ffn_dim // parallel.tensor % 4:
-        raise ConfigError(
-            f"with model.ffn_dropout, each tensor rank needs a multiple of 4 features of model.ffn={model.ffn_dim}: "
-            f"parallel.tensor={parallel.tensor} is too large"
-        )
-    lora = model.finetune.lora
-    if lora is not None and lora.dropout:
-        for target, key, features in (
-            ("projection", "model.heads * model.head_dim", model.heads * model.dim_per_head),
-            ("cross_projection", "model.heads * model.head_dim", model.heads * model.dim_per_head),
-            ("fc2", "model.ffn", model.ffn_dim),
-        ):
-            if target in lora.targets and features // parallel.tensor % 4:
-                raise ConfigError(
-                    f"with finetune.lora.dropout and the target {target}, each tensor rank needs a multiple of 4 "
-                    f"features of {key}={features}: parallel.tensor={parallel.tensor} is too large"
-                )
-    # Attention runs on full sequences and a share of each tensor rank's heads: see pretrain/attention/exchange.py.
-    _check_divides(
-        "parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor
-    )
-    groups = max(1, model.num_kv_heads // parallel.tensor)
-    if parallel.context % groups:
-        _check_divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
-    lengths = {"model.sequence_length": model.sequence_length}
-    if config.objective.row_length is not None:
-        lengths = {"objective.sequence_length": config.objective.row_length}
-    elif model.is_encoder_decoder:
-        lengths["model.target_length"] = model.label_length
-    if config.batch.short is not None:
-        lengths["batch.short.sequence_length"] = config.batch.short.sequence_length
-    for name, length in lengths.items():
-        _check_divides("parallel.context", parallel.context, name, length)
+    check_tensor_ranks(config, is_new=trains and not beside)
+    lengths = row_lengths(config)
+    check_context_ranks(parallel, model, lengths)
     if config.precision == "fp8":
-        by_tensor = {"model.ffn": model.ffn_dim, "model.heads * model.head_dim": model.heads * model.dim_per_head}
-        by_tensor["(model.heads + 2 * model.kv_heads) * model.head_dim"] = rows
-        _check_blocks({"model.hidden": model.hidden}, "", 1)
-        if model.positions.name == "disentangled":
-            _check_blocks({"the number of vectors of distances of model.positions": model.distance_rows}, "", 1)
-        if model.experts is not None:
-            ranks = 1 if _unsplit_experts(parallel) else parallel.tensor
-            _check_blocks({"the size of model.experts": model.expert_ffn_dim}, "parallel.tensor", ranks)
-        _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)
-    if parallel.sequence:
-        if parallel.tensor == 1:
-            raise ConfigError(
-                "parallel.sequence splits the sequence over tensor ranks, and parallel.tensor is 1: "
-                "set parallel.sequence=false or parallel.tensor=2"
-            )
-        for name, length in lengths.items():
-            slice_name = name + (" / parallel.context" if parallel.context > 1 else "")
-            _check_divides("parallel.tensor", parallel.tensor, slice_name, length // parallel.context)
-    if parallel.virtual > 1 and parallel.pipeline == 1:
-        raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
-    chunks = parallel.pipeline * parallel.virtual
-    if chunks > sum(model.stacks):
-        layers = " + ".join(str(count) for count in model.stacks if count)
-        raise ConfigError(
-            f"{layers} layers cannot be divided into {chunks} chunks (parallel.pipeline={parallel.pipeline} x "
-            f"parallel.virtual={parallel.virtual}): use fewer"
-        )
+        check_fp8_blocks(parallel, model)
+    check_sequence_ranks(parallel, lengths)
+    check_chunks(parallel, model)
     if world % parallel.model_ranks:
         started = f"{world} ranks do" if world > 1 else "1 rank does"
         raise RankCountError(
@@ -217,9 +157,9 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
             parallel.model_ranks,
         )
     if model.layers_share_by is not None:
-        _check_shared_weights(parallel, model.layers_share_by)
+        check_shared_weights(parallel, model.layers_share_by)
     if model.positions.name == "disentangled":
-        _check_shared_distances(parallel)
+        check_shared_distances(parallel)
     if trains and config.distillation.model is not None:
         _check_second_model("distillation.teacher", config.of_teacher(), model, world)
     if config.generator is not None:
@@ -229,10 +169,10 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
         teacher = config.distillation.model if trains else None
         of_other = beside or (teacher is not None and teacher.experts is not None)
         if model.experts is not None or not of_other:
-            _check_expert_ranks(config, parallel.context * data, trains or beside)
+            check_expert_ranks(config, parallel.context * data, trains or beside)
     if trains:
-        _check_sharding(parallel, parallel.context * data)
-        _check_batches(config.batch, parallel, data)
+        check_sharding(parallel, parallel.context * data)
+        check_batches(config.batch, parallel, data)
     return Layout(
         world=world,
         tensor=parallel.tensor,
@@ -243,54 +183,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
         zero_engine=parallel.zero_engine if parallel.zero else "megatron",
         context=parallel.context,
         expert=parallel.expert,
-        unsplit_experts=_unsplit_experts(parallel),
+        unsplit_experts=unsplit_experts(parallel),
     )
-
-
-def _unsplit_experts(parallel: Parallel) -> bool:
-    return parallel.expert_tensor == 1 < parallel.tensor
-
-
-def _check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
-    """Refuse expert ranks where nothing is theirs to share, and what is not computed with them, or where tensor ranks
-    do not split experts."""
-    parallel, experts = config.parallel, config.model.experts
-    if experts is None:
-        name = "expert" if parallel.expert > 1 else "expert_tensor"
-        raise ConfigError(
-            f"parallel.{name}={getattr(parallel, name)} shares the experts of layers, and the model has none: "
-            + ("set parallel.expert=1" if name == "expert" else "leave it out")
-        )
-    if parallel.expert_tensor not in (None, 1, parallel.tensor):
-        raise ConfigError(
-            f"parallel.expert_tensor={parallel.expert_tensor}: all tensor ranks share the features of each expert, or "
-            f"none: set it to parallel.tensor={parallel.tensor}, or to 1"
-        )
-    unsplit = _unsplit_experts(parallel)
-    _check_divides("parallel.expert", parallel.expert, "model.experts.count", experts.count)
-    teacher = config.distillation.model
-    if teacher is not None and teacher.experts is not None:
-        of_teacher = "model.experts.count of distillation.teacher"
-        _check_divides("parallel.expert", parallel.expert, of_teacher, teacher.experts.count)
-    if unsplit:
-        ranks = parallel.tensor * replicas
-        _check_divides("parallel.expert", parallel.expert, "the tensor, data and context ranks", ranks)
-    else:
-        _check_divides("parallel.expert", parallel.expert, "the data and context ranks", replicas)
-    if parallel.expert == 1 and not unsplit:
-        return
-    given = [f"parallel.expert={parallel.expert}"] * (parallel.expert > 1) + ["parallel.expert_tensor=1"] * unsplit
-    undo = " and ".join(["parallel.expert=1"] * (parallel.expert > 1) + ["parallel.expert_tensor=null"] * unsplit)
-    for without, instead in (
-        (not trains, f"for scoring and generation each data rank holds all experts: set {undo}"),
-        (
-            parallel.shards_by_deepspeed and parallel.zero == 3,
-            "DeepSpeed's stage 3 shards each weight over all data and context ranks, those of experts too: set "
-            f"parallel.zero=2, or {undo}",
-        ),
-    ):
-        if without:
-            raise ConfigError(f"{', '.join(given)}: {instead}")
 
 
 def expert_ranks(config: RunConfig, layout: Layout) -> list[int]:
@@ -299,173 +193,21 @@ def expert_ranks(config: RunConfig, layout: Layout) -> list[int]:
         return [1]
     found = []
     sizes = {"tensor": layout.tensor, "expert_tensor": 1 if layout.unsplit_experts else None, "zero": 1}
-    for ranks in _divisors(layout.expert_replicas * layout.expert):
+    for ranks in divisors(layout.expert_replicas * layout.expert):
         parallel = config.parallel.model_copy(update={**sizes, "expert": ranks})
         try:
-            _check_expert_ranks(config.model_copy(update={"parallel": parallel}), layout.replicas, trains=True)
+            check_expert_ranks(config.model_copy(update={"parallel": parallel}), layout.replicas, trains=True)
         except ConfigError:
             continue
         found.append(ranks)
     return found
 
 
-def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
-    """Refuse what does not work where tensor ranks share channels and blocks in place of heads."""
-    _check_divides("parallel.tensor", parallel.tensor, "model.ffn_blocks", model.ffn_blocks)
-    _check_divides("parallel.tensor", parallel.tensor, "model.hidden", model.hidden)
-    for key, given, value in (("context", parallel.context > 1, 1), ("sequence", parallel.sequence, "false")):
-        if given:
-            raise ConfigError(
-                f"parallel.{key} splits sequences, and a long convolution of the {model.family} family reads each "
-                f"channel of a full one: set parallel.{key}={value} and share channels by parallel.tensor"
-            )
-    if parallel.recompute == "selective":
-        raise ConfigError(
-            f"parallel.recompute=selective recomputes attention, which the {model.family} family has not: use full or "
-            "none"
-        )
-    if precision == "fp8":
-        raise ConfigError(
-            f"precision=fp8 multiplies full matrices, and the {model.family} family has block-diagonal ones and "
-            "convolutions: use bf16"
-        )
-
-
 def _check_second_model(name: str, config: RunConfig, model: Model, world: int) -> None:
     """Refuse a layout on which the second model of a run cannot be computed, which it shares with the first `model`."""
     try:
         for one in (config.model, model):
-            _check_equal_chunks(one, config.parallel)
+            check_equal_chunks(one, config.parallel)
         plan_layout(config, world, trains=False, beside=True)
     except ConfigError as error:
         raise ConfigError(f"{name} is computed on the layout of the model, and {error}") from None
-
-
-def _check_equal_chunks(model: Model, parallel: Parallel) -> None:
-    """Refuse layers that do not divide into chunks, for runs of two models."""
-    chunks = parallel.pipeline * parallel.virtual
-    if not model.is_encoder_decoder and model.layers % chunks:
-        raise ConfigError(
-            f"model.layers={model.layers} cannot be divided into {chunks} equal chunks "
-            f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "
-            f"use a product of {_nearest(_divisors(model.layers), chunks)}"
-        )
-
-
-def _check_blocks(sizes: Mapping[str, int], name: str, ranks: int) -> None:
-    """Check the dimensions of 8-bit matrix products, which `ranks` split."""
-    for key, size in sizes.items():
-        if size // ranks % FP8_BLOCK:
-            dimension = f"{key} / {name}={ranks} is {size // ranks}" if ranks > 1 else f"{key} is {size}"
-            raise ConfigError(
-                f"precision=fp8 multiplies in blocks of {FP8_BLOCK}, but {dimension}: make it a multiple, or use bf16"
-            )
-
-
-def _check_sharding(parallel: Parallel, replicas: int) -> None:
-    """Refuse what the chosen engine does not support, or would silently ignore."""
-    deepspeed = parallel.zero_engine == "deepspeed"
-    if parallel.zero > 1 and not deepspeed:
-        raise ConfigError(
-            f"parallel.zero={parallel.zero} is not supported by megatron-core's distributed optimizer (0 and 1 are): "
-            "set parallel.zero_engine=deepspeed, or parallel.zero=1"
-        )
-    if (parallel.offload_optimizer or parallel.offload_parameters) and not (deepspeed and parallel.zero):
-        raise ConfigError(
-            "offloading to host memory requires DeepSpeed's ZeRO, from stage 1 on: set parallel.zero_engine=deepspeed "
-            "and parallel.zero=1 or more, or turn offloading off"
-        )
-    if parallel.offload_parameters and parallel.zero < 3:
-        raise ConfigError(
-            f"parallel.zero={parallel.zero} holds all parameters on each data rank, so parallel.offload_parameters "
-            "has no effect: set parallel.zero=3, or turn it off"
-        )
-    if parallel.hpz > 1 and not (deepspeed and parallel.zero == 3):
-        raise ConfigError(
-            f"parallel.hpz={parallel.hpz} requires weights that data ranks shard: set parallel.zero_engine=deepspeed "
-            "and parallel.zero=3, or leave it out"
-        )
-    _check_divides("parallel.hpz", parallel.hpz, "the data ranks", replicas)
-    if parallel.overlap and deepspeed and parallel.zero == 1:
-        raise ConfigError(
-            "DeepSpeed's stage 1 exchanges gradients once, after the last backward pass, so parallel.overlap has "
-            "nothing to overlap: set parallel.zero=2 or parallel.zero_engine=megatron, or turn it off"
-        )
-
-
-def _check_shared_weights(parallel: Parallel, key: str) -> None:
-    """Refuse what does not work with layers that share parameters by `key`. With full recomputation each use has a
-    backward pass of its own: their gradient arrives several times, and hooks that act on its first arrival act too
-    early."""
-    if parallel.virtual > 1:
-        raise ConfigError(
-            f"with {key}, a stage must have all its layers in one chunk, because each chunk would hold a "
-            "copy: set parallel.virtual=1"
-        )
-    if parallel.recompute != "full":
-        return
-    if parallel.zero_engine == "deepspeed" and parallel.zero > 1:
-        raise ConfigError(
-            f"with {key} and parallel.recompute=full, a gradient arrives once for each layer, and "
-            f"DeepSpeed's stage {parallel.zero} takes the first for the sum: set parallel.recompute=selective or none, "
-            "or parallel.zero=1"
-        )
-    if parallel.overlap:
-        raise ConfigError(
-            f"with {key} and parallel.recompute=full, a gradient arrives once for each layer, and "
-            "parallel.overlap sends the first: turn parallel.overlap off, or set parallel.recompute=selective"
-        )
-
-
-def _check_shared_distances(parallel: Parallel) -> None:
-    """Refuse what does not work with vectors of distances that all layers read."""
-    if parallel.virtual > 1:
-        raise ConfigError(
-            "with model.positions=disentangled, a stage must have all its layers in one chunk, because each chunk "
-            "would hold a copy of the vectors of distances: set parallel.virtual=1"
-        )
-
-
-def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
-    # The interleaved schedule moves micro-batches in groups of one per stage.
-    group = data * (parallel.pipeline if parallel.virtual > 1 else 1)
-    stages = f" x {parallel.pipeline} stages (interleaved)" if parallel.virtual > 1 else ""
-    *ramp_sizes, full = batch_sizes(batch)  # during a ramp, micro-batches are smaller, too (`ramp.micro_sequences`)
-    checks = [
-        (full, group * batch.micro_sequences, "", f" x batch.micro_sequences={batch.micro_sequences}"),
-        *((sequences, group, " (during batch.ramp)", "") for sequences in ramp_sizes),
-    ]
-    for sequences, divisor, ramped, micro in checks:
-        if sequences % divisor:
-            nearest = max(divisor, round(sequences / divisor) * divisor)
-            raise ConfigError(
-                f"a global batch of {sequences} sequences{ramped} does not divide over {data} data "
-                f"ranks{micro}{stages}: the nearest that does is {nearest}"
-            )
-
-
-def _check_divides(name: str, divisor: int, total_name: str, total: int) -> None:
-    if total % divisor:
-        raise ConfigError(
-            f"{name}={divisor} does not divide {total_name} ({total}): the nearest that does is "
-            f"{_nearest(_divisors(total), divisor)}"
-        )
-
-
-def _check_vocabulary(tensor: int, model: Model, is_new: bool) -> None:
-    """Raises ConfigError for tensor ranks that do not divide the padded vocabulary, which a new run may pad to more."""
-    try:
-        _check_divides("parallel.tensor", tensor, "the padded vocabulary", model.padded_vocab_size)
-    except ConfigError as error:
-        multiple = lcm(model.vocabulary_multiple, tensor)
-        cure = f", or in a new run set model.vocabulary_multiple={multiple}, to pad it to more" if is_new else ""
-        raise ConfigError(f"{error}{cure}") from None
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
-
-
-def _nearest(values: list[int], wanted: int) -> int:
-    return min(values, key=lambda value: (abs(value - wanted), value))

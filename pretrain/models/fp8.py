@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrain.layout.layout import FP8_BLOCK
+from pretrain.layout.checks import FP8_BLOCK
 
 VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 _ROUNDED_BELOW = {VALUES: 2.0**8, GRADIENTS: 2.0**15}  # the greatest powers of two that are none too large

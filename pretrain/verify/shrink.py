@@ -17,7 +17,8 @@ from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import width
 from pretrain.config.run_config import RunConfig
-from pretrain.layout.layout import FP8_BLOCK, Layout
+from pretrain.layout.checks import FP8_BLOCK
+from pretrain.layout.layout import Layout
 from pretrain.model_spec.split import split_layers
 
 MICRO_SEQUENCES = 2

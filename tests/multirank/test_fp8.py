@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pretrain.engine import device
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import FP8_BLOCK
+from pretrain.layout.checks import FP8_BLOCK
 from pretrain.models import fp8
 from pretrain.models.grouped_fp8 import GroupedLinearInFp8
 from pretrain.models.kernels import compiled, in_fp8, plain
