@@ -2,7 +2,7 @@
 fixture finds the global random generators seeded, whatever ran before it.
 
 A file goes to one process, so that what its tests have in common is made once; the end-to-end tests go to one together,
-as they have a dataset and a run in common.
+as they have a dataset and a run in common, and so do the files whose tests look at every source of the product.
 """
 
 import os
@@ -20,6 +20,11 @@ from tests.helpers.seeds import seed_global_generators
 
 install()  # tests import megatron-core and DeepSpeed as the command does
 
+_OF_SOURCES = {
+    f"tests/unit/{name}.py"
+    for name in ("test_architecture", "test_docs", "test_language", "test_library_names", "test_signatures")
+} | {"tests/unit/run_dir/test_paths.py"}
+
 _LONG_S = 60.0  # of tests in all: what took less is not worth a table
 
 
@@ -28,6 +33,8 @@ class _ByFile(LoadScopeScheduling):
         file = nodeid.split("::")[0]
         if "/gpu/" in file:
             return nodeid  # they have nothing in common
+        if file in _OF_SOURCES:
+            return "sources"
         return "end_to_end" if "/end_to_end/" in file else file
 
 

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.helpers.sources import nodes
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("data_pipeline", "pretrain", "launch", "examples", "tools")
 
@@ -298,7 +300,7 @@ def modules() -> dict[str, Path]:
 def imports(source: str, known: dict[str, Path]) -> Iterator[str]:
     """The module, or the name in one, of each import: as long as what it resolves to. Names that are called to import
     others (`importlib.import_module`, `__import__`, `exec`, `eval`) count as imports of themselves."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.helpers.sources import nodes
+
 USED: dict[str, tuple[str, ...]] = {
     "megatron.core.distributed.distributed_data_parallel": (
         *("DistributedDataParallel.bucket_groups", "DistributedDataParallel.expert_parallel_bucket_groups"),
@@ -127,7 +129,7 @@ def imported(product: dict[str, Path], root: Path) -> Iterator[tuple[str, str]]:
     """(module, name) of each import in the product that no library promises; the name is empty for a module alone."""
     sources = ((root / path).read_text(encoding="utf-8") for path in product.values())
     for source in filter(_CONCERNED.search, sources):
-        for node in ast.walk(ast.parse(source)):
+        for node in nodes(source):
             if isinstance(node, ast.Import):
                 pairs = [(alias.name, "") for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:

@@ -36,11 +36,12 @@ def seed_global_generators() -> None:
 def unseeded(source: str) -> list[str]:
     """Each call in `source` that makes or seeds a generator without a seed, or draws from Python's global one:
     "line 3: random.Random() has no seed"."""
-    tree = ast.parse(source)
-    names = dict(_imported(tree))
-    seeded = {id(call.func.value) for call in _calls(tree) if _is_manual_seed(call)}  # type: ignore[attr-defined]
+    nodes = list(ast.walk(ast.parse(source)))
+    names = dict(_imported(nodes))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    seeded = {id(call.func.value) for call in calls if _is_manual_seed(call)}  # type: ignore[attr-defined]
     found = []
-    for call in _calls(tree):
+    for call in calls:
         name = _resolved(call.func, names)
         if (
             (name in _NEED_A_SEED and not (call.args or call.keywords))
@@ -55,17 +56,13 @@ def unseeded(source: str) -> list[str]:
     return found
 
 
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-
-
 def _is_manual_seed(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == "manual_seed" and bool(call.args)
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """(name in the file, what it stands for)."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.asname or alias.name.split(".")[0], alias.name if alias.asname else alias.name.split(".")[0]

@@ -141,7 +141,15 @@ def _counted(owner: Any, name: str) -> Iterator[list[str]]:
         yield calls
 
 
-def test_terms_and_counts_are_the_same_on_every_layout() -> None:
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        [{"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"}, {"expert": 2}],
+        slow(([{"pipeline": 4}, {"context": 4}],)),
+    ],
+    ids=["some", "others"],
+)
+def test_terms_and_counts_are_the_same_on_every_layout(layouts: list[dict[str, Any]]) -> None:
     ((terms, figures, chosen, experts),) = run_ranks(1, _figures, [{}])[0]
     assert set(terms) == {"tokens", "router_z", "router_balance"}
     assert terms["router_balance"] == pytest.approx(1, abs=0.3)
@@ -153,10 +161,6 @@ def test_terms_and_counts_are_the_same_on_every_layout() -> None:
     assert (unlogged, calls_of_logged) == ({}, calls), "no step exchanges or waits for counts"
     assert counts == {f"decoder.layers.{n}": chosen[n - 1, :, 1].astype(int).tolist() for n in (1, 2, 3)}
     assert type(counts["decoder.layers.1"][0]) is int
-    layouts = [
-        {"tensor": 2, "sequence": True, "pipeline": 2, "recompute": "full"},
-        *({"pipeline": 4}, {"context": 4}, {"expert": 2}),
-    ]
     for others, other_figures, other_chosen, other_experts in run_ranks(4, _figures, layouts)[0]:
         assert [one for one, _ in other_experts] == [{}, counts]
         assert other_experts[0][1] == other_experts[1][1]

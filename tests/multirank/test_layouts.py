@@ -164,7 +164,7 @@ def _unclipped_run(parallel: dict[str, Any], precision: str, untied: bool) -> An
     ("pair", "precision"),
     [
         *only(
-            [("zero 1 and 0", "fp32"), ("virtual 2 and 1", "fp32"), ("zero 1 and 0", "bf16")],
+            [("zero 1 and 0", "bf16"), ("virtual 2 and 1", "fp32")],
             product(EQUAL_UNCLIPPED, ("fp32", "bf16")),
         )
     ],

@@ -356,7 +356,7 @@ def _stepped(
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-@pytest.mark.parametrize("name", ["adafactor", "adafactor with all"])
+@pytest.mark.parametrize("name", ["adafactor", slow("adafactor with all")])
 def test_adafactor_is_that_of_transformers(name: str, some: Callable[[str], dict[str, Any]]) -> None:
     """But for weight decay, which there is multiplied by the weights' RMS, too, and not of matrices only."""
     from transformers.optimization import Adafactor

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.models import output_linear
-from tests.helpers.breadth import slow
+from tests.helpers.breadth import only, slow
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, build_engine, whole
@@ -80,7 +80,7 @@ def assert_like(found: Found, expected: Found, rel: float) -> None:
         assert np.linalg.norm(found.gradients[name] - gradient) <= 10 * rel * np.linalg.norm(gradient) + 1e-9, name
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", only([name for name in LAYOUTS if name != "tensor 2"], LAYOUTS))
 @pytest.mark.parametrize("case", ["a tied head, a cap, smoothing, drift", *map(slow, list(CASES)[1:])])
 def test_few_logits_at_a_time_are_worth_what_all_are(case: str, layout: str) -> None:
     family, settings = CASES[case]
@@ -162,7 +162,7 @@ def test_all_logits_are_never_there() -> None:
     assert trained < every / 4, "what is largest is the buffer of all gradients"
 
 
-@pytest.mark.parametrize("layout", ["one rank", "tensor 2, sequence", slow("zero 3")])
+@pytest.mark.parametrize("layout", [slow("one rank"), "tensor 2, sequence", slow("zero 3")])
 def test_in_bf16_too(layout: str) -> None:
     world, parallel = LAYOUTS[layout]
     expected, few = (run_ranks(world, judged, "bert", {}, parallel, n, "bf16")[0] for n in (10**6, _POSITIONS))

@@ -18,6 +18,7 @@ from data_pipeline.tokenizers.load import train_tokenizer
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from tests.helpers.breadth import slow
 from tests.helpers.hf import randomise, save
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, VOCABULARY, build_engine, rows, tiny_config, whole_state
@@ -184,7 +185,11 @@ def test_export_refuses_what_gpt2_cannot_express(model: dict[str, Any], reason: 
 
 @pytest.mark.parametrize(
     ("world", "parallel"),
-    [(1, {}), (4, {"tensor": 2, "pipeline": 2}), (8, {"tensor": 2, "pipeline": 2, "virtual": 2, "sequence": True})],
+    [
+        (1, {}),
+        (4, {"tensor": 2, "pipeline": 2}),
+        slow((8, {"tensor": 2, "pipeline": 2, "virtual": 2, "sequence": True})),
+    ],
     ids=["one rank", "tensor 2 x pipeline 2", "tensor 2 x pipeline 2 x data 2 + virtual 2 + sequence"],
 )
 def test_training_run_is_that_of_hf_gpt2_and_torch_adamw(

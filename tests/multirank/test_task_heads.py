@@ -57,7 +57,6 @@ def _trained(family: str, objective: dict[str, Any], parallel: dict[str, Any]) -
 
 CASES = [
     ("bert", "conditional spans", "tp2cp2"),
-    ("bert", "classification", "dp4zero3"),
     ("bart", "regression", "tp2cp2"),
     ("llama", "both orders and tokens", "pp2dp2"),
 ]

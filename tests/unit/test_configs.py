@@ -22,6 +22,7 @@ from pretrain.model_spec.parameters import chunk_parameters, num_active_paramete
 from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
+from tests.helpers.breadth import only
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.shipped import NO_RUNS
 from tests.helpers.tiny import tiny_config
@@ -539,7 +540,11 @@ SMALL = {family: family_config(family) for family in FAMILIES} | {
 }
 
 
-@pytest.mark.parametrize("case", [*SMALL, *SIZES], ids=lambda case: case if isinstance(case, str) else name(case))
+@pytest.mark.parametrize(
+    "case",
+    [*SMALL, *only(list({path.parent: path for path in reversed(SIZES)}.values()), SIZES)],
+    ids=lambda case: case if isinstance(case, str) else name(case),
+)
 def test_what_is_declared_is_what_is_built(case: str | Path, one_rank: Layout) -> None:
     """Names and shapes."""
     from pretrain.models.kernels import plain

@@ -2,11 +2,10 @@
 
 import ast
 import re
-from pathlib import Path
 
 from docs.make.keys import build_page, keys_page
+from tests.helpers.sources import ROOT, parsed
 
-ROOT = Path(__file__).parents[2]
 MESSAGE = re.compile(r"^\| `([^`]+)`", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\.\.\.|\b[A-Z]+\b")
 
@@ -14,9 +13,8 @@ PLACEHOLDER = re.compile(r"\.\.\.|\b[A-Z]+\b")
 def test_every_message_of_troubleshooting_stands_in_the_code() -> None:
     texts = [
         node.value
-        for part in ("pretrain", "data_pipeline")
-        for path in (ROOT / part).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for _, nodes in parsed("pretrain", "data_pipeline")
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     messages = MESSAGE.findall((ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"))

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = [name for name in ("pretrain", "data_pipeline", "launch", "examples", "tools") if (ROOT / name).is_dir()]
-SOURCES = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), *(ROOT / "docs" / "make").glob("*.py")]
+from tests.helpers.sources import PACKAGES, ROOT, Nodes, parsed
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
@@ -31,14 +30,13 @@ BANNED = re.compile(
 """Words in place of which the field has others: resume, distinguish, supervise, unavailable, cost, again, unused ..."""
 
 
-def _parsed() -> Iterator[tuple[str, ast.Module]]:
-    for path in SOURCES:
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+def _parsed() -> Iterator[tuple[str, Nodes]]:
+    return parsed(*PACKAGES, "docs/make")
 
 
-def _texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _texts(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Docstrings of modules, classes, functions and attributes, helps of options, and descriptions of keys."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
         elif isinstance(node, ast.keyword) and node.arg in ("help", "description"):
@@ -51,16 +49,16 @@ def _fragments() -> list[str]:
     """`file:line: beginning` of each text that begins as a fragment does."""
     return [
         f"{file}:{line}: {text.strip()[:60]}"
-        for file, tree in _parsed()
-        for line, text in _texts(tree)
+        for file, nodes in _parsed()
+        for line, text in _texts(nodes)
         if FRAGMENT.match(text.strip())
     ]
 
 
 def _helps() -> Iterator[tuple[str, str]]:
     """`file:line` and help of each option; values in an f-string read `{}`."""
-    for file, tree in _parsed():
-        for node in ast.walk(tree):
+    for file, nodes in _parsed():
+        for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
             texts = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
@@ -76,8 +74,8 @@ def _helps() -> Iterator[tuple[str, str]]:
 def _banned() -> list[str]:
     """`file:line: phrase` of each banned phrase, in texts of the code and on pages."""
     found = []
-    for file, tree in _parsed():
-        for node in ast.walk(tree):
+    for file, nodes in _parsed():
+        for node in nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found += [f"{file}:{node.lineno}: {one[0]}" for one in BANNED.finditer(_joined(node.value))]
     for page in filter(Path.exists, PAGES):
@@ -101,8 +99,8 @@ def _joined(text: str) -> str:
 def _classes() -> dict[str, list[str]]:
     """Every class name that several classes bear, with their files."""
     named = defaultdict(list)
-    for file, tree in _parsed():
-        for node in ast.walk(tree):
+    for file, nodes in _parsed():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 named[node.name].append(file)
     return {name: files for name, files in sorted(named.items()) if len(files) > 1}

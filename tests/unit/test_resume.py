@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.breadth import slow
+
 ROOT = Path(__file__).parents[2]
 TESTS = """
     import os, pytest
@@ -25,7 +27,7 @@ TESTS = """
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [slow(0), 2])
 def test_it_continues_with_what_has_not_passed(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_few.py").write_text("\n".join(line.removeprefix("    ") for line in TESTS.splitlines()))
     (tmp_path / "pytest.ini").write_text("[pytest]")

@@ -1,13 +1,11 @@
 """Signatures: more than five arguments are passed by name, to functions, methods and frozen dataclasses alike."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = [name for name in ("pretrain", "data_pipeline", "launch", "examples", "tools") if (ROOT / name).is_dir()]
+from tests.helpers.sources import Nodes, nodes, parsed
+
 LIMIT = 5
 """Most arguments that a call may pass by position."""
 
@@ -17,16 +15,10 @@ LIBRARIES = {"torch", "megatron", "deepspeed", "transformers", "lm_eval", "token
 Classes = dict[str, ast.ClassDef]
 
 
-def _parsed() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _imported(tree: ast.Module) -> dict[str, str]:
+def _imported(module: Nodes) -> dict[str, str]:
     """The top-level package that each imported name comes from."""
     origins = {}
-    for node in ast.walk(tree):
+    for node in module:
         if isinstance(node, ast.Import):
             origins |= {(alias.asname or alias.name.split(".")[0]): alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -50,12 +42,12 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _libraries_classes(modules: list[ast.Module], classes: Classes) -> set[str]:
+def _libraries_classes(modules: list[Nodes], classes: Classes) -> set[str]:
     """The names of classes of ours that derive from a class of LIBRARIES, directly or through one of ours."""
     derived: set[str] = set()
-    for tree in modules:
-        origins = _imported(tree)
-        for node in ast.walk(tree):
+    for module in modules:
+        origins = _imported(module)
+        for node in module:
             if isinstance(node, ast.ClassDef) and any(origins.get(_root(base)) in LIBRARIES for base in node.bases):
                 derived.add(node.name)
     while (
@@ -107,16 +99,16 @@ def _positional_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef, *, meth
     return count - (method and not any(_name(one) == "staticmethod" for one in node.decorator_list))
 
 
-def _offenders(files: list[tuple[str, ast.Module]]) -> list[str]:
+def _offenders(files: list[tuple[str, Nodes]]) -> list[str]:
     """`file:line: name (count)` of each function and frozen dataclass with more than LIMIT positional arguments."""
-    classes = {node.name: node for _, tree in files for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    exempt = _libraries_classes([tree for _, tree in files], classes)
+    classes = {node.name: node for _, module in files for node in module if isinstance(node, ast.ClassDef)}
+    exempt = _libraries_classes([module for _, module in files], classes)
     lines = []
-    for file, tree in files:
+    for file, module in files:
         methods: dict[int, ast.ClassDef] = {
-            id(statement): node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for statement in node.body
+            id(statement): node for node in module if isinstance(node, ast.ClassDef) for statement in node.body
         }
-        for node in ast.walk(tree):
+        for node in module:
             if isinstance(node, ast.ClassDef) and _is_frozen(node):
                 count = _positional_fields(node, classes)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -132,7 +124,7 @@ def _offenders(files: list[tuple[str, ast.Module]]) -> list[str]:
 
 
 def test_more_than_five_arguments_are_keyword_only() -> None:
-    assert not _offenders(list(_parsed()))
+    assert not _offenders(list(parsed()))
 
 
 def _dataclass(options: str, fields: str) -> str:
@@ -158,4 +150,4 @@ def _dataclass(options: str, fields: str) -> str:
     ],
 )
 def test_what_offends(source: str, offends: bool) -> None:
-    assert bool(_offenders([("a/b.py", ast.parse(source))])) is offends
+    assert bool(_offenders([("a/b.py", nodes(source))])) is offends

@@ -23,6 +23,7 @@ from pretrain.evaluate.report.write import write
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.table import table
+from tests.helpers.breadth import slow
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
 from tests.unit.evaluate.report.pages import FACTS, Page
 
@@ -98,7 +99,7 @@ def test_results_do_not_depend_on_batch_size(
     assert_same(whole, other)
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [slow(2), 3])
 def test_every_data_rank_has_the_results_of_one(
     model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: EvalSettings, world: int
 ) -> None:

@@ -13,6 +13,7 @@ from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.table import scores, table
 from pretrain.evaluate.tasks.jsonl import Problem
+from tests.helpers.breadth import slow
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
 from tests.unit.evaluate.report.pages import many
 
@@ -90,7 +91,7 @@ def test_each_of_several_sources_has_its_loss_and_bits_per_byte() -> None:
     assert "eval/heldout/a-longer-name/bits_per_byte" not in found
 
 
-@pytest.mark.parametrize("draws", [1, 3])
+@pytest.mark.parametrize("draws", [slow(1), 3])
 def test_every_kind_of_task_stands_in_100_columns_with_chance_draws_and_gpt_3(draws: int) -> None:
     results = many(draws=draws).results
     results["a_task_of_a_very_long_name_that_its_user_has_declared"] = results["hellaswag"]

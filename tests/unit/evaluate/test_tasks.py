@@ -3,7 +3,9 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +32,14 @@ def shape(document: TaskDocument) -> str:
     return re.sub(r"\d+", "0", document.context)
 
 
+@cache
+def _generated(name: str) -> Sequence[TaskDocument]:
+    return task_named(name).load(SOURCES).documents
+
+
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_generated_problems_have_the_form_and_distribution_of_the_files(name: str, benchmarks: Path) -> None:
-    generated = task_named(name).load(SOURCES).documents
+    generated = _generated(name)
     real = task_named(name).load(replace(SOURCES, data_dir=benchmarks)).documents
     assert len(generated) == len(real) == 2000
     assert set(map(shape, generated)) == set(map(shape, real))
@@ -56,7 +63,7 @@ def test_generated_problems_have_the_form_and_distribution_of_the_files(name: st
 
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_generated_answers_are_right_and_problems_differ(name: str) -> None:
-    generated = task_named(name).load(SOURCES).documents
+    generated = _generated(name)
     assert [answer(document) for document in generated] == [document.target for document in generated]
     assert len(set(generated)) == 2000
 

@@ -16,6 +16,7 @@ from pretrain.plan.frontier import by_devices, picture, unbeaten
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices
 from pretrain.plan.planner import make_plan
+from tests.helpers.breadth import slow
 
 SMALL = ["model.vocabulary=50257", "batch={sequences: 64, micro_sequences: 1}"]
 FAILURES = Failures(10.0, 600.0, None)
@@ -63,7 +64,7 @@ def test_it_is_drawn_beside_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
         main([*asked, str(tmp_path / "none" / "frontier.png")])
 
 
-@pytest.mark.parametrize("gpus", [16, 1024])
+@pytest.mark.parametrize("gpus", [slow(16), 1024])
 def test_no_two_labels_of_an_axis_are_written_over_each_other(
     gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

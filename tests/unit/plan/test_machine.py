@@ -85,7 +85,8 @@ def test_what_ranks_take_from_each_other_holds_for_as_many_ranks(device: Device,
     assert load(Device, file) == device
 
 
-def test_a_measured_constant_stands_in_place_of_the_packages(device: Device) -> None:
+def test_a_measured_constant_stands_in_place_of_the_packages() -> None:
+    device = find_device("h100").model_copy(update={"measured": {1: {"step_s": 1e-3}, 2: {"step_s": 5e-3}}})
     c = constants_on(device, 2)
     assert c.step_s == device.measured[2]["step_s"] != constants().step_s
     assert c.fragments == constants().fragments

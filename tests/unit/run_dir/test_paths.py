@@ -20,6 +20,7 @@ from pretrain.run_dir.paths import (
     runs_within,
 )
 from tests.helpers.import_law import ROOT, modules
+from tests.helpers.sources import nodes
 
 OWNER = "pretrain.run_dir"
 FILES = ("config.yaml", "metrics.jsonl", "events.jsonl", "heartbeat.json", "mlflow_run_id", "checkpoints", "hangs")
@@ -113,8 +114,7 @@ def test_only_run_dir_spells_the_names_of_a_run() -> None:
 
 def _texts(source: str) -> Iterator[tuple[int, str]]:
     """Line and value of each string, also of the parts of f-strings, without docstrings."""
-    tree = ast.parse(source)
-    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docstrings = {node.value for node in nodes(source) if isinstance(node, ast.Expr)}
+    for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
             yield node.lineno, node.value

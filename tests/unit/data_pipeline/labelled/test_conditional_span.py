@@ -29,8 +29,9 @@ def test_it_is_the_best_span_of_the_starts_that_were_tried(write: Write) -> None
     samples = objective.recipe(dataset.tokenizer(), 64).samples(dataset, "train")
     assert isinstance(samples, SpansSamples)
     read, drawn, found = reader(samples, objective.loss, ()), np.random.default_rng(0), set()
+    rows = samples.rows(0, _ids(samples.count))
     for number in range(samples.count):
-        row = samples.rows(0, _ids(samples.count))[np.array([number])]
+        row = rows[np.array([number])]
         assert row.attention_mask is not None
         size = int(row.attention_mask[0].sum())
         outputs = drawn.standard_normal((64, 2 + TRIED_STARTS)).astype(np.float32) * 3

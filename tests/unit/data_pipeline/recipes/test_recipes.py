@@ -101,14 +101,10 @@ def same(one: Rows, other: Rows) -> bool:
 def test_a_sample_is_the_same_in_any_batch_on_any_rank_and_thread(stream: SampleStream) -> None:
     whole = stream.batch(100, 24)
     assert same(whole, stream.batch(100, 24))
-    for name in FIELDS:
-        expected = getattr(whole, name)
-        for size, world in ((1, 1), (3, 1), (8, 4), (24, 8)):
-            ranks = [
-                [getattr(stream.batch(start, size, rank, world), name) for rank in range(world)]
-                for start in range(100, 124, size)
-            ]
-            parts = [part for batch in ranks for part in batch]
+    for size, world in ((1, 1), (3, 1), (8, 4), (24, 8)):
+        batches = [stream.batch(start, size, rank, world) for start in range(100, 124, size) for rank in range(world)]
+        for name in FIELDS:
+            expected, parts = getattr(whole, name), [getattr(batch, name) for batch in batches]
             assert np.array_equal(np.concatenate(parts), expected) if expected is not None else parts[0] is None
 
 
