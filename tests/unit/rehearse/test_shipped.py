@@ -95,8 +95,7 @@ def assert_rehearses(name: str, most_gpus: int, ranks: tuple[str, ...], *setting
         assert_planned(name, rank, planned)
 
 
-@pytest.mark.slow  # the debug config of XLNet has memory, too
-@pytest.mark.parametrize("settings", MEMORY_SETTINGS)
+@pytest.mark.parametrize("settings", only(["parallel.pipeline=2"], MEMORY_SETTINGS))
 def test_memory_of_rows_is_planned_on_each_layout(settings: str) -> None:
     """A layer's forward pass includes keys of memory, which are computed again."""
     assert_rehearses("transformer-xl/enwik8", 2, ("first", "last"), *settings.split())
