@@ -8,9 +8,13 @@ A config asks each part the same, in this order:
     check_run        of all sections
     refuses          of the ranks that share a model
 
+and `verify`, which makes models small, what becomes of it (`shrunk`).
+
 A part is a key (`PartKey`), a file of `parts/` and a row of `parts/registry.py`.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from data_pipeline.recipes.objective import Objective
@@ -26,6 +30,26 @@ from pretrain.config.section import Section
 from pretrain.config.track import Track
 
 Settings = TypeVar("Settings", bound=Section)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallSizes:
+    """Sizes of a model that is made small."""
+
+    hidden: int
+    ffn: int
+    length: int
+    """positions of a row"""
+    head_width: int
+    """features of a head, unless the model has heads of another width than its own says"""
+    layers: int
+    """layers of a pipeline chunk"""
+    share: int
+    """divides features that tensor ranks split"""
+    expert_ranks: int
+    """divides the number of experts"""
+    knows_words: bool
+    """data says how many words there are"""
 
 
 class RunSettings(Protocol):
@@ -89,6 +113,11 @@ class ModelPart(Generic[Settings]):
     def refuses(self, model: ModelValues, parallel: Parallel) -> str | None:
         """Why ranks cannot share a model with it as `parallel` says, in a sentence; None: they can."""
         return None
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """What changes in a config, by section and key, where a model with it is made as small as `sizes`. A section
+        that lacks a key keeps lacking it."""
+        return {}
 
     @property
     def families(self) -> str:

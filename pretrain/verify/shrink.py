@@ -6,15 +6,15 @@ smaller model would hide need to show: chunks of two layers, whose order can be 
 stages; inputs and targets of different lengths; heads in proportion to the config's; positions beyond a power of two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
-from math import gcd, lcm, sqrt
+from math import lcm
 from typing import Any, Literal
 
-from pretrain.config.experts import Experts
-from pretrain.config.init import NormalInit
 from pretrain.config.load import validate
 from pretrain.config.model import Model
+from pretrain.config.part import SmallSizes
+from pretrain.config.parts.registry import PARTS
 from pretrain.config.patterns.base import width
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.checks import FP8_BLOCK
@@ -23,14 +23,10 @@ from pretrain.model_spec.split import split_layers
 
 MICRO_SEQUENCES = 2
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8
-_SOURCE_VOCABULARY = 300
-_BUCKETS = 509
 _CHUNK_LAYERS = 2
-_CELL_LENGTH = 24
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
 _SMOOTH: dict[str, Literal["gelu", "gated_gelu"]] = {"relu": "gelu", "gated_relu": "gated_gelu"}
-_EXPERTS = 8
 _STEPS = 1000
 _TIMEOUT_S = 120  # wait for a rank that a faulty layout blocks
 
@@ -47,7 +43,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     hidden = _multiple(heads * _HEAD_WIDTH, model.ffn_blocks)
     if model.long_convolution is not None:
         heads = 1
-    length = _multiple(_LENGTH, slices if model.characters is None else lcm(slices, model.characters.rate))
+    length = _multiple(_LENGTH, lcm(slices, model.sequence_length // model.layer_length))
     fp8 = config.precision == "fp8"
     block, share = (FP8_BLOCK, FP8_BLOCK * tensor) if fp8 else (2, lcm(2, tensor))
     tree["model"] |= {
@@ -55,8 +51,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "kv_heads": None if not shares_keys else 1 if model.num_kv_heads == 1 else heads // 2,
         "hidden": hidden,
         "embedding_size": None if model.embedding_size is None else hidden // 2,
-        "head_dim": None if model.latent_attention is not None else _head_width(model, block, share),
-        "latent_attention": _latents(model),
+        "head_dim": _head_width(model, block, share),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
         "activation": _SMOOTH.get(model.activation, model.activation),
@@ -67,29 +62,18 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "cutoffs": _cutoffs(model, config),
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
-    if model.mup is not None:
-        tree["model"]["mup"] |= _mup(model, hidden, tree["model"]["ffn"])
-    if model.experts is not None:
-        tree["model"]["experts"] |= _experts(model.experts, lcm(*(layout.expert for layout in layouts)))
-        narrow = lcm(max(1, hidden // 4), share)
-        (tree["model"] if model.experts.ffn is None else tree["model"]["experts"])["ffn"] = narrow
-    if model.recurrent is not None:
-        _shrink_cells(tree["model"], model)
-    if model.source_encoder is not None:
-        tree["model"]["source_encoder"] = {
-            "layers": min(_CHUNK_LAYERS, model.source_encoder.layers),
-            "vocabulary": model.source_encoder.vocabulary if config.data.resolved_sources else _SOURCE_VOCABULARY,
-        }
-    if model.characters is not None:
-        block = width(model.characters.block, length, model.sequence_length)
-        tree["model"]["characters"] |= {
-            "block": block,
-            "buckets": _BUCKETS,
-            "hashes": gcd(hidden, model.characters.hashes),
-        }
-        for key, value in (("buckets", _BUCKETS), ("max_predictions", None)):
-            if key in tree["objective"]:
-                tree["objective"][key] = value
+    sizes = SmallSizes(
+        hidden=hidden,
+        ffn=tree["model"]["ffn"],
+        length=length,
+        head_width=_HEAD_WIDTH,
+        layers=_CHUNK_LAYERS,
+        share=share,
+        expert_ranks=lcm(*(layout.expert for layout in layouts)),
+        knows_words=bool(config.data.resolved_sources),
+    )
+    for part in PARTS.values():
+        _change(tree, part.shrunk(model, sizes))
     attention = model.attention
     if attention.shares_window:
         tree["model"]["attention"]["window"] = width(attention.window, length, model.sequence_length)
@@ -115,28 +99,13 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     return validate(RunConfig, tree, "the shrunk config")
 
 
-def _mup(model: Model, hidden: int, ffn: int) -> dict[str, int | None]:
-    """Sizes of the base as in the config: in proportion to those of a model of this width, with this `ffn`."""
-    assert model.mup is not None
-    base_ffn = model.mup.base_ffn
-    return {
-        "base_width": max(1, round(hidden / model.width_ratio)),
-        "base_ffn": None if base_ffn is None else max(1, round(ffn / model.ffn_ratio)),
-    }
-
-
-def _shrink_cells(tree: dict[str, Any], model: Model) -> None:
-    """Sizes of a recurrent model, which takes a step of its own for each position. A state keeps what a step multiplies
-    it by, which grows with std * sqrt(width): position after position, it multiplies rounding, too."""
-    tree |= {"heads": 1, "head_dim": None, "ffn": None, "sequence_length": _CELL_LENGTH}
-    if model.is_encoder_decoder:
-        tree["target_length"] = _CELL_LENGTH // 2
-    if model.cells.encoder_size is not None:
-        tree["recurrent"]["encoder_size"] = tree["hidden"] // len(model.cells.directions)
-    if isinstance(model.init, NormalInit):
-        tree["init"]["std"] = model.init.std * sqrt(model.hidden / tree["hidden"])
-    if tree["recurrent"]["score"] is not None and "size" in tree["recurrent"]["score"]:
-        tree["recurrent"]["score"]["size"] = None
+def _change(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Changes keys that the tree has."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            _change(tree[key], value)
+        elif key in tree:
+            tree[key] = value
 
 
 def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
@@ -151,22 +120,6 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
         layers = next(n for n in count(_CHUNK_LAYERS) if _smallest_chunk(small.model, n, chunks) >= _CHUNK_LAYERS)
         tree["model"] |= {"layers": layers, "encoder_layers": layers}
     return validate(RunConfig, tree, f"the config shrunk for {layout}")
-
-
-def _experts(experts: Experts, ranks: int) -> dict[str, int]:
-    """A few experts, as many as `ranks` can share, of which as large a part is chosen, as far as that goes, in pairs
-    where they are in groups; one dense layer if there are any."""
-    count = _multiple(min(experts.count, _EXPERTS), ranks)
-    top_k = min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count)
-    groups = max(n for n in range(1, experts.groups + 1) if n == 1 or (count % n == 0 and 2 * n <= count))
-    top_groups = max(-(-top_k * groups // count), round(groups * experts.top_groups / experts.groups))
-    return {
-        "count": count,
-        "top_k": top_k,
-        "groups": groups,
-        "top_groups": top_groups,
-        "dense_layers": min(experts.dense_layers, 1),
-    }
 
 
 def _cutoffs(model: Model, config: RunConfig) -> list[int]:
@@ -197,16 +150,6 @@ def _head_width(model: Model, block: int, share: int) -> int | None:
     if width == _HEAD_WIDTH and ratio != 1:
         width += block
     return _multiple(width, share) if divided else width
-
-
-def _latents(model: Model) -> dict[str, int | None] | None:
-    """Sizes of latents and heads that all differ, so that one in the place of another is found."""
-    if model.latent_attention is None:
-        return None
-    query = None if model.latent_attention.q_lora_rank is None else 3 * _HEAD_WIDTH // 2
-    half = _HEAD_WIDTH // 2
-    sizes = {"kv_lora_rank": _HEAD_WIDTH, "qk_nope_head_dim": half + 2, "qk_rope_head_dim": half, "v_head_dim": half}
-    return sizes | {"q_lora_rank": query}
 
 
 def _target_length(config: RunConfig, length: int, slices: int) -> int:

@@ -1,5 +1,7 @@
 """What goes with a model that reads characters."""
 
+from collections.abc import Mapping
+from math import gcd
 from typing import Any
 
 from data_pipeline.recipes.objective import Objective
@@ -8,7 +10,10 @@ from pretrain.config.characters import KEY, OBJECTIVES_OF_CHARACTERS, CharacterS
 from pretrain.config.families import Capabilities
 from pretrain.config.model_values import ModelValues
 from pretrain.config.parallel import Parallel
-from pretrain.config.part import ModelPart, RunSettings
+from pretrain.config.part import ModelPart, RunSettings, SmallSizes
+from pretrain.config.patterns.base import width
+
+_SMALL_BUCKETS = 509
 
 
 class CharactersPart(ModelPart[CharacterShape]):
@@ -117,6 +122,19 @@ class CharactersPart(ModelPart[CharacterShape]):
                     f"one place, is made of characters that another rank would have: set parallel.{key}={instead}"
                 )
         return None
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """See `ModelPart`."""
+        shape = self.of(model)
+        if shape is None:
+            return {}
+        small = {
+            "block": width(shape.block, sizes.length, model.sequence_length),
+            "buckets": _SMALL_BUCKETS,
+            "hashes": gcd(sizes.hidden, shape.hashes),
+        }
+        of_objective = {"buckets": _SMALL_BUCKETS, "max_predictions": None}
+        return {"model": {self.key.name: small}, "objective": of_objective}
 
 
 def _check_predictions(shape: CharacterShape, objective: Objective) -> None:

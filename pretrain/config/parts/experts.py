@@ -1,11 +1,16 @@
 """What goes with experts."""
 
+from collections.abc import Mapping
+from math import lcm
+from typing import Any
+
 from pretrain.config.experts import KEY, Experts
 from pretrain.config.model_values import ModelValues
-from pretrain.config.part import ModelPart, RunSettings
+from pretrain.config.part import ModelPart, RunSettings, SmallSizes
 
 _OF_FEED_FORWARD = {"fc1", "fc2"}
 """targets of low-rank updates that experts have each"""
+_FEW = 8
 
 
 class ExpertsPart(ModelPart[Experts]):
@@ -55,3 +60,25 @@ class ExpertsPart(ModelPart[Experts]):
                 f"finetune.lora.dropout={lora.dropout} is drawn by row and position, and experts read rows of many: "
                 f"set it to 0, or leave {', '.join(sorted(targets))} out of finetune.lora.targets"
             )
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """See `ModelPart`. A few experts, as many as ranks can share, of which as large a part is chosen, as far as
+        that goes, in pairs where they are in groups; one dense layer if there are any."""
+        experts = self.of(model)
+        if experts is None:
+            return {}
+        count = -(-min(experts.count, _FEW) // sizes.expert_ranks) * sizes.expert_ranks
+        top_k = min(experts.top_k, max(2, round(count * experts.top_k / experts.count)), count)
+        groups = max(n for n in range(1, experts.groups + 1) if n == 1 or (count % n == 0 and 2 * n <= count))
+        top_groups = max(-(-top_k * groups // count), round(groups * experts.top_groups / experts.groups))
+        small = {
+            "count": count,
+            "top_k": top_k,
+            "groups": groups,
+            "top_groups": top_groups,
+            "dense_layers": min(experts.dense_layers, 1),
+        }
+        narrow = lcm(max(1, sizes.hidden // 4), sizes.share)
+        if experts.ffn is None:
+            return {"model": {self.key.name: small, "ffn": narrow}}
+        return {"model": {self.key.name: small | {"ffn": narrow}}}

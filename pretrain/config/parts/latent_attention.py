@@ -1,8 +1,11 @@
 """What goes with latent attention."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pretrain.config.latent_attention import KEY, LatentAttention
 from pretrain.config.model_values import ModelValues
-from pretrain.config.part import ModelPart, RunSettings
+from pretrain.config.part import ModelPart, RunSettings, SmallSizes
 from pretrain.config.positions import RotaryPositions
 
 
@@ -62,3 +65,18 @@ class LatentAttentionPart(ModelPart[LatentAttention]):
                 "finetune.lora.targets: qkv is one matrix, and model.latent_attention has several in its place, which "
                 "have no update here: leave it out"
             )
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """See `ModelPart`. All sizes differ, so that one in the place of another is found."""
+        shape = self.of(model)
+        if shape is None:
+            return {}
+        half = sizes.head_width // 2
+        small = {
+            "q_lora_rank": None if shape.q_lora_rank is None else 3 * half,
+            "kv_lora_rank": sizes.head_width,
+            "qk_nope_head_dim": half + 2,
+            "qk_rope_head_dim": half,
+            "v_head_dim": half,
+        }
+        return {"model": {self.key.name: small, "head_dim": None}}

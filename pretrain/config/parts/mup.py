@@ -1,9 +1,12 @@
 """What goes with maximal update parametrization."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pretrain.config.model_values import ModelValues
 from pretrain.config.mup import KEY, Mup
 from pretrain.config.optimizer import AdafactorOptimizer, AdamOptimizer, AdamWOptimizer, LionOptimizer, MuonOptimizer
-from pretrain.config.part import ModelPart, RunSettings
+from pretrain.config.part import ModelPart, RunSettings, SmallSizes
 from pretrain.config.positions import RelativePositions, ShawPositions
 
 _RULES = (AdamWOptimizer, AdamOptimizer, LionOptimizer, AdafactorOptimizer, MuonOptimizer)
@@ -71,3 +74,18 @@ class MupPart(ModelPart[Mup]):
                 f"model.mup is for update rules that step by the learning rate at every width, which optimizer.name="
                 f"{optimizer.name} is not: use adamw, adam, lion, muon or adafactor"
             )
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """See `ModelPart`. Sizes of the base are in proportion to those of the model, as in the config."""
+        mup = self.of(model)
+        if mup is None:
+            return {}
+        base_ffn = None if mup.base_ffn is None else max(1, round(sizes.ffn / model.ffn_ratio))
+        return {
+            "model": {
+                self.key.name: {
+                    "base_width": max(1, round(sizes.hidden / model.width_ratio)),
+                    "base_ffn": base_ffn,
+                }
+            }
+        }

@@ -1,14 +1,18 @@
 """What goes with recurrent cells."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import sqrt
+from typing import Any
 
+from pretrain.config.init import NormalInit
 from pretrain.config.model_values import ModelValues
 from pretrain.config.parallel import Parallel
-from pretrain.config.part import ModelPart, RunSettings
+from pretrain.config.part import ModelPart, RunSettings, SmallSizes
 from pretrain.config.recurrent import KEY, DotScore, Recurrent
 
 Refusal = tuple[str, bool, str, str]
 """(key, whether it is set, why not, what to set it to)"""
+_SMALL_LENGTH = 24
 
 
 class RecurrentPart(ModelPart[Recurrent]):
@@ -90,6 +94,24 @@ class RecurrentPart(ModelPart[Recurrent]):
                 ),
             ),
         )
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """See `ModelPart`. The model takes a step of its own for each position. A state keeps what a step multiplies it
+        by, which grows with std * sqrt(width): position after position, it multiplies rounding, too."""
+        cells = self.of(model)
+        if cells is None:
+            return {}
+        small: dict[str, Any] = {"heads": 1, "head_dim": None, "ffn": None, "sequence_length": _SMALL_LENGTH}
+        if model.is_encoder_decoder:
+            small["target_length"] = _SMALL_LENGTH // 2
+        of_cells: dict[str, Any] = {}
+        if cells.encoder_size is not None:
+            of_cells["encoder_size"] = sizes.hidden // len(cells.directions)
+        if cells.score is not None:
+            of_cells["score"] = {"size": None}
+        if isinstance(model.init, NormalInit):
+            small["init"] = {"std": model.init.std * sqrt(model.hidden / sizes.hidden)}
+        return {"model": small | {self.key.name: of_cells}}
 
 
 def _first(model: ModelValues, refusals: Iterable[Refusal]) -> str | None:

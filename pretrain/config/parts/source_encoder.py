@@ -1,11 +1,16 @@
 """What goes with a new encoder for another vocabulary."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
 from pretrain.config.finetune import Finetune
 from pretrain.config.model_values import ModelValues
-from pretrain.config.part import ModelPart, RunSettings
+from pretrain.config.part import ModelPart, RunSettings, SmallSizes
 from pretrain.config.source_encoder import KEY, SourceEncoderShape
+
+_SMALL_VOCABULARY = 300
 
 
 class SourceEncoderPart(ModelPart[SourceEncoderShape]):
@@ -70,6 +75,15 @@ class SourceEncoderPart(ModelPart[SourceEncoderShape]):
             )
         if config.precision == "fp8":
             raise ValueError("model.source_encoder is for fp32, bf16 and fp16: set precision")
+
+    def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
+        """See `ModelPart`."""
+        shape = self.of(model)
+        if shape is None:
+            return {}
+        vocabulary = shape.vocabulary if sizes.knows_words else _SMALL_VOCABULARY
+        small = {"layers": min(sizes.layers, shape.layers), "vocabulary": vocabulary}
+        return {"model": {self.key.name: small}}
 
 
 def _check_it_is_trained(finetune: Finetune) -> None:
