@@ -45,6 +45,14 @@ def beside(path: Path, does: Callable[[int], None]) -> threading.Thread:
     return thread
 
 
+def ask(number: int) -> None:
+    """Sends a signal to the thread that guards: another thread of the test runner would take one that is sent to the
+    process while the guard does not wait for it."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, number)
+
+
 def test_what_ends_by_itself_is_over() -> None:
     said: list[str] = []
     assert [guard(lambda: 0, said.append), guard(lambda: 75, said.append), said] == [0, 75, []]
@@ -156,7 +164,7 @@ def test_a_signal_goes_on_to_it_also_before_it_can_take_one(tmp_path: Path, numb
         time.sleep(0.3)
         return _until_asked()
 
-    thread = beside(tmp_path / "lives", lambda _: os.kill(os.getpid(), number))
+    thread = beside(tmp_path / "lives", lambda _: ask(number))
     assert guard(work, print) == 75
     thread.join()
 
@@ -168,7 +176,7 @@ def test_what_was_asked_of_one_that_was_killed_is_asked_of_the_next(tmp_path: Pa
         return _until_asked()
 
     def ask_and_kill(pid: int) -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        ask(signal.SIGUSR1)
         time.sleep(0.3)
         os.kill(pid, signal.SIGKILL)
 
