@@ -41,7 +41,7 @@ class SmallSizes:
     length: int
     """positions of a row"""
     head_width: int
-    """features of a head, unless the model has heads of another width than its own says"""
+    """features of a head, where all heads together are as wide as the model"""
     layers: int
     """layers of a pipeline chunk"""
     share: int
