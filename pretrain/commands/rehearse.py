@@ -87,6 +87,7 @@ def main(argv: list[str]) -> int:
     from pretrain.config.run_config import RunConfig
     from pretrain.data.resolve import with_teacher
     from pretrain.plan.device import find_device
+    from pretrain.plan.planned import check_planned
     from pretrain.plan.planner import with_vocabulary
     from pretrain.rehearse.progress import RehearsalProgress
     from pretrain.rehearse.report import as_json, lines
@@ -95,6 +96,8 @@ def main(argv: list[str]) -> int:
     overrides = options.overrides if options.what == "train" else [*SCORING_OVERRIDES, *options.overrides]
     config = with_vocabulary(with_teacher(load(RunConfig, options.config, overrides)))
     device = find_device(options.hardware)
+    if options.against is not None:
+        check_planned(config)
 
     progress = RehearsalProgress()
     rehearsal = rehearse(

@@ -56,6 +56,8 @@ class Capabilities:
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
+    planned: bool = True
+    """`pretrain plan` knows what its models compute, keep and send; others are counted by `pretrain rehearse` alone"""
     input_format: str | None = None
     """format of labelled inputs (`objective.format`); None: that of the model's shape"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
@@ -218,6 +220,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=1,
         pooler="tanh",
         long_convolution=True,
+        planned=False,
         positions=("learned", "sinusoidal"),
         only=_BEFORE_LLAMA
         | {
@@ -236,6 +239,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         memory=True,
         adaptive_softmax=True,
+        planned=False,
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"shared_layers": False},
     ),
@@ -244,6 +248,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=2,
         query_stream=True,
+        planned=False,
         memory=True,
         input_format="xlnet",
         pooler="tanh",
@@ -255,6 +260,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         decoder=True,
         decoder_alone=True,
         parts=("recurrent",),
+        planned=False,
         positions=("nope",),
         only=_RECURRENT,
     ),
@@ -264,6 +270,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=1,
         parts=("characters",),
+        planned=False,
         pooler="tanh",
         positions=("learned",),
         only=_BEFORE_LLAMA

@@ -100,7 +100,8 @@ def finished(
     facts += [] if peak is None else [f"at most {describe(peak)}"]
     if peak is not None and peak.device is not None:
         planned = planned_bytes(config, layout)
-        facts.append(f"planned {size(planned)}, {planned / peak.device:.2f} of what the GPU held")
+        if planned is not None:
+            facts.append(f"planned {size(planned)}, {planned / peak.device:.2f} of what the GPU held")
     lines = [", ".join(facts), f"checkpoint: {RunDir(config.run.dir).checkpoint(step)}"]
     return "\n".join([*lines, *_listed("next:", next_commands(config))])
 

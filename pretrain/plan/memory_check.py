@@ -15,6 +15,7 @@ from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.memory_bound import check_bound
+from pretrain.plan.planned import is_planned
 from pretrain.plan.search import every_choice
 
 _GIB = 2**30
@@ -33,13 +34,15 @@ def check_memory(
     check_bound(config, layout, available_bytes, host=host, trains=trains)
     train = config.finetune.train  # later stages, and layers behind a source encoder, keep less where they are frozen
     exact = train == "all" or (layout.pipeline == 1 and train != "source_encoder")
-    if trains and not host and exact:
+    if trains and not host and exact and is_planned(config):
         _check_held(config, layout, available_bytes)
 
 
-def planned_bytes(config: RunConfig, layout: Layout) -> float:
+def planned_bytes(config: RunConfig, layout: Layout) -> float | None:
     """Bytes that torch has allocated at most on the fullest rank of a run on GPUs, as planned: tensors and cuBLAS's
-    workspaces."""
+    workspaces. None: its models are not planned."""
+    if not is_planned(config):
+        return None
     choice = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
     work = WorkloadBuilder(config, find_device(_DEVICE), _PER_NODE).build([choice])
     return float(held_bytes(work, constants(), overhead=False).fullest[0]) + WORKSPACE_BYTES
@@ -63,9 +66,12 @@ def _check_held(config: RunConfig, layout: Layout, available_bytes: float) -> No
     )
 
 
-def nearest_fit(config: RunConfig, layout: Layout, available_bytes: float, counted_bytes: float) -> str:
+def nearest_fit(config: RunConfig, layout: Layout, available_bytes: float, counted_bytes: float) -> str | None:
     """Words that name the layout of as many ranks that fits with the fewest changes, or say that none does. Of `layout`
-    a rehearsal has counted `counted_bytes`: other layouts are taken to need as much more than planned."""
+    a rehearsal has counted `counted_bytes`: other layouts are taken to need as much more than planned. None: its
+    models are not planned."""
+    if not is_planned(config):
+        return None
     builder = WorkloadBuilder(config, find_device(_DEVICE), _PER_NODE)
     choice = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
     planned = float(held_bytes(builder.build([choice]), constants()).fullest[0])

@@ -10,6 +10,7 @@ from pretrain.plan.estimate.builder import LayoutChoice
 from pretrain.plan.estimate.constants import StackFactor, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, Prices
+from pretrain.plan.planned import check_planned
 from pretrain.plan.search import SearchResult, Target, search, too_large
 
 _ASSUMED_VOCABULARY = 50_257
@@ -35,7 +36,8 @@ def make_plan(
 ) -> Plan:
     """Plans a run of `config` on `gpus` devices, `per_node` to a node (default: as many as the hardware's file says).
     `as_is`: judge the config's own layout only. Raises ConfigError for unknown names, numbers that no layout suits, and
-    models that are too large."""
+    models that are too large or not planned."""
+    check_planned(config)
     check_layers(config.model)
     if gpus > _MOST_GPUS:
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")

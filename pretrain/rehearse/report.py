@@ -36,7 +36,6 @@ APPROXIMATIONS = {
 
 def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
     """Full report for programs."""
-    planned = rehearsal.planned or (None,) * len(rehearsal.ranks)
     return {
         "layout": str(rehearsal.layout),
         "gpus": rehearsal.layout.world,
@@ -53,7 +52,7 @@ def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
                 "sent_bytes": rank.sent_bytes,
                 **_plan_of(rank, of_rank),
             }
-            for rank, of_rank in zip(rehearsal.ranks, planned, strict=True)
+            for rank, of_rank in rehearsal.with_plans
         ],
         "agreement": asdict(rehearsal.agreement),
         "approximations": _approximations(rehearsal),
@@ -92,15 +91,16 @@ def _training_lines(rehearsal: Rehearsal, title: str, against_plan: bool) -> Ite
     )
     yield ""
     yield f"{_RANK_COLUMNS}{'plan GiB':>10}{'TFLOP':>10}{'operators':>11}{'waits':>7}"
-    made = [(r, p) for r, p in zip(rehearsal.ranks, rehearsal.planned, strict=True) if r.problem is None]
+    made = [(rank, planned) for rank, planned in rehearsal.with_plans if rank.problem is None]
     for rank, planned in made:
+        peak = "-" if planned is None else f"{planned.peak_bytes / _GIB:.3f}"
         yield (
-            f"{_rank_row(rank, rehearsal)}{planned.peak_bytes / _GIB:>10.3f}"
+            f"{_rank_row(rank, rehearsal)}{peak:>10}"
             f"{sum(rank.flops.values()) / _TERA:>10,.3g}{rank.operators:>11,}{sum(rank.waits.values()):>7,}"
         )
     for rank, planned in made:
         yield from ("", *_rank_lines(rank, planned))
-        if against_plan:
+        if against_plan and planned is not None:
             yield from ("", *_against_plan_lines(rank, planned))
 
 
@@ -160,16 +160,14 @@ def agreement_line(agreement: ExchangeAgreement) -> str:
     )
 
 
-def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
-    beside = sum(size for category, size in rank.at_peak_bytes.items() if category not in STATE)
+def _rank_lines(rank: RankRehearsal, planned: PlannedRank | None) -> Iterable[str]:
     yield f"rank {rank.rank} at its peak, in {rank.peak_phase}, MiB: {_shares(rank)}"
-    state = [f"{category} {planned.held[category] / _MIB:,.0f}" for category in STATE]
-    others = sum(size for part, size in planned.held.items() if part not in STATE)
-    yield f"  plan: {', '.join(state)}, all else {others / _MIB:,.0f} (counted {beside / _MIB:,.0f})"
+    if planned is not None:
+        yield _planned_line(rank, planned)
     yield from _memory_lines(rank)
-    counted = rank.sent_bytes
-    groups = [g for g, expected in planned.sent_bytes.items() if expected or counted.get(g)]
-    sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]
+    counted, expected = rank.sent_bytes, {} if planned is None else planned.sent_bytes
+    groups = [group for group, size in expected.items() if size or counted.get(group)]
+    sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {expected[g] / _MIB:,.1f})" for g in groups]
     sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
     yield f"  sends in a step, MiB: {', '.join(sent) or 'nothing'}"
     yield f"  waits of the host in every step: {causes(rank.waits) or 'none'}"
@@ -179,6 +177,13 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
     if once:
         yield f"  in the first step alone: {causes(once)}"
     yield from _kernel_lines(rank)
+
+
+def _planned_line(rank: RankRehearsal, planned: PlannedRank) -> str:
+    beside = sum(size for category, size in rank.at_peak_bytes.items() if category not in STATE)
+    state = [f"{category} {planned.held[category] / _MIB:,.0f}" for category in STATE]
+    others = sum(size for part, size in planned.held.items() if part not in STATE)
+    return f"  plan: {', '.join(state)}, all else {others / _MIB:,.0f} (counted {beside / _MIB:,.0f})"
 
 
 def _shares(rank: RankRehearsal) -> str:

@@ -15,6 +15,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.memory_check import nearest_fit
+from pretrain.plan.planned import is_planned
 from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
@@ -41,10 +42,15 @@ class Rehearsal:
     """micro-batches of a step of the run; 0 where nothing is trained"""
     ranks: tuple[RankRehearsal, ...]
     planned: tuple[PlannedRank, ...]
-    """the planner's figures for each rank; none where nothing is trained"""
+    """the planner's figures for each rank; none where nothing is trained, or the models are not planned"""
     agreement: ExchangeAgreement
     nearest: str | None = None
     """the nearest layout that fits as planned, where a rank that trains does not"""
+
+    @property
+    def with_plans(self) -> list[tuple[RankRehearsal, PlannedRank | None]]:
+        """Each rank, and the planner's figures for it."""
+        return list(zip(self.ranks, self.planned or (None,) * len(self.ranks), strict=True))
 
     @property
     def problems(self) -> list[str]:
@@ -105,7 +111,8 @@ def rehearse(
         batch = {"sequences": layout.data * config.batch.micro_sequences * count, "ramp": None}
         config = config.model_copy(update={"batch": config.batch.model_copy(update=batch)})
         plan_layout(config, gpus)
-        planned = tuple(plan_rank(config, layout, number, device, per_node) for number in numbers)
+        if is_planned(config):
+            planned = tuple(plan_rank(config, layout, number, device, per_node) for number in numbers)
     calls = [(config, layout, number, device, work) for number in numbers]
     made = _side_by_side(calls, jobs or len(os.sched_getaffinity(0)), progress)
     return Rehearsal(

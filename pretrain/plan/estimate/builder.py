@@ -33,6 +33,7 @@ from pretrain.plan.estimate.step_settings import (
 )
 from pretrain.plan.estimate.workload import StepWorkload
 from pretrain.plan.memory import build_bytes, state_bytes
+from pretrain.plan.planned import check_planned
 
 _PART = 20_000
 """choices whose workload is built at a time"""
@@ -56,7 +57,9 @@ class WorkloadBuilder:
     def __init__(
         self, config: RunConfig, device: Device, per_node: int, left_out: Container[str] = (), frozen: bool = False
     ) -> None:
-        """`per_node`: number of devices of a node. `left_out` and `frozen`: see `ParametersByDepth`."""
+        """`per_node`: number of devices of a node. `left_out` and `frozen`: see `ParametersByDepth`. Raises ConfigError
+        for models that are not planned."""
+        check_planned(config)
         self._as_built, self.device, self.per_node = config, device, per_node
         self._left_out, self._frozen = left_out, frozen
         self.config = config.model_copy(update={"model": config.row_model})

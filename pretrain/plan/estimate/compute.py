@@ -5,19 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretrain.plan.estimate import cells, experts
+from pretrain.plan.estimate import experts
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import (
     Product,
     adapter_products,
-    character_products,
     convolution_gradients,
     convolution_product,
     cross_products,
     decoder_gradients,
     decoder_products,
-    filter_products,
     further_product,
     head_product,
     kept_scores,
@@ -31,12 +29,6 @@ from pretrain.plan.estimate.step_settings import GENERATIONS
 from pretrain.plan.estimate.workload import StepWorkload
 
 _TILE = (128, 256)
-_FFT_BYTES = 40
-"""bytes that a long convolution reads and writes for each value of its input: this in fp32, complex numbers three
-times, and the result"""
-_GATE_BYTES = 240
-"""the same for what lies between the two linear layers beside them: three channels in fp32 are masked, padded, weighed
-three times and multiplied"""
 _EXPERT_ROUNDING_BYTES = 9
 """bytes that are moved to round a number of an expert's to 8 bits, by whatever kernels: the largest is found, and then
 all are scaled by one kernel and rounded by another"""
@@ -57,8 +49,6 @@ class Passes:
 
 def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of the layers of `stack` on one rank of each stage."""
-    if stack.is_recurrent:
-        return _cells(work, c, stack)
     model, layout, step = work.model, work.layout, work.step
     crosses = stack.encoder_length > 0
     crossing: Array = crosses.astype(np.float64)
@@ -86,10 +76,7 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     if stack.has_experts:
         of_experts, of_experts_back = _experts(work, c, stack)
         forward, backward = forward + of_experts, backward + of_experts_back
-    if model.long_convolutions.any():
-        core, core_back = _convolutions(work, c, stack)
-    else:
-        core, core_back = _attention(work, c, stack.length, stack.key_length, stack.keys)
+    core, core_back = _attention(work, c, stack.length, stack.length, stack.keys)
     backward = backward + stack.with_input_gradient("core") * core_back[:, None]
     if crosses.any():
         keys = np.maximum(stack.encoder_length, 1)
@@ -140,26 +127,6 @@ def _experts(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array
     return forward + routed, backward + of_routed * routed[:, None]
 
 
-_CELL_OPERATIONS = 20
-"""kernels of a cell's step"""
-
-
-def _cells(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
-    """Seconds of recurrent layers: the products of a step are of the rows of one position, and steps wait for each
-    other."""
-    step, columns = work.step, np.maximum(1.0, cells.macs_of_position(stack) / work.model.hidden)
-    product = step.micro_sequences, columns, work.model.hidden
-    seconds = _product(work, c, product, np.zeros_like(step.fp8))
-    waits = stack.length * _CELL_OPERATIONS * c.launch_s
-    forward = stack.length * seconds.forward + waits
-    gradients = stack.length[:, None] * seconds.of_gradients(stack.backward_layers, stack.backward_layers)
-    return Passes(
-        forward=stack.layers * forward[:, None],
-        backward=gradients + stack.backward_layers * (2 * waits)[:, None],
-        repeated=stack.backward_layers * np.where(step.recompute == 2, forward, 0.0)[:, None],
-    )
-
-
 def _updates(work: StepWorkload, stack: LayerStack, products: Mapping[str, Product]) -> Iterator[tuple[Product, Array]]:
     """Products of adapters and of LoRA in a layer, for models that have them, and the layers in which their input has a
     gradient."""
@@ -179,9 +146,6 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
     positions = 8 * step.micro_sequences * work.stacks[0].length * (1 + work.model.further) / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
     seconds = stages.embeds * (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
-    for product in character_products(work)[0]:
-        found = _product(work, c, product, np.zeros_like(step.fp8))
-        seconds = seconds + stages.embeds * (found.forward + found.of_input + found.of_weight)[:, None]
     if work.model.convolution.any():
         found = _product(work, c, convolution_product(work), np.zeros_like(step.fp8))
         of_all = found.forward[:, None] + found.of_gradients(*convolution_gradients(work))
@@ -196,9 +160,6 @@ def head(work: StepWorkload, c: Constants) -> Array:
     logits = _product(work, c, (positions, columns, depth), in_half)
     trains_input = np.maximum(stages.head_input, (work.model.head_transform * work.model.trains_transform)[:, None])
     found = logits.forward[:, None] + logits.of_gradients(trains_input, work.model.trains_output[:, None])
-    for product in character_products(work)[1]:
-        of_one = _product(work, c, product, in_half)
-        found = found + (of_one.forward + of_one.of_input + of_one.of_weight)[:, None]
     for product in decoder_products(work):
         seconds = _product(work, c, product, in_half)
         found = found + seconds.forward[:, None] + seconds.of_gradients(*decoder_gradients(work))
@@ -312,20 +273,6 @@ def _one_product(work: StepWorkload, c: Constants, shape: Product, fp8: Array, m
     moved = moved / (device.memory_bytes_per_s * c.memory_share)
     slower: Array = np.maximum(flops / speed, moved)
     return slower + c.launch_s
-
-
-def _convolutions(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array, Array]:
-    """Seconds forward and backward of what a layer has in the place of attention: of FFTs of twice the length, whose
-    few operations for each number that they read and write are not counted, of the short convolution and of the gates,
-    and of the products that make filters."""
-    channels = positions_of(work, stack) * work.model.hidden / work.layout.tensor
-    moved = channels * (_GATE_BYTES + work.model.long_convolutions * _FFT_BYTES)
-    forward = moved / (work.device.memory_bytes_per_s * c.memory_share)
-    backward = 2 * forward
-    for number, product in enumerate(filter_products(work, stack)):
-        seconds = _product(work, c, product, np.zeros_like(channels))
-        forward, backward = forward + seconds.forward, backward + seconds.of_weight + (number > 0) * seconds.of_input
-    return forward, backward
 
 
 def _largest_scores(work: StepWorkload, c: Constants, stack: LayerStack) -> Array:

@@ -1,10 +1,8 @@
 """Floating-point operations that one rank computes in a step, as its kernels execute them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from pretrain.plan.estimate import cells, experts, products
+from pretrain.plan.estimate import experts, products
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import Product
 from pretrain.plan.estimate.shapes import LayerStack
@@ -36,10 +34,6 @@ def _model_flops(work: StepWorkload) -> Array:
         passes = 1 + of_input + of_weight + (work.step.recompute == 2)[:, None]
         of_one = work.model.convolution * _operations(products.convolution_product(work))
         total += stages.embeds * passes * of_one[:, None]
-    before, behind = products.character_products(work)
-    for where, of_stage in ((stages.embeds, before), (stages.predicts, behind)):
-        for product in of_stage:  # never recomputed
-            total += 3 * where * _operations(product)[:, None]
     of_input, of_weight = products.decoder_gradients(work)
     for product in products.decoder_products(work):  # recomputed with their layer
         again = (work.step.recompute == 2)[:, None]
@@ -49,8 +43,6 @@ def _model_flops(work: StepWorkload) -> Array:
 
 def _layers(work: StepWorkload, stack: LayerStack) -> Array:
     """Operations of the layers of a stack, [n, s]."""
-    if stack.is_recurrent:
-        return cells.flops(work, stack)
     full, selective = (work.step.recompute == 2)[:, None], (work.step.recompute == 1)[:, None]
     computed = stack.layers + full * stack.backward_layers  # times that a layer is computed forward
 
@@ -86,11 +78,11 @@ def _layers(work: StepWorkload, stack: LayerStack) -> Array:
     if (work.model.adapter_dim > 0).any():
         for product in products.adapter_products(work, stack):
             total += (computed + 2 * stack.backward_layers) * _operations(product)[:, None]
-    core = _attention(work, stack)
+    core, core_back = _attention(work, stack)
     of_core = with_input_gradient("core")
-    total += (computed + selective * of_core) * core.forward[:, None] + of_core * core.backward[:, None]
+    total += (computed + selective * of_core) * core[:, None] + of_core * core_back[:, None]
     total += stack.layers * (2 * work.model.head_dim * products.kept_scores(work, stack))[:, None]
-    return total + stack.with_weight_gradient("distances") * core.of_distances[:, None]
+    return total
 
 
 def _embedding(work: StepWorkload) -> Array:
@@ -130,28 +122,14 @@ def _operations(product: Product) -> Array:
     return found
 
 
-@dataclass(frozen=True)
-class _AttentionFlops:
-    """Operations of one layer's attention, [n]."""
-
-    forward: Array
-    backward: Array
-    of_distances: Array
-    """operations of the gradients of what is made of distances"""
-
-
-def _attention(work: StepWorkload, stack: LayerStack) -> _AttentionFlops:
-    """Kernels that write no scores compute them again; given biases of scores, they compute all pairs."""
+def _attention(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Operations of one layer's attention forward and backward, [n]. Kernels that write no scores compute
+    them again; given biases of scores, they compute all pairs."""
     model, layout, attention = work.model, work.layout, work.attention
-    if model.long_convolutions.any():
-        first, *others = (_operations(product) for product in products.filter_products(work, stack))
-        made = first + sum(others)  # FFTs are no matrix products
-        return _AttentionFlops(made, made + sum(others), np.zeros_like(made))
     heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
-    in_blocks = stack.block_score_bytes > 0
-    written = (attention.score_bytes > 0) | in_blocks
+    written = attention.score_bytes > 0
     all_keys = np.where(attention.score_biases > 0, stack.length, stack.computed_keys)
-    of_all = np.where(written & ~in_blocks, attention.score_share * stack.key_length, all_keys)
+    of_all = np.where(written, attention.score_share * stack.length, all_keys)
     keys = of_all + model.distance_rows
     cross_written = work.attention.cross_score_bytes > 0
     pair = 2 * heads * model.head_dim * stack.length
@@ -159,6 +137,4 @@ def _attention(work: StepWorkload, stack: LayerStack) -> _AttentionFlops:
     for seen, in_memory in ((keys, written), (stack.encoder_length, cross_written)):
         forward += pair * seen * _FORWARD_PRODUCTS
         backward += pair * seen * (_BACKWARD_PRODUCTS + ~in_memory)
-    scores = pair * stack.distances  # of queries and distances: one product, and the gradients of both
-    projection = 2 * stack.distances * model.hidden * model.query_dim / layout.tensor / layout.context
-    return _AttentionFlops(forward + scores + projection, backward + scores, scores + projection)
+    return forward, backward

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pretrain.model_spec.logits import NOISE_ENTRIES
-from pretrain.plan.estimate import cells, experts, latent
+from pretrain.plan.estimate import experts, latent
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
@@ -32,7 +32,7 @@ class HeldBytes:
     """bytes of weights while they are gathered, of messages in flight, of buckets of gradients, of what lives for a
     moment beside what is saved, and of what libraries and the allocator keep"""
     memory: Array
-    """bytes of what layers have read of the rows before, which they read next, and as much that takes its place"""
+    """bytes of what layers have read of the rows before: of no model that is planned"""
     building: Array
     """bytes that building the model takes beyond all of these; 0: a step takes more"""
 
@@ -77,8 +77,7 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     )
     library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
     buffers = passes.buffers + library_bytes + (c.fragments * passes.split if overhead else 0.0)
-    memory = sum((_row_memory(one) for one in work.models), np.zeros_like(weights))
-    in_step = weights + gradients + optimizer + passes.activations + passes.working + buffers + memory
+    in_step = weights + gradients + optimizer + passes.activations + passes.working + buffers
     return HeldBytes(
         weights=weights,
         gradients=gradients,
@@ -86,7 +85,7 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
         activations=passes.activations,
         working=passes.working,
         buffers=buffers,
-        memory=memory,
+        memory=np.zeros_like(weights),
         building=np.where(built > 0, np.maximum(built + library_bytes - in_step, 0.0), 0.0),
     )
 
@@ -130,8 +129,6 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     )
     embedded = embedded * (1 + (work.source_length > 0))  # a source encoder has an embedding of its own
     first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
-    of_characters, windows = _character_bytes(work, masks)
-    first = first + of_characters * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered_weights = 2 * step.activation_bytes[:, None] * (parameters - resident) / layers
@@ -152,7 +149,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     in_forward = forward_bytes(work, saved + first, messages)
     compared = work.stages.predicts * _compared_bytes(work)[:, None]
     compared = compared + (compared > 0) * left
-    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward, compared, windows]) - working, 0.0)
+    copies = np.maximum(np.maximum.reduce([in_layers, at_end, loss, in_forward, compared]) - working, 0.0)
     frozen = step.weight_bytes[:, None] * (parameters - work.trained)
     builds = (parameters > 0) & (step.build_bytes[:, None] > 0)
     return _ModelBytes(
@@ -176,27 +173,6 @@ def _further_bytes(work: StepWorkload) -> Array:
     travelling = (model.further * _hidden(work, model.label_length))[:, None]
     kept = np.where(work.step.recompute < 2, 3.0, 0.0)[:, None] * stages.predicts
     return travelling * ((stages.count > 0) * work.in_flight + kept)
-
-
-def _character_bytes(work: StepWorkload, masks: Array) -> tuple[Array, Array]:
-    """Bytes that matrices around the layers of a model of characters save of a micro-batch: what positions are made of,
-    the product, its activation and the norm; and the most of the windows' gradients, [n, s] each. `masks`: those of
-    dropout."""
-    model, stages = work.model, work.stages
-    width, norm = work.step.activation_bytes * work.step.micro_sequences, 1 + _norm_tensors(work)
-    before = model.molecules * (model.molecule_inputs + norm * model.hidden)
-    behind = model.upsampled * (model.upsampled_inputs + (norm + masks) * model.hidden)
-    behind = behind + model.ordered * (2 + norm) * model.hidden
-    saved = stages.embeds * (width * before)[:, None] + stages.predicts * (width * behind)[:, None]
-    return saved, stages.predicts * (width * model.upsampled * model.upsampled_inputs)[:, None]
-
-
-def _row_memory(work: StepWorkload) -> Array:
-    """Bytes of the memory of the rows of a data rank, [n, s]: two copies, in fp32."""
-    rows, values = work.step.sequences / work.layout.data, np.zeros_like(work.stages.count)
-    for stack in work.stacks:
-        values = values + stack.layers * (rows * stack.memory * work.model.hidden * work.step.trains)[:, None]
-    return 2 * 4 * values
 
 
 def _kept_states(work: StepWorkload) -> Array:
@@ -288,7 +264,7 @@ def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:
 def _score_gradients(work: StepWorkload, stack: LayerStack) -> Array:
     """Bytes, [n], that the backward pass of written scores has beside what the layer keeps, when the softmax's is
     made."""
-    pairs = work.step.micro_sequences * work.model.heads * stack.length * stack.key_length
+    pairs = work.step.micro_sequences * work.model.heads * np.square(stack.length)
     of_pair = work.attention.score_gradient_bytes - work.attention.freed_score_bytes
     return np.maximum(of_pair, 0.0) * pairs / (work.layout.tensor * work.layout.context)
 
@@ -301,8 +277,6 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     def keeps(product: str) -> Array:
         return np.where(trained | (stack.lora_rank(product) > 0), 1.0, 0.0)
 
-    if stack.is_recurrent:
-        return cells.kept_bytes(work, stack)
     model, layout, kernels = work.model, work.layout, work.kernels
     width, recompute, slices = work.step.activation_bytes, work.step.recompute, layout.sequence_slices
     positions = work.step.micro_sequences * stack.length / layout.context
@@ -320,12 +294,8 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     # Flash attention keeps its output itself.
     keeps_output = np.where(work.attention.score_bytes > 0, keeps("projection"), 1.0)
     outputs = keeps_output * model.heads * model.value_dim
-    made = stack.key_length / stack.length  # keys of memory are made with queries, which are left over
     has_latents = model.latent_key > 0
-    attention = np.where(has_latents, 0.0, made * (queries + 2 * keys + model.bias_copies)) + outputs
-    # What is before a sequence is joined with it; a layer that is recomputed keeps its input, too.
-    joined = stack.memory + np.where((stack.memory > 0) & (recompute == 2), stack.length, 0.0) + stack.content
-    outside = outside + keeps("qkv") * joined / stack.length * model.hidden
+    attention = np.where(has_latents, 0.0, queries + 2 * keys + model.bias_copies) + outputs
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
@@ -351,33 +321,10 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     core = np.where(has_latents, latent.kept_bytes(work, stack), core)
     every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
     every = every + experts.kept_bytes(work, stack, keeps("fc1"))
-    if model.long_convolutions.any():
-        every = _mixer_bytes(work, stack)
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
     products = 2 * model.hidden / slices + (2 * queries + keys + stack.ffn) / layout.tensor
     keeps_products = kernels.keeps_products * (recompute == 1) > 0
     return np.where(keeps_products, positions * width * products, every)
-
-
-def _mixer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
-    """Bytes that a layer without attention keeps of a micro-batch, [n]."""
-    model, layout, kernels = work.model, work.layout, work.kernels
-    width, positions = work.step.activation_bytes, work.step.micro_sequences * stack.length
-    channels, convolutions, order = model.hidden / layout.tensor, model.long_convolutions, model.filter_order
-    # In fp32: three channels before and after the short convolution, the input of each long one, and the output of the
-    # one that is multiplied.
-    in_fp32 = positions * channels * (24 + 4 * convolutions + 4)
-    filters = convolutions * stack.length * (8 * channels + 4 * model.hidden + 72 * order)
-    in_half = np.where(width < 4, 8.0, 0.0) * convolutions  # of weights of filters, copies in fp32
-    filters = filters + in_half * (2 * order**2 + channels * order)
-    # The layer's input, the mixer's output, and the sum that is normalized; what the projection multiplies.
-    outside = positions * width * (3 * model.hidden + channels + kernels.ffn_tensors * stack.ffn / layout.tensor)
-    norms = positions * (kernels.norm_bytes * model.hidden + 8)
-    masks = positions * (
-        kernels.dropout_bytes * model.hidden + kernels.ffn_dropout_bytes * stack.ffn / layout.tensor + 1
-    )
-    found: Array = in_fp32 + filters + outside + norms + masks
-    return found
 
 
 def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
@@ -390,24 +337,17 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     rotated = np.where(model.grouped, 3 * queries, 2 * queries * model.rotary)
     # Exchanged between context ranks for others, which are kept alone; so is what attention made of them.
     exchanged = np.where(layout.context > 1, np.where(model.grouped, 4 * queries, queries), rotated)
-    transposed = (stack.distances > 0) * queries * stack.key_length / stack.length  # keys, as queries multiply them
-    copies = exchanged + attention.key_copies * 2 * queries + transposed
+    copies = exchanged + attention.key_copies * 2 * queries
     angles = positions * 2 * model.rotary_dim * work.kernels.angle_bytes
     # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.
     heads = positions * model.heads / layout.tensor
     score_bytes = np.where(kernel == KERNELS.index("unfused"), 4 + width + 1 + width, width * 2 + 1)
     scores = np.where(kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
     scaled = np.where(model.grouped | (model.rotary > 0), 0.0, model.head_dim)  # queries that are no copy already
-    scaled = scaled * np.maximum(model.biased_queries, 1)
-    per_key = np.maximum(attention.score_bytes, stack.block_score_bytes)
-    seen = np.where(stack.block_score_bytes > 0, stack.keys, stack.key_length * share)
-    written = heads * (seen * per_key + (scaled + model.kept_distance_rows) * width)
-    scores = np.where(per_key > 0, written, scores)
+    written = heads * (stack.length * share * attention.score_bytes + (scaled + model.kept_distance_rows) * width)
+    scores = np.where(attention.score_bytes > 0, written, scores)
     scores = scores + work.kept_score_biases * heads * stack.length * width
-    scores = scores + positions / work.step.micro_sequences * stack.key_length * share * attention.pair_bytes
-    scores = scores + positions * stack.key_length * attention.row_pair_bytes
-    # Sines and cosines of distances, and what each head makes of them.
-    scores = scores + stack.distances * width * (model.hidden + queries / (layout.tensor * layout.context))
+    scores = scores + positions / work.step.micro_sequences * stack.length * share * attention.pair_bytes
     return positions * width * copies / layout.tensor + angles + scores + _distance_vectors(work) / layout.context
 
 

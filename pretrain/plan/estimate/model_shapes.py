@@ -4,7 +4,6 @@ by name: a new part is planned once it has parameter specs (`pretrain/model_spec
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -15,14 +14,12 @@ from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
-from pretrain.config.patterns.blocks import Blocks
 from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
-from pretrain.model_spec.flops import mean_keys, num_distances
+from pretrain.model_spec.flops import mean_keys
 from pretrain.model_spec.gradients import PRODUCTS, model_gradients
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.model_spec.mtp import mtp_depths
-from pretrain.model_spec.parts.recurrent import multiply_adds
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.shapes import (
     KERNELS,
@@ -57,7 +54,6 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         distance_rows=model.distance_rows,
         **_distances(model),
         decoder_uses=model.mask_decoder_layers if model.has_mask_decoder else 0,
-        biased_queries=model.biased_queries,
         qk_norm=model.qk_norm and model.qk_norm_span == "head",
         all_heads_norm=model.qk_norm and model.qk_norm_span == "all_heads",
         layer_norms=4 if model.norm == "sandwich" else 2,
@@ -66,16 +62,13 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         trains_transform=gradients.transform,
         trains_embedding_projection=gradients.embedding_projection,
         embedding_norm=model.embedding_norm,
-        final_norm=model.norm_first and model.recurrent is None,
+        final_norm=model.norm_first,
         head_tensors=4 if has_transform else 2,
         head_transform=has_transform,
-        embedding_projection=model.embedding_size is not None and model.recurrent is None,
+        embedding_projection=model.embedding_size is not None,
         convolution=model.convolution is not None,
-        ffn_blocks=model.ffn_blocks,
-        **_long_convolutions(model),
-        **_characters(model),
         further=len(mtp_depths(model)),
-        embedding_lookups=embedding_lookups if model.characters is None else 0,  # its table is on every tensor rank
+        embedding_lookups=embedding_lookups,
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
     )
@@ -91,29 +84,6 @@ def _latents(model: Model) -> dict[str, int]:
         "latent_query": 0 if shape is None else shape.q_lora_rank or 0,
         "latent_key": 0 if shape is None else shape.kv_lora_rank,
     }
-
-
-def _long_convolutions(model: Model) -> dict[str, int]:
-    """What is computed in the place of attention by models that have none."""
-    settings = model.long_convolution
-    if settings is None:
-        return {"long_convolutions": 0, "filter_order": 0, "filter_features": 0}
-    return {
-        "long_convolutions": 1 + settings.residual,
-        "filter_order": settings.filter_order,
-        "filter_features": settings.filter_features,
-    }
-
-
-def _characters(model: Model) -> dict[str, int]:
-    """Matrices around the layers of a model of characters."""
-    names = ("molecules", "molecule_inputs", "upsampled", "upsampled_inputs", "ordered")
-    shape = model.characters
-    if shape is None:
-        return dict.fromkeys(names, 0)
-    behind = (model.sequence_length, 2 * shape.kernel * model.hidden) if model.ends_in_characters else (0, 0)
-    ordered = model.label_length if model.predicts_in_order else 0
-    return dict(zip(names, (model.layer_length, shape.rate * model.hidden, *behind, ordered), strict=True))
 
 
 def _distances(model: Model) -> dict[str, int]:
@@ -136,11 +106,11 @@ def _distances(model: Model) -> dict[str, int]:
 
 
 def layer_stacks(
-    model: Model, layers: Mapping[str, Array], embeds: Array, predicts: Array, around: bool = True
+    model: Model, layers: Mapping[str, Array], embeds: Array, predicts: Array
 ) -> tuple[LayerStack, ...]:  # fmt: skip
     """Stacks that `model` has, a source encoder first, then the encoder. `layers`: layers by field of `LayerStack`, of
     the encoder and of the decoder on each stage of each layout, [n, 2, ..., s]; `embeds` and `predicts` [n, s]: 1 on
-    the first and on the last stage. `around`: with the layers of characters around those of a stack."""
+    the first and on the last stage."""
     if model.source_encoder is not None:
         of_source = {name: np.zeros_like(values) for name, values in layers.items()}
         for values in of_source.values():  # all of it is trained
@@ -149,9 +119,6 @@ def layer_stacks(
         (source,) = layer_stacks(model.source_model, of_source, embeds, np.zeros_like(predicts))
         rest = layer_stacks(model.model_copy(update={"source_encoder": None}), layers, embeds, predicts)
         return replace(source, travels=np.zeros_like(source.travels)), *rest
-    if model.characters is not None and around:
-        before, behind = _around(model, embeds), _around(model, predicts)
-        return (*before[:1], *layer_stacks(model, layers, embeds, predicts, around=False), *behind[1:])
     stacks, count = [], len(predicts)
     lora = model.finetune.lora
     ranks = [lora.rank if lora is not None and product in lora.targets else 0.0 for product in PRODUCTS]
@@ -162,17 +129,12 @@ def layer_stacks(
             patterns = [model.attention.of_layer(layer) for layer in numbers]
             shapes = {
                 "length": length,
-                "memory": model.memory_length,
-                "content": 0,
-                "block_score_bytes": 0,
                 "keys": np.mean([mean_keys(model, pattern, length, is_decoder) for pattern in patterns]).item(),
-                "distances": num_distances(model, length),
                 "computed_keys": np.mean([pattern.computed_keys(length, is_decoder) for pattern in patterns]).item(),
                 "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
                 "travels": numbers.start == 0,
                 "ends_in_norm": (part > 0 or model.experts is None) and model.mtp is None,
                 **_feed_forward(model, numbers.start),
-                **_cells(model, is_decoder),
             }
             on_stages = {name: values[:, part] for name, values in layers.items()}
             if model.has_mask_decoder and not is_decoder:
@@ -190,17 +152,14 @@ def _further(model: Model, predicts: Array) -> LayerStack:
     `predicts` [n, s]: 1 on the last stage."""
     depths, length = mtp_depths(model), model.label_length
     patterns = [model.attention.of_layer(model.layers + depth) for depth in depths]
-    sizes: dict[str, float] = dict.fromkeys(
-        ("memory", "content", "distances", "encoder_length", "block_score_bytes"), 0.0
-    )
-    sizes |= {
+    sizes: dict[str, float] = {
+        "encoder_length": 0.0,
         "length": length,
         "keys": np.mean([mean_keys(model, pattern, length, True) for pattern in patterns]).item(),
         "computed_keys": np.mean([pattern.computed_keys(length, True) for pattern in patterns]).item(),
         "travels": len(depths),
         "ends_in_norm": 1.0,
         **_feed_forward(model, model.layers),
-        **_cells(model, True),
     }
     layers, count = len(depths) * predicts, len(predicts)
     return LayerStack(
@@ -226,7 +185,7 @@ def _feed_forward(model: Model, layer: int) -> dict[str, float]:
     nothing = dict.fromkeys(("experts", "top_k", "expert_ffn", "router_values", "divides_weights"), 0.0)
     settings = model.experts
     if settings is None or not model.has_experts(layer):
-        return nothing | {"ffn": 0.0 if model.recurrent is not None else float(model.ffn_dim)}
+        return nothing | {"ffn": float(model.ffn_dim)}
     size = model.expert_ffn_dim
     return {
         "ffn": settings.shared * size,
@@ -238,70 +197,6 @@ def _feed_forward(model: Model, layer: int) -> dict[str, float]:
         + sum(weight > 0 for weight in (settings.z_loss, settings.balance_loss, settings.sequence_loss)),
         "divides_weights": settings.normalize,
     }
-
-
-_KEPT = {"tanh": 2, "lstm": 8, "gru": 9}
-"""Vectors that a cell keeps for each position: gates and states, of a GRU also what its reset gate multiplies, with the
-values beside it; and the outputs side by side."""
-
-
-def _cells(model: Model, is_decoder: bool) -> dict[str, float]:
-    """What recurrent layers of a stack compute and keep, averaged over them. What a decoder makes of its encoder once
-    counts with the encoder's positions."""
-    if model.recurrent is None:
-        return dict.fromkeys(("cell_macs", "pair_macs", "cell_values", "pair_values"), 0.0)
-    macs, cells, hidden = multiply_adds(model), model.recurrent, model.hidden
-    depth, width = model.stacks[is_decoder], cells.annotation(hidden)
-    kept = _KEPT[cells.cell.name]
-    if not is_decoder:
-        each = macs.of_encoder_position + macs.of_key + macs.of_row / model.sequence_length
-        values = depth * (kept + 2) * width + model.embedding_dim + width
-        return {"cell_macs": each / depth, "pair_macs": 0.0, "cell_values": values / depth, "pair_values": 0.0}
-    values = depth * (kept + 1) * hidden + model.embedding_dim
-    if cells.score is not None:  # the state and the context beside it, and what is made of both
-        values += hidden + 2 * width + 3 * model.embedding_dim
-    compared = macs.of_pair - width if cells.compares_by_vector else 0
-    return {
-        "cell_macs": macs.of_decoder_position / depth,
-        "pair_macs": macs.of_pair / depth,
-        "cell_values": values / depth,
-        "pair_values": (compared + 3 * (macs.of_pair > 0)) / depth,
-    }
-
-
-def _around(model: Model, layers: Array) -> list[LayerStack]:
-    """Layers of a model of characters around those that read molecules: the first one, which has blocks; the one that
-    queries all characters; and the one that reads predictions in order. `layers` [n, s]: 1 on the stage that has it."""
-    shape, length, labels = model.characters, model.sequence_length, model.label_length
-    assert shape is not None
-    block = Blocks(block=shape.block).mean_keys(length, False)
-    sizes: list[dict[str, float]] = [{"length": length, "keys": block, "computed_keys": shape.block, "travels": 1}]
-    if model.ends_in_characters:
-        content = length if model.picks_labels else 0
-        sizes += [{"length": labels, "content": content, "keys": length, "computed_keys": length, "travels": 0}]
-        sizes[0]["travels"] = 1
-    else:
-        sizes[0]["travels"] = 0
-    if model.predicts_in_order:
-        keys = (labels + 1) / 2
-        sizes += [{"length": labels, "keys": keys, "computed_keys": keys, "travels": 1}]
-    sizes[0]["block_score_bytes"] = 8
-    count, products = len(layers), of_every_product(layers)
-    nothing = ("memory", "content", "distances", "encoder_length", "block_score_bytes")
-    feed_forward = _feed_forward(model, 0) | {"ends_in_norm": 1.0}
-    cells = ("cell_macs", "pair_macs", "cell_values", "pair_values")
-    other = dict.fromkeys((*nothing, *cells), 0.0) | feed_forward
-    return [
-        LayerStack(
-            layers=layers,
-            backward_layers=layers,
-            input_gradients=products,
-            weight_gradients=products,
-            lora_ranks=np.zeros((count, len(PRODUCTS))),
-            **{name: np.full(count, float(value)) for name, value in {**other, **size}.items()},
-        )
-        for size in sizes
-    ]
 
 
 def _with_last_layers(values: Array, again: Array) -> Array:
@@ -316,7 +211,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
     model, compiled = config.model, config.run.kernels == "compiled"
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
-    judged = max(_judged_bytes(config, width), _adaptive_bytes(model, width))
+    judged = _judged_bytes(config, width)
     logit_bytes, chunk_logit_bytes = _logit_bytes(config, width, (tensor == 1) & (not on_cpu))
     return KernelShapes.repeat(
         len(tensor),
@@ -331,8 +226,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         keeps_products=0,
         logit_bytes=logit_bytes.clip(min=judged),
         sampled_share=_sampled_share(config),
-        saved_logit_bytes=4 * (1 + _compares_predictions(config))
-        + width * (model.final_logit_softcap is not None or bool(model.cutoffs)),
+        saved_logit_bytes=4 * (1 + _compares_predictions(config)) + width * (model.final_logit_softcap is not None),
         chunk_logit_bytes=chunk_logit_bytes.clip(min=judged),
         head_gradient_bytes=width,
         # On a GPU the sum is scaled into another in fp32, which is then rounded.
@@ -363,16 +257,6 @@ def _logit_bytes(config: RunConfig, width: float, alone: NDArray[Any]) -> tuple[
         chunk = np.maximum(chunk, 12 + np.where(alone, width, half))
     capped = width * (config.model.final_logit_softcap is not None)  # beside the others
     return capped + whole, capped + chunk
-
-
-def _adaptive_bytes(model: Model, width: float) -> float:
-    """Bytes for each position and vocabulary entry in the backward pass of an adaptive softmax: the logits and their
-    gradient, the gradient of log probabilities, and shares of the words of the largest group. 0 without one."""
-    if not model.cutoffs:
-        return 0.0
-    bounds = [0, *model.cutoffs, model.vocab_size]
-    largest = max(end - begin for begin, end in pairwise(bounds))
-    return 2 * width + 4 + 4 * largest / model.vocab_size
 
 
 def _judged_bytes(config: RunConfig, width: float) -> float:
@@ -415,20 +299,12 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     writes_scores = drops or model.needs_explicit_scores
     patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
     if writes_scores:
-        every_key = biased or model.adds_distance_scores
-        shares = [1.0 if every_key else _score_share(pattern, model) for pattern in patterns]
+        shares = [1.0 if biased else _score_share(pattern, model) for pattern in patterns]
         key_copies = [float(share < 1) for share in shares]
     else:
         shares, key_copies = [1.0], [_key_copies(pattern, model, on_cpu) for pattern in patterns]
     pairs = 1.0 if writes_scores or (learned and not model.is_encoder_decoder) else 0.0
     rows = 8.0 if model.distance_rows else 0.0  # which row of the tables each pair picks
-    row_pairs = 0.0
-    if model.adds_distance_scores:  # likewise, and whether its segments differ, and its mask
-        of_rows = "order" in config.objective.columns
-        row_pairs = (9.0 if of_rows else 1.0 if model.memory_length else 0.0) + 8.0 * (
-            "segments" in config.objective.columns
-        )
-        rows, pairs = (0.0, 0.0) if of_rows else (8.0, 0.0 if model.memory_length else 1.0)
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
     capped = width if model.attention_logit_softcap is not None else 0.0
     dropped = mask_bytes + width if drops else rounded
@@ -443,9 +319,8 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         cross_score_bytes=4 + dropped if drops else 0.0,
         score_share=float(np.mean(shares)),
         max_score_share=max(shares),
-        row_pair_bytes=row_pairs,
         pair_bytes=pairs + rows,
-        score_gradient_bytes=8.0 if model.adds_distance_scores or capped else 0.0,
+        score_gradient_bytes=8.0 if capped else 0.0,
         freed_score_bytes=dropped,
     )
 

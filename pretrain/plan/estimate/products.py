@@ -32,8 +32,8 @@ def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
     products = {
         "qkv": _qkv_product(work, stack),
         "projection": (positions, model.hidden, model.heads * model.value_dim / tensor),
-        "fc1": (positions, (1 + model.gated) * stack.ffn / tensor, model.hidden / model.ffn_blocks),
-        "fc2": (positions, model.hidden, stack.ffn / tensor / model.ffn_blocks),
+        "fc1": (positions, (1 + model.gated) * stack.ffn / tensor, model.hidden),
+        "fc2": (positions, model.hidden, stack.ffn / tensor),
     }
     if model.distance_linears.any():
         products["distances"] = (model.distance_rows, model.distance_features / tensor, model.hidden)
@@ -45,8 +45,7 @@ def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
     if model.latent_key.any():
         keys_values = model.heads * (model.plain_dim + model.value_dim)
         return positions_of(work, stack), keys_values / work.layout.tensor, model.latent_key
-    positions = positions_of(work, stack) * stack.key_length / stack.length  # queries of memory are left over
-    return positions, (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
+    return positions_of(work, stack), (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
 
 
 def latent_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
@@ -90,18 +89,6 @@ def convolution_gradients(work: StepWorkload) -> tuple[Array, Array]:
     return work.stages.trains_embedding, of_weight
 
 
-def character_products(work: StepWorkload) -> tuple[list[Product], list[Product]]:
-    """Matrix products of a model of characters before its layers and behind them; none of other models."""
-    model, micro = work.model, work.step.micro_sequences
-    if not model.molecules.any():
-        return [], []
-    behind = [
-        (micro * model.upsampled, model.hidden, model.upsampled_inputs),
-        (micro * model.ordered, model.hidden, 2 * model.hidden),
-    ]
-    return [(micro * model.molecules, model.hidden, model.molecule_inputs)], [one for one in behind if one[0].any()]
-
-
 def further_product(work: StepWorkload) -> Product:
     """Matrix product that joins the states of one further prediction to embeddings, for models that have some."""
     positions = work.step.micro_sequences * work.model.label_length / work.layout.context
@@ -136,16 +123,6 @@ def lora_products(work: StepWorkload, stack: LayerStack, name: str, product: Pro
     if name in ("projection", "cross_projection", "fc2"):  # of which tensor ranks have features
         return (positions, rank, depth), (own, columns, rank)
     return (own, rank, depth), (positions, columns, rank)
-
-
-def filter_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
-    """Matrix products that make the weights of a layer's long convolutions on one rank, once for a micro-batch, the
-    first of which reads what has no gradient. Without columns for models that have none."""
-    model = work.model
-    networks, order = 2 * model.long_convolutions, model.filter_order
-    first = (networks * stack.length, order, model.filter_features)
-    between = (2 * networks * stack.length, order, order)
-    return [first, between, (networks * stack.length, model.hidden / work.layout.tensor, order)]
 
 
 def head_product(work: StepWorkload) -> Product:

@@ -54,9 +54,6 @@ class ModelShapes(Entries):
     decoder_uses: Array
     """uses of the last layer before tokens are predicted, which each read the states of the layer before it, too; 0:
     the last layer is like others"""
-    biased_queries: Array
-    """sums of queries and a bias, in place of queries: for keys, for distances, for segments; 0: queries are as they
-    are"""
     qk_norm: Array
     """1 if queries and keys are normalized, head by head"""
     all_heads_norm: Array
@@ -83,24 +80,6 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the embedding and the first layer"""
     convolution: Array
     """1 if a convolution over three positions is beside the first layer"""
-    ffn_blocks: Array
-    """blocks of the block-diagonal matrices of the feed-forward layer"""
-    long_convolutions: Array
-    """long convolutions of a layer, which has no attention; 0: it has attention"""
-    filter_order: Array
-    """width of the networks that make their weights"""
-    filter_features: Array
-    """features that these networks read"""
-    molecules: Array
-    """positions of a sequence that a matrix behind the embedding makes of several; 0: none"""
-    molecule_inputs: Array
-    """features that each of them is made of"""
-    upsampled: Array
-    """positions of a sequence that a matrix behind the layers makes of several; 0: none"""
-    upsampled_inputs: Array
-    """features that each of them is made of"""
-    ordered: Array
-    """labelled positions of a sequence that a matrix of twice the hidden width joins to those before them; 0: none"""
     further: Array
     """further tokens that each position predicts: each with a projection of twice the hidden width, a layer of the last
     stack, and logits"""
@@ -129,7 +108,7 @@ class ModelShapes(Entries):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStack(Entries):
-    """Identical layers: those of an encoder, of a decoder, or of a source encoder, or one around a stack."""
+    """Identical layers: those of an encoder, of a decoder, or of a source encoder."""
 
     layers: Array
     """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
@@ -156,38 +135,17 @@ class LayerStack(Entries):
     """1 if the weights of a position's experts are divided by their sum, [n]"""
     length: Array
     """positions of a sequence, [n]"""
-    memory: Array
-    """positions before each sequence whose keys and values its layers make again, [n]"""
-    content: Array
-    """positions besides those of its queries whose states its keys and values are made of; 0: none, [n]"""
     keys: Array
     """keys that a query sees, averaged over positions and layers, [n]"""
-    block_score_bytes: Array
-    """bytes of each score within blocks of neighbours, which are written out; 0: there are no such blocks, [n]"""
-    distances: Array
-    """distances that scores have a term for; 0: they have none, [n]"""
     computed_keys: Array
     """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
     encoder_length: Array
     """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
-    cell_macs: Array
-    """multiply-adds of a recurrent layer for each position; 0: layers are a Transformer's, [n]"""
-    pair_macs: Array
-    """multiply-adds of such a layer for each pair of its position and an encoder's, [n]"""
-    cell_values: Array
-    """values that such a layer keeps for each position, [n]"""
-    pair_values: Array
-    """values that such a layer keeps for each pair of its position and an encoder's, [n]"""
     travels: Array
     """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, or
     those of the stack before it, [n]"""
     ends_in_norm: Array
     """1 if a norm may follow its last layer, 0 if another stack continues with its states, [n]"""
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether layers are recurrent, in all choices."""
-        return bool(self.cell_macs.any())
 
     @property
     def has_experts(self) -> bool:
@@ -198,11 +156,6 @@ class LayerStack(Entries):
     def active_ffn(self) -> Array:
         """Features of all feed-forward layers that a position passes through, [n]."""
         return self.ffn + self.top_k * self.expert_ffn
-
-    @property
-    def key_length(self) -> Array:
-        """Positions that have keys: those of a sequence, of the memory before it, and of what else it reads."""
-        return self.length + self.memory + self.content
 
     @property
     def trained_layers(self) -> Array:
@@ -270,8 +223,6 @@ class AttentionShapes(Entries):
     """share of the keys whose scores are written out, averaged over layers"""
     max_score_share: Array
     """share of the keys whose scores are written out, in the layer with the most"""
-    row_pair_bytes: Array
-    """bytes of each pair of a query and a key, in each row of a micro-batch and for all heads"""
     pair_bytes: Array
     """bytes of each pair of query and key that has a score, for all heads and rows together"""
     score_gradient_bytes: Array

@@ -78,8 +78,6 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     the backward pass their gradients, where a layer that reads an encoder's sums the gradient of these too. A sum is an
     all-reduce or, under sequence parallelism, a reduce-scatter, with an all-gather before the next product, which the
     backward pass repeats."""
-    if work.model.long_convolutions.any():
-        return _mixer_tensor_bytes(work, stack)
     shared, crosses = work.layout.sequence > 0, stack.encoder_length > 0
     sums = np.where(crosses, 3.0, 2.0)
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
@@ -93,16 +91,12 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     routes, routes_back = _routes(work, stack)
     repeated = np.where(shared, regathers * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
     encoder_gradient = np.where(crosses, np.where(shared, 1.0, 2.0) * encoder_sent, 0.0)
-    # Of what queries, keys and values read.
-    memory_gradient = 2 * _gathered(work, stack.memory + stack.content, work.model.hidden)
     of_table = _distance_table_bytes(work)
     latents, latents_again = _latents_instead(work, stack)
     updates = _update_bytes(work, stack)
     repeated = repeated + np.where(shared, latents_again, 0.0) + updates.repeated
     beside = updates.forward + routes + np.where(crosses & shared, encoder_sent, 0.0) + np.where(shared, latents, 0.0)
-    beside_back = (
-        updates.backward + routes_back + memory_gradient + encoder_gradient + np.where(shared, 1.0, 2.0) * latents
-    )
+    beside_back = updates.backward + routes_back + encoder_gradient + np.where(shared, 1.0, 2.0) * latents
     return TensorBytes(
         forward=2 * sums * sent + beside + of_table.forward,
         backward=2 * sums * sent + beside_back + repeated + of_table.backward,
@@ -176,17 +170,6 @@ def _replicated_updates(work: StepWorkload, stack: LayerStack) -> Array:
     names = ("qkv", "projection", "fc1", "fc2", "cross_q", "cross_kv", "cross_projection")
     ranks = sum((stack.lora_rank(name) * exist.get(name, True) for name in names), np.zeros_like(stack.length))
     return ranks * work.model.hidden
-
-
-def _mixer_tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
-    """Bytes of one layer without attention. Tensor ranks sum the mixer's output and gather the feed-forward layer's; in
-    the backward pass they sum the gradients of the inputs of both, gather those of the inputs of a second convolution,
-    and sum those of what the last matrices of filters read, in fp32."""
-    model, ranks = work.model, work.layout.tensor
-    sent = _gathered(work, stack.length, model.hidden)
-    of_filters = 2 * 2 * model.long_convolutions * stack.length * model.filter_order * 4 * (ranks - 1) / ranks
-    backward = (3 + model.long_convolutions) * sent + of_filters
-    return TensorBytes(forward=3 * sent, backward=backward, repeated=np.zeros_like(sent))
 
 
 def layer_bytes(work: StepWorkload, stack: LayerStack, gathers_again: bool = True) -> Array:

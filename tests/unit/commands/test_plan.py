@@ -56,6 +56,12 @@ def test_the_overrides_replace_what_the_config_says(own: str, planned: str) -> N
     assert changed.batch.micro_sequences == 2
 
 
+@pytest.mark.parametrize("config", ["canine/s", "m2-bert/110m", "rnn/luong", "transformer-xl/enwik8", "xlnet/base"])
+def test_a_family_that_is_not_planned_is_named_with_what_counts_it(config: str) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.family=\w+ is not planned: .* pretrain rehearse CONFIG "):
+        main([config, "model.vocabulary=30000", "--gpus", "8", "--hardware", "h100"])
+
+
 def test_attention_is_printed_and_drawn_without_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     png = tmp_path / "map.png"
     assert main([*SMALL, "model.layers=2", "model.heads=2", "--show-attention", "--png", str(png)]) == 0

@@ -165,8 +165,11 @@ def test_an_end_on_gpus_says_how_far_the_planned_memory_is_from_what_was_held() 
     config = load(RunConfig, "gpt3/125m", ["run.dir=r"])
     layout = plan_layout(config, 8)
     planned = planned_bytes(config, layout)
+    assert planned is not None
     peak = Peak(device=round(planned / 0.8), host=2 * 10**9)
     summary = finished(config, layout, 10, 1000, heldout=None, peak=peak).splitlines()[0]
     assert summary.endswith(" a rank, planned 8.02 GB, 0.80 of what the GPU held")
     on_host = finished(config, layout, 10, 1000, heldout=None, peak=Peak(device=None, host=2 * 10**9))
     assert "planned" not in on_host
+    unplanned = load(RunConfig, "debug/xlnet", ["run.dir=r"])
+    assert "planned" not in finished(unplanned, layout, 10, 1000, heldout=None, peak=peak)

@@ -133,10 +133,12 @@ def test_a_rehearsal_that_needs_more_than_planned_names_a_layout_that_has_room_f
     run, limit = gpt3("6.7b", *asked), 80 * 2**30
     layout = plan_layout(run, 16)
     check_memory(run, layout, limit, host=False)
-    said = nearest_fit(run, layout, limit, 1.5 * limit).split("the nearest that fits: ")[1].split()
+    said = (nearest_fit(run, layout, limit, 1.5 * limit) or "").split("the nearest that fits: ")[1].split()
     changed = gpt3("6.7b", *asked, *said)
-    more = 1.5 * limit / planned_bytes(run, layout)
-    assert more * planned_bytes(changed, plan_layout(changed, 16)) <= limit
+    planned, of_changed = planned_bytes(run, layout), planned_bytes(changed, plan_layout(changed, 16))
+    assert planned is not None
+    assert of_changed is not None
+    assert 1.5 * limit / planned * of_changed <= limit
 
 
 class TestGoodput:

@@ -3,6 +3,7 @@ planner expects. `test_device_faults.py` plants faults that only a GPU would sho
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -315,6 +316,12 @@ def test_the_report_names_what_it_counted_and_what_not() -> None:
     assert "rank 0 against plan" in table
     assert "rank 0 against plan" not in text
     assert report["problems"] == []
+    unplanned = replace(found, planned=())
+    assert as_json(unplanned, "h100")["ranks"][0]["plan"] is None
+    without_plan = "\n".join(lines(unplanned, "debug/gpt", "h100"))
+    assert "sends in a step, MiB: tensor " in without_plan
+    assert "plan:" not in without_plan
+    assert "(plan " not in without_plan
 
 
 @pytest.mark.parametrize(
