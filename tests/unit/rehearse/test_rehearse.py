@@ -318,10 +318,11 @@ def test_the_report_names_what_it_counted_and_what_not() -> None:
     assert report["problems"] == []
     unplanned = replace(found, planned=())
     assert as_json(unplanned, "h100")["ranks"][0]["plan"] is None
-    without_plan = "\n".join(lines(unplanned, "debug/gpt", "h100"))
-    assert "sends in a step, MiB: tensor " in without_plan
-    assert "plan:" not in without_plan
-    assert "(plan " not in without_plan
+    without_plan = lines(unplanned, "debug/gpt", "h100")
+    (sends,) = (line for line in without_plan if "sends in a step" in line)
+    assert all(group in sends for group, size in found.ranks[0].sent_bytes.items() if size > 2**20)
+    assert max(found.ranks[0].sent_bytes.values()) > 2**20
+    assert not any("plan:" in line or "(plan " in line for line in without_plan)
 
 
 @pytest.mark.parametrize(
