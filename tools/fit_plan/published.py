@@ -18,7 +18,6 @@ from pretrain.plan.estimate.shapes import (
     AttentionShapes,
     ComparisonShapes,
     KernelShapes,
-    LayerStack,
     ModelShapes,
     of_every_product,
 )
@@ -31,7 +30,7 @@ from pretrain.plan.estimate.step_settings import (
     StageShapes,
     StepSettings,
 )
-from pretrain.plan.estimate.workload import StepWorkload
+from pretrain.plan.estimate.workload import LayerStack, StepWorkload
 from pretrain.plan.memory import state_bytes
 
 _DEVICES = {"a100-sxm-80": "a100-80", "a100-sxm-40": "a100-40", "h100-sxm-80": "h100", "h100-500w-96": "h100"}
@@ -112,9 +111,6 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             head_dim=hidden / heads,
             value_dim=hidden / heads,
             rotary_dim=gated * hidden / heads,
-            plain_dim=0,
-            latent_query=0,
-            latent_key=0,
             embedding_dim=hidden,
             vocabulary=vocabulary,
             answers=0,
@@ -152,10 +148,6 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
                 weight_gradients=every_product,
                 lora_ranks=np.zeros_like(every_product[:, :, 0]),
                 ffn=ffn,
-                **{
-                    name: np.zeros(count)
-                    for name in ("experts", "top_k", "expert_ffn", "router_values", "divides_weights")
-                },
                 length=length,
                 keys=length / 2,
                 computed_keys=length / 2,

@@ -15,11 +15,11 @@ from pretrain.model_spec.generator import added_tables, shared_tables
 from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.layer_stacks import layer_stacks, layers_behind, models_in_front
 from pretrain.plan.estimate.model_shapes import (
     attention_shapes,
     comparison_shapes,
     kernel_shapes,
-    layer_stacks,
     model_shapes,
 )
 from pretrain.plan.estimate.stages import ParametersByDepth, StageGroups, StateByDepth
@@ -234,17 +234,17 @@ class WorkloadBuilder:
 
     def _table_bytes(self, layout: Layout, width: float) -> float:
         """Bytes, for each value of the embedding of the vocabulary, of its gradient: in fp32 and as wide as weights,
-        and of what its other uses have added up. Of two lookups in fp32, the new sum is there too. A source encoder's
-        table has a turn of its own."""
+        and of what its other uses have added up. Of two lookups in fp32, the new sum is there too. The table of a model
+        in front has a turn of its own."""
         model, of_one = self.config.model, 4 + (width if width < 4 else 0)
-        of_source = 0.0
-        if model.source_encoder is not None and not self._frozen:
-            of_source = of_one * model.source_model.padded_vocab_size / model.padded_vocab_size
+        in_front, of_front = models_in_front(model), 0.0
+        if in_front and not self._frozen:
+            of_front = of_one * max(one.padded_vocab_size for one in in_front) / model.padded_vocab_size
         if not self._parameters.trains_embedding:
-            return of_source
-        two_lookups = model.mtp is not None or (model.is_encoder_decoder and model.source_encoder is None)
+            return of_front
+        two_lookups = bool(layers_behind(model)) or (model.is_encoder_decoder and not in_front)
         others = two_lookups or (layout.pipeline == 1 and model.ties_output)
-        return max(of_source, of_one + width * others + (4 if width == 4 and two_lookups else 0))
+        return max(of_front, of_one + width * others + (4 if width == 4 and two_lookups else 0))
 
     def _overlaps(self, layout: Layout) -> bool:
         """Whether gradients are exchanged during the backward pass, as `engine/zero/base.py` decides."""

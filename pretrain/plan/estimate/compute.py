@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from pretrain.plan.estimate import experts
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.entries import Array, Product
+from pretrain.plan.estimate.product_seconds import product_seconds
 from pretrain.plan.estimate.products import (
-    Product,
     adapter_products,
     convolution_gradients,
     convolution_product,
@@ -19,19 +19,14 @@ from pretrain.plan.estimate.products import (
     further_product,
     head_product,
     kept_scores,
-    latent_products,
     layer_products,
     lora_products,
     positions_of,
 )
-from pretrain.plan.estimate.shapes import KERNELS, LayerStack
+from pretrain.plan.estimate.shapes import KERNELS
 from pretrain.plan.estimate.step_settings import GENERATIONS
-from pretrain.plan.estimate.workload import StepWorkload
+from pretrain.plan.estimate.workload import LayerStack, StepWorkload
 
-_TILE = (128, 256)
-_EXPERT_ROUNDING_BYTES = 9
-"""bytes that are moved to round a number of an expert's to 8 bits, by whatever kernels: the largest is found, and then
-all are scaled by one kernel and rounded by another"""
 _SCORE_BYTES, _SCORE_KERNELS = 16, 8
 """bytes that are moved for each score that is only looked at, in fp32: it is written, masked in place, and read again;
 and kernels of a layer"""
@@ -60,22 +55,22 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         products |= {name: (product, crossing) for name, product in cross_products(work, stack).items()}
     forward, backward = np.zeros_like(model.hidden), np.zeros_like(stack.layers)
     for name, (product, share) in products.items():
-        seconds = _product(work, c, product, step.fp8)
+        seconds = product_seconds(work, c, product, step.fp8)
         forward = forward + share * seconds.forward
         of_input, of_weight = stack.with_input_gradient(name), stack.with_weight_gradient(name)
         backward = backward + share[:, None] * seconds.of_gradients(of_input, of_weight)
-    for product in latent_products(work, stack):
-        seconds = _product(work, c, product, step.fp8)
+    for name, product in chain.from_iterable(part.products(work, stack) for part in stack.parts):
+        seconds = product_seconds(work, c, product, step.fp8)
         forward = forward + seconds.forward
-        of_input, of_weight = stack.with_input_gradient("qkv"), stack.with_weight_gradient("qkv")
+        of_input, of_weight = stack.with_input_gradient(name), stack.with_weight_gradient(name)
         backward = backward + seconds.of_gradients(of_input, of_weight)
     for beside, input_gradient in _updates(work, stack, {name: product for name, (product, _) in products.items()}):
-        seconds = _product(work, c, beside, np.zeros_like(step.fp8))
+        seconds = product_seconds(work, c, beside, np.zeros_like(step.fp8))
         forward = forward + seconds.forward
         backward = backward + seconds.of_gradients(input_gradient, stack.backward_layers)
-    if stack.has_experts:
-        of_experts, of_experts_back = _experts(work, c, stack)
-        forward, backward = forward + of_experts, backward + of_experts_back
+    for part in stack.parts:
+        if (of_part := part.seconds(work, c, stack)) is not None:
+            forward, backward = forward + of_part[0], backward + of_part[1]
     core, core_back = _attention(work, c, stack.length, stack.length, stack.keys)
     backward = backward + stack.with_input_gradient("core") * core_back[:, None]
     if crosses.any():
@@ -102,31 +97,6 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     )
 
 
-def _experts(work: StepWorkload, c: Constants, stack: LayerStack) -> tuple[Array, Array]:
-    """Seconds forward, [n], and backward in all layers, [n, s], of what experts and their router compute and move."""
-    has, speed = stack.experts > 0, work.device.memory_bytes_per_s * c.memory_share
-    kernels, kernels_back = experts.kernel_counts(stack)
-    moved, moved_back = experts.moved_bytes(work, stack)
-    forward = moved / speed + kernels * c.launch_s
-    backward = stack.backward_layers * (moved_back / speed + kernels_back * c.launch_s)[:, None]
-    for grouped in experts.expert_products(work, stack):
-        of_input, of_weight = stack.with_input_gradient(grouped.name), stack.with_weight_gradient(grouped.name)
-        products = [(grouped, of_input, of_weight)]
-        if stack.lora_rank(grouped.name).any():
-            by_a, by_b = experts.update_products(stack, grouped)
-            products += [(by_a, of_input, stack.backward_layers), (by_b, stack.backward_layers, stack.backward_layers)]
-        for one, inputs, weights in products:
-            seconds = _grouped_product(work, c, one)
-            forward = forward + has * seconds.forward
-            backward = backward + has[:, None] * seconds.of_gradients(inputs, weights)
-    rows, columns, depth = experts.router_product(work, stack)
-    routed = (
-        has * 2 * rows * columns * depth / (work.device.fp32_flops * c.per_generation("matmul", work.device.generation))
-    )
-    of_routed = stack.with_input_gradient("fc1") + stack.with_weight_gradient("fc1")
-    return forward + routed, backward + of_routed * routed[:, None]
-
-
 def _updates(work: StepWorkload, stack: LayerStack, products: Mapping[str, Product]) -> Iterator[tuple[Product, Array]]:
     """Products of adapters and of LoRA in a layer, for models that have them, and the layers in which their input has a
     gradient."""
@@ -147,7 +117,7 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
     seconds = stages.embeds * (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
     if work.model.convolution.any():
-        found = _product(work, c, convolution_product(work), np.zeros_like(step.fp8))
+        found = product_seconds(work, c, convolution_product(work), np.zeros_like(step.fp8))
         of_all = found.forward[:, None] + found.of_gradients(*convolution_gradients(work))
         seconds = seconds + stages.embeds * work.model.convolution[:, None] * of_all
     return seconds
@@ -157,15 +127,15 @@ def head(work: StepWorkload, c: Constants) -> Array:
     """Seconds forward and backward of logits and loss, [n, s], which no precision computes in fp8."""
     positions, columns, depth = head_product(work)
     in_half, stages = np.zeros_like(columns), work.stages
-    logits = _product(work, c, (positions, columns, depth), in_half)
+    logits = product_seconds(work, c, (positions, columns, depth), in_half)
     trains_input = np.maximum(stages.head_input, (work.model.head_transform * work.model.trains_transform)[:, None])
     found = logits.forward[:, None] + logits.of_gradients(trains_input, work.model.trains_output[:, None])
     for product in decoder_products(work):
-        seconds = _product(work, c, product, in_half)
+        seconds = product_seconds(work, c, product, in_half)
         found = found + seconds.forward[:, None] + seconds.of_gradients(*decoder_gradients(work))
     moved = c.loss_passes * positions * columns * 4
     found = found + (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
-    joined = _product(work, c, further_product(work), in_half)
+    joined = product_seconds(work, c, further_product(work), in_half)
     repeated = joined.forward * (work.step.recompute == 2)
     of_further = found + (joined.forward + joined.of_input + joined.of_weight + repeated)[:, None]
     of_all: Array = stages.predicts * (found + work.model.further[:, None] * of_further)
@@ -179,7 +149,7 @@ def comparison(work: StepWorkload, c: Constants) -> Array:
     positions, always = work.step.micro_sequences * model.label_length, np.ones_like(work.stages.predicts)
     for other in work.others:
         product = positions * compared.states, other.model.hidden, model.hidden
-        of_one = _product(work, c, product, np.zeros_like(positions))
+        of_one = product_seconds(work, c, product, np.zeros_like(positions))
         seconds = seconds + compared.projects * (of_one.forward + of_one.of_gradients(always, always)[:, 0])
     scores = compared.layers * positions * model.label_length * model.heads / work.layout.tensor
     moved = c.loss_passes * compared.scores * scores * 4
@@ -195,84 +165,6 @@ def update(work: StepWorkload, c: Constants) -> Array:
     speed = work.device.block_peak_flops * c.per_generation("matmul", work.device.generation)
     blocks = work.stages.block_flops / (work.layout.of_stage * speed)[:, None]
     return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None] + blocks
-
-
-@dataclass(frozen=True)
-class _ProductSeconds:
-    """Seconds of x[m, k] @ w[k, n] and of the gradients of x and of w, products of other shapes, [n] each."""
-
-    forward: Array
-    of_input: Array
-    of_weight: Array
-
-    def of_gradients(self, inputs: Array, weights: Array) -> Array:
-        """Seconds of the gradients of so many `inputs` and `weights`, [n, s]."""
-        found: Array = inputs * self.of_input[:, None] + weights * self.of_weight[:, None]
-        return found
-
-
-def _product(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> _ProductSeconds:
-    """`fp8`: 1 where the product is in fp8. Rounding for the backward pass counts half with each gradient."""
-    m, n, k = shape
-    rounding, rounding_back = _rounding(work, c, (m * k, k * n, m * n), fp8)
-    return _ProductSeconds(
-        forward=_one_product(work, c, (m, n, k), fp8) + rounding,
-        of_input=_one_product(work, c, (m, k, n), fp8) + rounding_back / 2,
-        of_weight=_one_product(work, c, (k, n, m), fp8) + rounding_back / 2,
-    )
-
-
-def _grouped_product(work: StepWorkload, c: Constants, grouped: experts.ExpertProduct) -> _ProductSeconds:
-    """Seconds of a product of all experts."""
-    every, fp8 = np.maximum(grouped.matrices, 1), work.step.fp8
-    m, n, k = grouped.rows / every, grouped.columns, grouped.depth
-    elements = every * m * k, every * k * n, every * m * n
-    rounding, rounding_back = _rounding(work, c, elements, fp8, _EXPERT_ROUNDING_BYTES)
-    forward, of_input, of_weight = (
-        _one_product(work, c, shape, fp8, every) + rounded + kernels * c.launch_s
-        for shape, rounded, kernels in zip(
-            ((m, n, k), (m, k, n), (k, n, m)),
-            (rounding, rounding_back / 2, rounding_back / 2),
-            experts.separate_kernels(work, grouped),
-            strict=True,
-        )
-    )
-    return _ProductSeconds(forward=forward, of_input=of_input, of_weight=of_weight)
-
-
-def _rounding(
-    work: StepWorkload,
-    c: Constants,
-    elements: tuple[Array, Array, Array],
-    fp8: Array,
-    of_element: Array | float | None = None,
-) -> tuple[Array, Array]:
-    """Seconds forward and backward of rounding the `elements` of inputs, weights and outputs to 8 bits, where other
-    work does not do it in passing. The backward pass rounds again, and also transposes. `of_element`: bytes that are
-    moved for each; None: as of the kernels that round."""
-    x, weight, out = elements
-    speed = work.device.memory_bytes_per_s * c.memory_share
-    rounding_bytes = work.kernels.rounding_bytes if of_element is None else of_element
-    rounded, transposed = fp8 * rounding_bytes, fp8 * np.where(rounding_bytes, 2, 0)
-    return rounded * (x + weight) / speed, (rounded + transposed) * (x + weight + out) / speed
-
-
-def _one_product(work: StepWorkload, c: Constants, shape: Product, fp8: Array, matrices: Array | float = 1.0) -> Array:
-    """Seconds of one matrix product [m, k] @ [k, n] of `shape` (m, n, k), or of so many that one kernel makes. Tiles
-    run in waves, of which the last may be short, and each tile adds some depth to begin and end."""
-    m, n, k = shape
-    device = work.device
-    short, long = _TILE
-    tiles = matrices * np.minimum(np.ceil(m / short) * np.ceil(n / long), np.ceil(m / long) * np.ceil(n / short))
-    full = matrices * m * n / (short * long * device.processors)
-    waves = full + c.wave_share * (np.ceil(tiles / device.processors) - full)
-    flops = waves * device.processors * short * long * 2 * (k + c.depth)
-    share = c.per_generation("matmul", device.generation)
-    speed = device.peak_flops * share * np.where(fp8 > 0, 2 * c.fp8_share, 1.0)
-    moved = matrices * (m * n + m * k + k * n) * work.step.activation_bytes
-    moved = moved / (device.memory_bytes_per_s * c.memory_share)
-    slower: Array = np.maximum(flops / speed, moved)
-    return slower + c.launch_s
 
 
 def _largest_scores(work: StepWorkload, c: Constants, stack: LayerStack) -> Array:

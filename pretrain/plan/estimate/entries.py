@@ -7,10 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Product = tuple[Array, Array, Array]
+"""Rows, columns and depth of a matrix product: x[rows, depth] @ w[depth, columns]"""
 
 
 class Entries:
-    """Base of dataclasses whose fields are float64 arrays, or dataclasses of this kind, with one entry per layout."""
+    """Base of dataclasses whose fields are float64 arrays, or dataclasses of this kind, with one entry per layout.
+    Other fields are of all layouts."""
 
     @classmethod
     def repeat(cls, count: int, **values: Any) -> Self:
@@ -25,4 +28,6 @@ class Entries:
 def _take(value: Any, chosen: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_take(one, chosen) for one in value)
-    return value.take(chosen) if isinstance(value, Entries) else value[chosen]
+    if isinstance(value, Entries):
+        return value.take(chosen)
+    return value[chosen] if isinstance(value, np.ndarray) else value  # of all layouts alike

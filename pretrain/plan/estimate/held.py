@@ -4,17 +4,17 @@ Weights, gradients and optimizer states are `plan/memory.py`'s. Activations are 
 saves them; `tests/multirank/test_activation_memory.py` holds the counts to what ranks measure."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from pretrain.model_spec.logits import NOISE_ENTRIES
-from pretrain.plan.estimate import experts, latent
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
-from pretrain.plan.estimate.products import latent_products, layer_products
-from pretrain.plan.estimate.shapes import KERNELS, LayerStack
-from pretrain.plan.estimate.workload import StepWorkload
+from pretrain.plan.estimate.products import layer_products
+from pretrain.plan.estimate.shapes import KERNELS
+from pretrain.plan.estimate.workload import LayerStack, StepWorkload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,10 @@ def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         ends = stages.predicts if last else stages.embeds
         norm = inputs * (model.final_norm * stack.ends_in_norm * _norm_tensors(work))[:, None] * ends
         of_layers = trained_layers * of_trained + (stack.backward_layers - trained_layers) * of_frozen
-        of_inputs = stack.backward_layers * (inputs + experts.kept_routes(work, stack)[:, None])
+        beside = np.zeros_like(stack.length)
+        for part in stack.parts:
+            beside = beside + part.kept_when_recomputed(work, stack)
+        of_inputs = stack.backward_layers * (inputs + beside[:, None])
         of_stack = np.where(full, of_inputs, of_layers) / work.layout.virtual[:, None]
         behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
@@ -258,7 +261,9 @@ def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:
     positions = work.step.micro_sequences * stack.length / work.layout.context
     between = stack.ffn * np.where(work.model.gated, 2, 1) / work.layout.tensor
     of_one = positions * work.step.activation_bytes * between
-    return _hidden(work, stack.length) + np.maximum(of_one, experts.gradient_bytes(work, stack))
+    for part in stack.parts:
+        of_one = np.maximum(of_one, part.gradient_bytes(work, stack))
+    return _hidden(work, stack.length) + of_one
 
 
 def _score_gradients(work: StepWorkload, stack: LayerStack) -> Array:
@@ -294,8 +299,8 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     # Flash attention keeps its output itself.
     keeps_output = np.where(work.attention.score_bytes > 0, keeps("projection"), 1.0)
     outputs = keeps_output * model.heads * model.value_dim
-    has_latents = model.latent_key > 0
-    attention = np.where(has_latents, 0.0, queries + 2 * keys + model.bias_copies) + outputs
+    instead = [found for part in stack.parts if (found := part.attention_bytes(work, stack)) is not None]
+    attention = (0.0 if instead else queries + 2 * keys + model.bias_copies) + outputs
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
@@ -318,9 +323,10 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     row_bytes = np.where(cross_score_bytes > 0, stack.encoder_length * cross_score_bytes, 4.0)
     cross_scores = crossing * positions * model.heads / layout.tensor * row_bytes
     core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
-    core = np.where(has_latents, latent.kept_bytes(work, stack), core)
+    core = instead[0] if instead else core
     every = inputs + core + masks + 16 * positions / slices + 2 * _distance_vectors(work)
-    every = every + experts.kept_bytes(work, stack, keeps("fc1"))
+    for part in stack.parts:
+        every = every + part.kept_bytes(work, stack, keeps)
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
     products = 2 * model.hidden / slices + (2 * queries + keys + stack.ffn) / layout.tensor
     keeps_products = kernels.keeps_products * (recompute == 1) > 0
@@ -373,8 +379,8 @@ def _shared_gradients(work: StepWorkload) -> Array:
     term and the next sum; less what the first layer to make such a sum has freed by then."""
     most: Array = np.zeros_like(work.model.hidden)
     for stack in work.stacks:
-        every = [*layer_products(work, stack).values(), *latent_products(work, stack)]
-        sizes = [n * k for _, n, k in every]
+        of_parts = chain.from_iterable(part.products(work, stack) for part in stack.parts)
+        sizes = [n * k for _, n, k in (*layer_products(work, stack).values(), *(product for _, product in of_parts))]
         gradients = work.step.activation_bytes * (sum(sizes, np.zeros_like(most)) + 2 * np.maximum.reduce(sizes))
         most = np.maximum(most, gradients - layer_bytes(work, stack))
     trained: Array = most * (sum(stack.trained_layers.sum(axis=1) for stack in work.stacks) > 0)

@@ -5,8 +5,7 @@ import numpy as np
 
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import positions_of
-from pretrain.plan.estimate.shapes import LayerStack
-from pretrain.plan.estimate.workload import StepWorkload
+from pretrain.plan.estimate.workload import LayerStack, StepWorkload
 
 
 def forward_bytes(work: StepWorkload, saved: Array, messages: Array) -> Array:

@@ -2,8 +2,6 @@
 by name: a new part is planned once it has parameter specs (`pretrain/model_spec`), a pattern its mean keys
 (`pretrain/config/patterns/base.py`), and what else it computes or keeps is said here."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -16,19 +14,16 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
-from pretrain.model_spec.flops import mean_keys
-from pretrain.model_spec.gradients import PRODUCTS, model_gradients
+from pretrain.model_spec.gradients import model_gradients
 from pretrain.model_spec.logits import positions_at_once
-from pretrain.model_spec.mtp import mtp_depths
 from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.layer_stacks import layers_behind
 from pretrain.plan.estimate.shapes import (
     KERNELS,
     AttentionShapes,
     ComparisonShapes,
     KernelShapes,
-    LayerStack,
     ModelShapes,
-    of_every_product,
 )
 
 
@@ -45,7 +40,8 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         heads=model.heads,
         kv_heads=model.num_kv_heads,
         head_dim=model.dim_per_head,
-        **_latents(model),
+        value_dim=model.value_dim,
+        rotary_dim=model.rotary_dim * (model.positions.name == "rotary"),
         embedding_dim=model.embedding_dim,
         vocabulary=model.padded_vocab_size,
         answers=answers,  # beside logits they count for nothing
@@ -67,23 +63,11 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
         convolution=model.convolution is not None,
-        further=len(mtp_depths(model)),
+        further=len(layers_behind(model)),
         embedding_lookups=embedding_lookups,
         shared_layers=model.shared_layers,
         ties_output=model.ties_output,
     )
-
-
-def _latents(model: Model) -> dict[str, int]:
-    """Widths of what latent attention makes queries, keys and values of, and of their parts."""
-    shape, turned = model.latent_attention, model.rotary_dim * (model.positions.name == "rotary")
-    return {
-        "value_dim": model.value_dim,
-        "rotary_dim": turned,
-        "plain_dim": 0 if shape is None else shape.qk_nope_head_dim,
-        "latent_query": 0 if shape is None else shape.q_lora_rank or 0,
-        "latent_key": 0 if shape is None else shape.kv_lora_rank,
-    }
 
 
 def _distances(model: Model) -> dict[str, int]:
@@ -103,107 +87,6 @@ def _distances(model: Model) -> dict[str, int]:
         "distance_features": (3 if shared else 2) * width,
         "bias_copies": 0 if model.capabilities.key_bias else width,
     }
-
-
-def layer_stacks(
-    model: Model, layers: Mapping[str, Array], embeds: Array, predicts: Array
-) -> tuple[LayerStack, ...]:  # fmt: skip
-    """Stacks that `model` has, a source encoder first, then the encoder. `layers`: layers by field of `LayerStack`, of
-    the encoder and of the decoder on each stage of each layout, [n, 2, ..., s]; `embeds` and `predicts` [n, s]: 1 on
-    the first and on the last stage."""
-    if model.source_encoder is not None:
-        of_source = {name: np.zeros_like(values) for name, values in layers.items()}
-        for values in of_source.values():  # all of it is trained
-            of_stage = values[:, 0].swapaxes(0, -2) if values.ndim > 3 else values[:, 0]
-            of_stage[...] = model.source_encoder.layers * embeds
-        (source,) = layer_stacks(model.source_model, of_source, embeds, np.zeros_like(predicts))
-        rest = layer_stacks(model.model_copy(update={"source_encoder": None}), layers, embeds, predicts)
-        return replace(source, travels=np.zeros_like(source.travels)), *rest
-    stacks, count = [], len(predicts)
-    lora = model.finetune.lora
-    ranks = [lora.rank if lora is not None and product in lora.targets else 0.0 for product in PRODUCTS]
-    for part, numbers in enumerate(_parts(model)):
-        if numbers:
-            is_decoder = part > 0 or model.experts is not None
-            length = model.label_length if is_decoder else model.layer_length
-            patterns = [model.attention.of_layer(layer) for layer in numbers]
-            shapes = {
-                "length": length,
-                "keys": np.mean([mean_keys(model, pattern, length, is_decoder) for pattern in patterns]).item(),
-                "computed_keys": np.mean([pattern.computed_keys(length, is_decoder) for pattern in patterns]).item(),
-                "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
-                "travels": numbers.start == 0,
-                "ends_in_norm": (part > 0 or model.experts is None) and model.mtp is None,
-                **_feed_forward(model, numbers.start),
-            }
-            on_stages = {name: values[:, part] for name, values in layers.items()}
-            if model.has_mask_decoder and not is_decoder:
-                again = (model.mask_decoder_layers - 1) * predicts
-                on_stages = {name: _with_last_layers(values, again) for name, values in on_stages.items()}
-            repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
-            stacks.append(LayerStack(**on_stages, lora_ranks=np.tile(ranks, (count, 1)), **repeated))
-    if model.mtp is not None:
-        stacks.append(_further(model, predicts))
-    return tuple(stacks)
-
-
-def _further(model: Model, predicts: Array) -> LayerStack:
-    """Layers of further predictions, behind the last one; the embeddings that they read travel with its states.
-    `predicts` [n, s]: 1 on the last stage."""
-    depths, length = mtp_depths(model), model.label_length
-    patterns = [model.attention.of_layer(model.layers + depth) for depth in depths]
-    sizes: dict[str, float] = {
-        "encoder_length": 0.0,
-        "length": length,
-        "keys": np.mean([mean_keys(model, pattern, length, True) for pattern in patterns]).item(),
-        "computed_keys": np.mean([pattern.computed_keys(length, True) for pattern in patterns]).item(),
-        "travels": len(depths),
-        "ends_in_norm": 1.0,
-        **_feed_forward(model, model.layers),
-    }
-    layers, count = len(depths) * predicts, len(predicts)
-    return LayerStack(
-        layers=layers,
-        backward_layers=layers,
-        input_gradients=of_every_product(layers),
-        weight_gradients=of_every_product(layers),
-        lora_ranks=np.zeros((count, len(PRODUCTS))),
-        **{name: np.full(count, float(value)) for name, value in sizes.items()},
-    )
-
-
-def _parts(model: Model) -> tuple[range, range]:
-    """Numbers of the layers of an encoder and of a decoder; or those before layers of experts, and of these."""
-    if model.experts is not None:
-        return range(model.experts.dense_layers), range(model.experts.dense_layers, model.layers)
-    encoder_layers, decoder_layers = model.stacks
-    return range(encoder_layers), range(decoder_layers)
-
-
-def _feed_forward(model: Model, layer: int) -> dict[str, float]:
-    """What the feed-forward layers or experts of a stack with this layer are."""
-    nothing = dict.fromkeys(("experts", "top_k", "expert_ffn", "router_values", "divides_weights"), 0.0)
-    settings = model.experts
-    if settings is None or not model.has_experts(layer):
-        return nothing | {"ffn": float(model.ffn_dim)}
-    size = model.expert_ffn_dim
-    return {
-        "ffn": settings.shared * size,
-        "experts": settings.count,
-        "top_k": settings.top_k,
-        "expert_ffn": size,
-        # Scores, logits for the term of these, and scores for each term of balance.
-        "router_values": 1
-        + sum(weight > 0 for weight in (settings.z_loss, settings.balance_loss, settings.sequence_loss)),
-        "divides_weights": settings.normalize,
-    }
-
-
-def _with_last_layers(values: Array, again: Array) -> Array:
-    """Layers [n, ..., s] with `again` [n, s] uses more of the last one, which is like those beside it."""
-    more = again if values.ndim == 2 else again[:, None]
-    added: Array = values + more * (values > 0)
-    return added
 
 
 def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:

@@ -3,12 +3,8 @@
 import numpy as np
 
 from pretrain.model_spec.logits import SCORES_OF_PART
-from pretrain.plan.estimate.entries import Array
-from pretrain.plan.estimate.shapes import LayerStack
-from pretrain.plan.estimate.workload import StepWorkload
-
-Product = tuple[Array, Array, Array]
-"""Rows, columns and depth of a matrix product: x[rows, depth] @ w[depth, columns]"""
+from pretrain.plan.estimate.entries import Array, Product
+from pretrain.plan.estimate.workload import LayerStack, StepWorkload
 
 
 def positions_of(work: StepWorkload, stack: LayerStack) -> Array:
@@ -26,8 +22,8 @@ def kept_scores(work: StepWorkload, stack: LayerStack) -> Array:
 
 
 def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
-    """Matrix products of a layer's forward pass on one rank by name, without attention, cross-attention and experts. Of
-    those that make queries, keys and values of latents it has the last alone (`latent_products` has the others)."""
+    """Matrix products of a layer's forward pass on one rank by name, without attention, cross-attention and what its
+    parts have beside these."""
     model, tensor, positions = work.model, work.layout.tensor, positions_of(work, stack)
     products = {
         "qkv": _qkv_product(work, stack),
@@ -42,24 +38,11 @@ def layer_products(work: StepWorkload, stack: LayerStack) -> dict[str, Product]:
 
 def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
     model = work.model
-    if model.latent_key.any():
-        keys_values = model.heads * (model.plain_dim + model.value_dim)
-        return positions_of(work, stack), keys_values / work.layout.tensor, model.latent_key
+    for part in stack.parts:
+        product = part.qkv_product(work, stack)
+        if product is not None:
+            return product
     return positions_of(work, stack), (model.query_dim + 2 * model.key_dim) / work.layout.tensor, model.hidden
-
-
-def latent_products(work: StepWorkload, stack: LayerStack) -> list[Product]:
-    """Matrix products that make queries and latents of a layer, beside that of keys and values; none of models without
-    latents. Every tensor rank makes latents, of its own positions."""
-    model, layout = work.model, work.layout
-    if not model.latent_key.any():
-        return []
-    positions = positions_of(work, stack)
-    own, queries = positions / layout.sequence_slices, model.query_dim / layout.tensor
-    latents = [(own, model.latent_key + model.rotary_dim, model.hidden)]
-    if model.latent_query.any():
-        return [*latents, (own, model.latent_query, model.hidden), (positions, queries, model.latent_query)]
-    return [*latents, (positions, queries, model.hidden)]
 
 
 def decoder_products(work: StepWorkload) -> list[Product]:
@@ -132,3 +115,10 @@ def head_product(work: StepWorkload) -> Product:
     is_task = model.answers > 0
     columns = np.where(is_task, model.answers, model.vocabulary / layout.tensor)
     return positions, columns, np.where(is_task, model.hidden, model.embedding_dim)
+
+
+def operations_of(product: Product) -> Array:
+    """Operations of a product: a multiply-add is two."""
+    m, n, k = product
+    found: Array = 2 * m * n * k
+    return found

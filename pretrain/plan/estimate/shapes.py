@@ -26,12 +26,6 @@ class ModelShapes(Entries):
     """width of a head's value"""
     rotary_dim: Array
     """width of what rotary positions turn of a head"""
-    plain_dim: Array
-    """width of the rest of it; 0 but for latent attention"""
-    latent_query: Array
-    """width of the latents that queries are made of; 0: they are made of hidden states"""
-    latent_key: Array
-    """width of those that keys and values are made of; 0: they are made of hidden states"""
     embedding_dim: Array
     """width of what is multiplied with the embedding of the vocabulary"""
     vocabulary: Array
@@ -104,78 +98,6 @@ class ModelShapes(Entries):
     def grouped(self) -> NDArray[np.bool_]:
         """Whether several queries share a key."""
         return self.kv_heads < self.heads
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerStack(Entries):
-    """Identical layers: those of an encoder, of a decoder, or of a source encoder."""
-
-    layers: Array
-    """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
-    backward_layers: Array
-    """layers among them with a backward pass: the others lie below everything that is trained, [n, s]"""
-    input_gradients: Array
-    """layers among them in which the input of each product has a gradient, [n, PRODUCTS, s]"""
-    weight_gradients: Array
-    """layers among them in which each product's own weight has a gradient, [n, PRODUCTS, s]"""
-    lora_ranks: Array
-    """rank of the update beside each product's weight; 0: none, [n, PRODUCTS]"""
-    ffn: Array
-    """features of the feed-forward layer that every position passes through; of a layer of experts those of its shared
-    ones, 0: it has none, [n]"""
-    experts: Array
-    """experts of a layer, of which each position passes through some; 0: none, [n]"""
-    top_k: Array
-    """experts that each position passes through, [n]"""
-    expert_ffn: Array
-    """features of each of them, [n]"""
-    router_values: Array
-    """numbers that are kept for each position and expert, [n]"""
-    divides_weights: Array
-    """1 if the weights of a position's experts are divided by their sum, [n]"""
-    length: Array
-    """positions of a sequence, [n]"""
-    keys: Array
-    """keys that a query sees, averaged over positions and layers, [n]"""
-    computed_keys: Array
-    """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
-    encoder_length: Array
-    """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
-    travels: Array
-    """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, or
-    those of the stack before it, [n]"""
-    ends_in_norm: Array
-    """1 if a norm may follow its last layer, 0 if another stack continues with its states, [n]"""
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether layers have experts, in any choice."""
-        return bool(self.experts.any())
-
-    @property
-    def active_ffn(self) -> Array:
-        """Features of all feed-forward layers that a position passes through, [n]."""
-        return self.ffn + self.top_k * self.expert_ffn
-
-    @property
-    def trained_layers(self) -> Array:
-        """Layers whose matrices are trained, [n, s]."""
-        return self.with_weight_gradient("qkv")
-
-    def with_input_gradient(self, product: str) -> Array:
-        """Layers in which the input of `product` has a gradient, [n, s]."""
-        of_product: Array = self.input_gradients[:, PRODUCTS.index(product)]
-        return of_product
-
-    def with_weight_gradient(self, product: str) -> Array:
-        """Layers in which the weight of `product` has a gradient, [n, s]."""
-        of_product: Array = self.weight_gradients[:, PRODUCTS.index(product)]
-        return of_product
-
-    def lora_rank(self, product: str) -> Array:
-        """Rank of the update of `product`, [n]."""
-        rank: Array = self.lora_ranks[:, PRODUCTS.index(product)]
-        return rank
 
 
 def of_every_product(layers: Array) -> Array:

@@ -15,6 +15,7 @@ from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.layer_stacks import alike_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class StageGroups:
 
     count: Array
     layers: Array
-    """layers of the encoder and of the decoder, or those before layers of experts and these, [2, s]"""
+    """layers of each of `alike_layers`, [2, s]"""
     backward_layers: Array
     """layers among them with a backward pass, [2, s]"""
     input_gradients: Array
@@ -183,7 +184,7 @@ class ParametersByDepth:
             state.add(original, [int(np.flatnonzero(of_depth == stage)[0]) for stage in elsewhere])
             holders = 1 + len(elsewhere)
             summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
-        first_stack = self.model.stacks[0] if self.model.experts is None else self.model.experts.dense_layers
+        first_stack = len(alike_layers(self.model)[0])
         on_stage = np.eye(pipeline)[of_stage]
         in_flight = np.ones(pipeline)
         if not self.model.is_encoder_decoder:  # whose chunks have layers of two kinds
@@ -215,8 +216,7 @@ class ParametersByDepth:
             "summed": summed,
             **{name: values @ at_depth for name, values in state.values.items()},
         }
-        has_dense = self.model.experts is not None and self.model.experts.dense_layers > 0
-        differ = self.model.is_encoder_decoder or has_dense or (self._weights != self._weights[:, :1]).any()
+        differ = all(alike_layers(self.model)) or (self._weights != self._weights[:, :1]).any()
         differ = differ or len(set(counts)) > 1
         if differ or pipeline <= 3:
             return StageGroups(**groups)

@@ -4,15 +4,14 @@ Bytes are counted as in a ring: of n ranks, each sends (n - 1) / n of a tensor t
 all to all, and twice that of one that is all-reduced."""
 
 from dataclasses import dataclass, fields
+from itertools import chain
 
 import numpy as np
 
-from pretrain.plan.estimate import experts, latent
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.products import head_product
-from pretrain.plan.estimate.shapes import LayerStack
-from pretrain.plan.estimate.workload import StepWorkload
+from pretrain.plan.estimate.workload import LayerStack, StepWorkload, TensorBytes
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,6 @@ class Links:
     replicas: Array
     expert_replicas: Array
     pipeline: Array
-
-
-@dataclass(frozen=True)
-class TensorBytes:
-    """Bytes that a rank sends to other tensor ranks for a micro-batch, [n]."""
-
-    forward: Array
-    backward: Array
-    repeated: Array
-    """bytes of `backward` that gather inputs again, while gradients are multiplied"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,24 +68,22 @@ def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     all-reduce or, under sequence parallelism, a reduce-scatter, with an all-gather before the next product, which the
     backward pass repeats."""
     shared, crosses = work.layout.sequence > 0, stack.encoder_length > 0
-    sums = np.where(crosses, 3.0, 2.0)
+    sums = regathers = np.where(crosses, 3.0, 2.0)
     sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
-    # Rows of experts are kept as they were gathered; those of a tensor rank's own slice are not gathered nor summed.
-    # Shared experts sum and gather as a layer of their own.
-    has_experts = stack.experts > 0
-    regathers = sums - has_experts
-    sums = sums - (has_experts & shared & (work.layout.expert_slices > 1))
-    both = has_experts & (stack.ffn > 0)
-    sums, regathers = sums + both, regathers + both
-    routes, routes_back = _routes(work, stack)
+    of_parts, of_parts_back = np.zeros_like(sent), np.zeros_like(sent)
+    for part in stack.parts:
+        more, more_again = part.sums(work, stack)
+        sums, regathers = sums + more, regathers + more_again
+        more, more_back = part.sent_bytes(work, stack)
+        of_parts, of_parts_back = of_parts + more, of_parts_back + more_back
     repeated = np.where(shared, regathers * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
     encoder_gradient = np.where(crosses, np.where(shared, 1.0, 2.0) * encoder_sent, 0.0)
     of_table = _distance_table_bytes(work)
-    latents, latents_again = _latents_instead(work, stack)
+    instead, instead_again = _instead_of_input(work, stack)
     updates = _update_bytes(work, stack)
-    repeated = repeated + np.where(shared, latents_again, 0.0) + updates.repeated
-    beside = updates.forward + routes + np.where(crosses & shared, encoder_sent, 0.0) + np.where(shared, latents, 0.0)
-    beside_back = updates.backward + routes_back + encoder_gradient + np.where(shared, 1.0, 2.0) * latents
+    repeated = repeated + np.where(shared, instead_again, 0.0) + updates.repeated
+    beside = updates.forward + of_parts + np.where(crosses & shared, encoder_sent, 0.0) + np.where(shared, instead, 0.0)
+    beside_back = updates.backward + of_parts_back + encoder_gradient + np.where(shared, 1.0, 2.0) * instead
     return TensorBytes(
         forward=2 * sums * sent + beside + of_table.forward,
         backward=2 * sums * sent + beside_back + repeated + of_table.backward,
@@ -116,10 +103,10 @@ def _update_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
         sum((_gathered(work, positions, stack.lora_rank(name)) for name, positions in linears), np.zeros_like(length))
         for linears in (columns, rows)
     )
-    splits = (stack.experts > 0) & (work.layout.expert_slices == 1)
-    of_features, of_inputs = (
-        splits * _gathered(work, stack.top_k * length, 2 * stack.lora_rank(name)) for name in ("fc2", "fc1")
-    )
+    of_parts = np.zeros_like(length)
+    for part in stack.parts:
+        of_parts = of_parts + part.update_rows(work, stack)
+    of_features, of_inputs = (_gathered(work, of_parts, 2 * stack.lora_rank(name)) for name in ("fc2", "fc1"))
     repeated = np.where(shared, of_columns, 0.0)
     return TensorBytes(
         forward=np.where(shared, of_columns + of_rows, 2 * of_rows) + of_features,
@@ -128,24 +115,19 @@ def _update_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
     )
 
 
-def _latents_instead(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
-    """Bytes by which latents and the key of all heads are more than the layer's input, in the place of which they are
-    exchanged (negative where they are less): of one exchange, and of what is gathered again."""
-    has_latents = work.model.latent_key > 0
-    sent, *others = (_gathered(work, stack.length, width) for width in (work.model.hidden, *latent.reads(work)))
-    once, again = (np.where(has_latents, other - sent, 0.0) for other in others)
-    return once, again
-
-
-def _routes(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
-    """Bytes that a rank sends of the routes of a layer's experts, forward and backward."""
-    ranks = work.layout.tensor
-    forward, backward = (size * (ranks - 1) / ranks for size in experts.route_bytes(work, stack))
-    return forward, backward
+def _instead_of_input(work: StepWorkload, stack: LayerStack) -> tuple[Array, Array]:
+    """Bytes by which what parts exchange is more than the layer's input, in place of which it is exchanged (negative
+    where it is less): of one exchange, and of what is gathered again."""
+    for part in stack.parts:
+        widths = part.exchanged_widths(work)
+        if widths is not None:
+            sent, once, again = (_gathered(work, stack.length, width) for width in (work.model.hidden, *widths))
+            return once - sent, again - sent
+    return np.zeros_like(stack.length), np.zeros_like(stack.length)
 
 
 def _replicated_gradient_bytes(work: StepWorkload) -> Array:
-    """Bytes per step, [n, s], of the gradients of routers, of what makes latents, of low-rank updates, of a matrix
+    """Bytes per step, [n, s], of the gradients of parts that ranks replicate, of low-rank updates, of a matrix
     before the logits or answers, and of what joins states of further predictions to embeddings, in fp32, each tensor
     rank's of its own positions."""
     ranks, model = work.layout.tensor, work.model
@@ -154,10 +136,8 @@ def _replicated_gradient_bytes(work: StepWorkload) -> Array:
     of_head = of_value * (before_head + model.further * 2 * model.hidden**2)
     total = work.stages.predicts * of_head[:, None]
     for stack in work.stacks:
-        of_router = of_value * stack.experts * work.model.hidden
-        total = total + stack.with_weight_gradient("fc1") * of_router[:, None]
-        of_latents = of_value * latent.replicated_values(work)
-        total = total + stack.with_weight_gradient("qkv") * of_latents[:, None]
+        for name, values in chain.from_iterable(part.replicated_values(work) for part in stack.parts):
+            total = total + stack.with_weight_gradient(name) * (of_value * values)[:, None]
         total = total + stack.backward_layers * (of_value * _replicated_updates(work, stack))[:, None]
     return total
 
@@ -183,8 +163,8 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, gathers_again: bool = Tru
     # Below the lowest update nothing reads the gradient of what queries, keys and values are made of.
     unread = np.where(repeats > 0, 0.0, stack.backward_layers - stack.with_input_gradient("qkv")).clip(min=0)
     once = _gathered(work, stack.length, work.model.hidden) * np.where(work.layout.sequence > 0, 1.0, 2.0)
-    once = np.where(work.model.latent_key > 0, 0.0, once)  # which sum those of latents
-    total: Array = forward + backward + again - unread * once[:, None]
+    reads_input = all(part.exchanged_widths(work) is None for part in stack.parts)
+    total: Array = forward + backward + again - reads_input * unread * once[:, None]
     return total
 
 
@@ -293,10 +273,12 @@ def pipeline(work: StepWorkload, c: Constants, at: Links) -> Array:
 def expert_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     """Bytes of the layers of each stage for a micro-batch, [n, s], between ranks that share experts."""
     share = (work.layout.expert - 1) / work.layout.expert
-    forward, backward = (share * size for size in experts.exchanged_bytes(work, stack))
-    repeats = (work.step.recompute == 2)[:, None]
-    found: Array = (stack.layers + repeats * stack.backward_layers) * forward[:, None]
-    return found + stack.backward_layers * backward[:, None]
+    repeats, total = (work.step.recompute == 2)[:, None], np.zeros_like(stack.layers)
+    for part in stack.parts:
+        forward, backward = (share * size for size in part.routed_bytes(work, stack))
+        total = total + (stack.layers + repeats * stack.backward_layers) * forward[:, None]
+        total = total + stack.backward_layers * backward[:, None]
+    return total
 
 
 def expert_seconds(work: StepWorkload, c: Constants, stack: LayerStack) -> Array:
@@ -309,7 +291,10 @@ def expert_seconds(work: StepWorkload, c: Constants, stack: LayerStack) -> Array
     outside = (layout.expert - near) / others / (device.network_bytes_per_s * c.network_share)
     seconds = expert_bytes(work, stack) * np.maximum(inside, outside)[:, None]
     repeats = (work.step.recompute == 2)[:, None]
-    messages = (3 * stack.layers + (2 + 3 * repeats) * stack.backward_layers) * (stack.experts > 0)[:, None]
+    messages = np.zeros_like(seconds)
+    for part in stack.parts:
+        forward, backward = part.routed_messages()
+        messages = messages + forward * stack.layers + (backward + forward * repeats) * stack.backward_layers
     found: Array = seconds + c.message_s * (layout.expert > 1)[:, None] * messages
     return found
 

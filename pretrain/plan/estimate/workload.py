@@ -2,13 +2,193 @@
 [n, s] one for each kind of pipeline stage as well. Estimates read nothing else, so that a config (`builder.py`), a
 published measurement and a search over thousands of layouts all go through the same arithmetic."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pretrain.plan.estimate.entries import Array, Entries
-from pretrain.plan.estimate.shapes import AttentionShapes, ComparisonShapes, KernelShapes, LayerStack, ModelShapes
+from pretrain.model_spec.gradients import PRODUCTS
+from pretrain.plan.estimate.constants import Constants
+from pretrain.plan.estimate.entries import Array, Entries, Product
+from pretrain.plan.estimate.shapes import AttentionShapes, ComparisonShapes, KernelShapes, ModelShapes
 from pretrain.plan.estimate.step_settings import DeviceSpeeds, LayoutSizes, StageShapes, StepSettings
+
+
+@dataclass(frozen=True)
+class TensorBytes:
+    """Bytes that a rank sends to other tensor ranks for a micro-batch, [n]."""
+
+    forward: Array
+    backward: Array
+    repeated: Array
+    """bytes of `backward` that gather inputs again, while gradients are multiplied"""
+
+
+class LayerWork:
+    """What a part of layers computes, keeps and sends beside what other layers do, or in its place, on one rank and for
+    one micro-batch, [n]. This one: nothing."""
+
+    @property
+    def ffn(self) -> float | None:
+        """Features of a feed-forward layer that every position passes through, in place of the model's."""
+        return None
+
+    @property
+    def features(self) -> float:
+        """Features of feed-forward layers that a position passes through beside `LayerStack.ffn`."""
+        return 0.0
+
+    def qkv_product(self, work: "StepWorkload", stack: "LayerStack") -> Product | None:
+        """In place of the product that makes queries, keys and values."""
+        return None
+
+    def products(self, work: "StepWorkload", stack: "LayerStack") -> Iterable[tuple[str, Product]]:
+        """Products, each with the name of the product of other layers whose gradients it has."""
+        return ()
+
+    def seconds(
+        self, work: "StepWorkload", c: Constants, stack: "LayerStack"
+    ) -> tuple[Array, Array] | None:  # fmt: skip
+        """Seconds forward, [n], and backward in all layers, [n, s], of all else that is computed and moved."""
+        return None
+
+    def operations(self, work: "StepWorkload", passes: "LayerPasses") -> Iterable[Array]:
+        """Operations in all layers of a stack, [n, s], of what `seconds` are of."""
+        return ()
+
+    def kept_bytes(self, work: "StepWorkload", stack: "LayerStack", keeps: Callable[[str], Array]) -> Array | float:
+        """Bytes that a layer keeps besides others and `features`. `keeps` says whether it keeps a product's input."""
+        return 0.0
+
+    def attention_bytes(self, work: "StepWorkload", stack: "LayerStack") -> Array | None:
+        """In place of what a layer keeps between its input and the output of attention."""
+        return None
+
+    def kept_when_recomputed(self, work: "StepWorkload", stack: "LayerStack") -> Array | float:
+        """Bytes that a layer which is recomputed keeps beside its input."""
+        return 0.0
+
+    def gradient_bytes(self, work: "StepWorkload", stack: "LayerStack") -> Array | float:
+        """Most bytes that the backward pass of its feed-forward layer has beside all that the layer keeps."""
+        return 0.0
+
+    def sums(self, work: "StepWorkload", stack: "LayerStack") -> tuple[Array | float, Array | float]:
+        """Times more that tensor ranks sum hidden states, and that the backward pass gathers inputs again."""
+        return 0.0, 0.0
+
+    def sent_bytes(self, work: "StepWorkload", stack: "LayerStack") -> tuple[Array | float, Array | float]:
+        """Bytes forward and backward that a rank sends to other tensor ranks beside hidden states."""
+        return 0.0, 0.0
+
+    def exchanged_widths(self, work: "StepWorkload") -> tuple[Array, Array] | None:
+        """Features of each position that tensor ranks exchange in place of a layer's input, and those of them that they
+        gather again for gradients of weights."""
+        return None
+
+    def update_rows(self, work: "StepWorkload", stack: "LayerStack") -> Array | float:
+        """Rows of which tensor ranks sum what low-rank updates of `fc2`, and of `fc1` backward, make by A."""
+        return 0.0
+
+    def replicated_values(self, work: "StepWorkload") -> Iterable[tuple[str, Array]]:
+        """Parameters whose gradients each tensor rank has of its own positions alone, with the name of a product that
+        is trained with them."""
+        return ()
+
+    def routed_bytes(self, work: "StepWorkload", stack: "LayerStack") -> tuple[Array | float, Array | float]:
+        """Bytes forward and backward that a rank has for all ranks that share experts, itself included."""
+        return 0.0, 0.0
+
+    def routed_messages(self) -> tuple[float, float]:
+        """Messages of these forward, and in the backward pass without what is computed again."""
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerStack(Entries):
+    """Identical layers: those of an encoder, of a decoder, or of a source encoder."""
+
+    layers: Array
+    """layers on a stage of each kind, [n, s]; one that is used several times counts as several"""
+    backward_layers: Array
+    """layers among them with a backward pass: the others lie below everything that is trained, [n, s]"""
+    input_gradients: Array
+    """layers among them in which the input of each product has a gradient, [n, PRODUCTS, s]"""
+    weight_gradients: Array
+    """layers among them in which each product's own weight has a gradient, [n, PRODUCTS, s]"""
+    lora_ranks: Array
+    """rank of the update beside each product's weight; 0: none, [n, PRODUCTS]"""
+    ffn: Array
+    """features of the feed-forward layer that every position passes through; 0: there is none, [n]"""
+    length: Array
+    """positions of a sequence, [n]"""
+    keys: Array
+    """keys that a query sees, averaged over positions and layers, [n]"""
+    computed_keys: Array
+    """keys that a fused kernel computes a query's scores of, averaged alike, [n]"""
+    encoder_length: Array
+    """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
+    travels: Array
+    """1: stages send its states on; 0: of a source encoder, which is on the first stage, or behind the last one, or
+    those of the stack before it, [n]"""
+    ends_in_norm: Array
+    """1 if a norm may follow its last layer, 0 if another stack continues with its states, [n]"""
+    parts: tuple[LayerWork, ...] = ()
+    """what its layers have beside those of others, or in their place"""
+
+    @property
+    def active_ffn(self) -> Array:
+        """Features of all feed-forward layers that a position passes through, [n]."""
+        return self.ffn + sum(part.features for part in self.parts)
+
+    @property
+    def trained_layers(self) -> Array:
+        """Layers whose matrices are trained, [n, s]."""
+        return self.with_weight_gradient("qkv")
+
+    def with_input_gradient(self, product: str) -> Array:
+        """Layers in which the input of `product` has a gradient, [n, s]."""
+        of_product: Array = self.input_gradients[:, PRODUCTS.index(product)]
+        return of_product
+
+    def with_weight_gradient(self, product: str) -> Array:
+        """Layers in which the weight of `product` has a gradient, [n, s]."""
+        of_product: Array = self.weight_gradients[:, PRODUCTS.index(product)]
+        return of_product
+
+    def lora_rank(self, product: str) -> Array:
+        """Rank of the update of `product`, [n]."""
+        rank: Array = self.lora_ranks[:, PRODUCTS.index(product)]
+        return rank
+
+
+@dataclass(frozen=True)
+class LayerPasses:
+    """Times that the layers of a stack compute a product, [n, s]."""
+
+    stack: LayerStack
+    full: NDArray[np.bool_]
+    """whether layers are recomputed, [n, 1]"""
+
+    @property
+    def computed(self) -> Array:
+        """Times forward."""
+        found: Array = self.stack.layers + self.full * self.stack.backward_layers
+        return found
+
+    def with_input_gradient(self, product: str) -> Array:
+        """Times that the gradient of its input is made: what is recomputed has that of its layer's input."""
+        found = self.stack.with_input_gradient(product)
+        return found if product == "distances" else np.where(self.full, self.stack.backward_layers, found)
+
+    def of(self, product: str) -> Array:
+        """Times in all."""
+        return self.computed + self.with_input_gradient(product) + self.stack.with_weight_gradient(product)
+
+    def of_updates(self, product: str) -> tuple[Array, Array]:
+        """Times that its low-rank update multiplies by A, and by B."""
+        backward = self.stack.backward_layers
+        return self.computed + self.with_input_gradient(product) + backward, self.computed + 2 * backward
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,32 @@
+"""The seam of a part in a plan: which layers of a model have work of their own.
+
+A part is a class of `parts/` and a row of `parts/registry.py`; what its layers compute, keep and send is a `LayerWork`.
+"""
+
+from collections.abc import Sequence
+
+from pretrain.config.model import Model
+from pretrain.plan.estimate.workload import LayerWork
+
+
+class ModelWork:
+    """A part without work: layers are as they are without it."""
+
+    def first_layer(self, model: Model) -> int:
+        """Number of the first layer that has it, in a decoder alone whose first layers are without; 0: all have it, or
+        none."""
+        return 0
+
+    def layer(self, model: Model, number: int) -> LayerWork | None:
+        """What layer `number` of a stack has; None: nothing."""
+        return None
+
+    def front(self, model: Model) -> Model | None:
+        """A model of one stack of encoder layers in front of the others, on the first stage and trained; None: there
+        is none."""
+        return None
+
+    def behind(self, model: Model) -> Sequence[int]:
+        """Numbers of layers behind the last one, like those of its stack, on the last stage and trained. They read the
+        states and embeddings that stages send on."""
+        return ()
