@@ -12,7 +12,7 @@ _TILE = (128, 256)
 
 
 @dataclass(frozen=True)
-class ProductSeconds:
+class ProductTime:
     """Seconds of x[m, k] @ w[k, n] and of the gradients of x and of w, products of other shapes, [n] each."""
 
     forward: Array
@@ -25,12 +25,12 @@ class ProductSeconds:
         return found
 
 
-def product_seconds(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> ProductSeconds:
+def product_seconds(work: StepWorkload, c: Constants, shape: Product, fp8: Array) -> ProductTime:
     """Seconds of a product of a layer or the head. `fp8`: 1 where the product is in fp8. Rounding for the backward pass
     counts half with each gradient."""
     m, n, k = shape
     rounding, rounding_back = rounding_seconds(work, c, (m * k, k * n, m * n), fp8)
-    return ProductSeconds(
+    return ProductTime(
         forward=one_product(work, c, (m, n, k), fp8) + rounding,
         of_input=one_product(work, c, (m, k, n), fp8) + rounding_back / 2,
         of_weight=one_product(work, c, (k, n, m), fp8) + rounding_back / 2,

@@ -14,7 +14,7 @@ from pretrain.config.model import Model
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array, Product
 from pretrain.plan.estimate.model_work import ModelWork
-from pretrain.plan.estimate.product_seconds import ProductSeconds, one_product, rounding_seconds
+from pretrain.plan.estimate.product_seconds import ProductTime, one_product, rounding_seconds
 from pretrain.plan.estimate.products import operations_of, positions_of
 from pretrain.plan.estimate.workload import LayerPasses, LayerStack, LayerWork, StepWorkload
 
@@ -65,7 +65,7 @@ class ExpertsWork(ModelWork):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpertLayerWork(LayerWork):
     """See `LayerWork`."""
 
@@ -256,7 +256,7 @@ def _update_products(stack: LayerStack, grouped: ExpertProduct) -> tuple[ExpertP
     return replace(grouped, columns=rank), replace(grouped, depth=rank)
 
 
-def _grouped_product(work: StepWorkload, c: Constants, grouped: ExpertProduct) -> ProductSeconds:
+def _grouped_product(work: StepWorkload, c: Constants, grouped: ExpertProduct) -> ProductTime:
     """Seconds of a product of all experts."""
     every, fp8 = np.maximum(grouped.matrices, 1), work.step.fp8
     m, n, k = grouped.rows / every, grouped.columns, grouped.depth
@@ -271,7 +271,7 @@ def _grouped_product(work: StepWorkload, c: Constants, grouped: ExpertProduct) -
             strict=True,
         )
     )
-    return ProductSeconds(forward=forward, of_input=of_input, of_weight=of_weight)
+    return ProductTime(forward=forward, of_input=of_input, of_weight=of_weight)
 
 
 def _separate_kernels(work: StepWorkload, grouped: ExpertProduct) -> tuple[Array, Array, Array]:
