@@ -60,6 +60,9 @@ class Capabilities:
     """`pretrain plan` knows what its models compute, keep and send; others are counted by `pretrain rehearse` alone"""
     input_format: str | None = None
     """format of labelled inputs (`objective.format`); None: that of the model's shape"""
+    hf_model_type: str | None = None
+    """`model_type` of the class of transformers that its models are converted to, of a family that a package adds with
+    that conversion (`pretrain.hf_families`)"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
     only: Mapping[str, Any] = field(default_factory=dict)
     """attributes of `model` that have one value in this family"""

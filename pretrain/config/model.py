@@ -25,6 +25,12 @@ class Model(ModelValues):
         family = tree.get("family") if isinstance(tree, dict) else None
         if not isinstance(family, str) or family not in CAPABILITIES:
             return tree
+        for key in CAPABILITIES[family].parts:
+            if key not in PARTS:
+                raise ValueError(
+                    f"model.family={family} is declared with the part {key!r}, which no installed package declares in "
+                    "pretrain.part_keys: repair or uninstall its package"
+                )
         completed = {key: part.completed(tree.get(key), CAPABILITIES[family]) for key, part in PARTS.items()}
         return {**tree, **{key: value for key, value in completed.items() if value is not None}}
 

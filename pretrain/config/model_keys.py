@@ -1,15 +1,17 @@
 """`model`: its keys, and what each is without an entry."""
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from data_pipeline.common.plugins import Registry
 from pretrain.config import characters, experts, latent_attention, mtp, mup, recurrent, source_encoder
 from pretrain.config.attention import Attention
 from pretrain.config.families import Family
 from pretrain.config.init import Init, NormalInit
 from pretrain.config.mixer import Mixer
-from pretrain.config.part_key import with_keys
+from pretrain.config.part_key import PartKey, with_keys
 from pretrain.config.positions import (
     LearnedPositions,
     Positions,
@@ -168,7 +170,12 @@ class OwnKeys(Section):
     attention: Attention = Attention()
 
 
-_KEYS = (source_encoder.KEY, characters.KEY, experts.KEY, latent_attention.KEY, mtp.KEY, mup.KEY, recurrent.KEY)
+_KEYS: tuple[PartKey[Any], ...] = (
+    *(source_encoder.KEY, characters.KEY, experts.KEY, latent_attention.KEY, mtp.KEY, mup.KEY, recurrent.KEY),
+)
+_REGISTRY: Registry[PartKey[Any]] = Registry("pretrain.part_keys", {key.name: key for key in _KEYS}, PartKey)
+KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = {name: _REGISTRY[name] for name in _REGISTRY.plugins}
+"""keys of the parts that installed packages add, by name"""
 
 if TYPE_CHECKING:
 
@@ -184,4 +191,4 @@ if TYPE_CHECKING:
         recurrent: recurrent.Recurrent | None
 
 else:
-    ModelKeys = with_keys("ModelKeys", OwnKeys, _KEYS)
+    ModelKeys = with_keys("ModelKeys", OwnKeys, _KEYS, KEYS_OF_PACKAGES.values())

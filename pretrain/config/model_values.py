@@ -9,7 +9,7 @@ from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import NormalInit
 from pretrain.config.mixer import Mixer
-from pretrain.config.model_keys import ModelKeys
+from pretrain.config.model_keys import KEYS_OF_PACKAGES, ModelKeys
 from pretrain.config.positions import (
     DisentangledPositions,
     LearnedPositions,
@@ -55,6 +55,11 @@ class ModelValues(ModelKeys):
         if self.mup is None:
             return 1.0
         return self.mup.output_multiplier / (1.0 if self.embedding_size else self.width_ratio)
+
+    @property
+    def parts_of_packages(self) -> tuple[str, ...]:
+        """Keys of the parts that it has from installed packages."""
+        return tuple(name for name, key in KEYS_OF_PACKAGES.items() if key.of(self) is not None)
 
     @property
     def layers_share_by(self) -> str | None:

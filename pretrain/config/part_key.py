@@ -1,6 +1,6 @@
 """Keys of `model` for parts that a model may lack. No torch."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -27,13 +27,21 @@ class PartKey(Generic[Settings]):
         return cast("Settings | None", getattr(model, self.name))
 
 
-def with_keys(name: str, own: type[Section], keys: Iterable[PartKey[Any]]) -> type[Section]:
-    """A section of that name with the keys of `own`, and others, each behind the one that it `follows`. Raises
-    ValueError where there is none of that name."""
+def with_keys(
+    name: str, own: type[Section], keys: Iterable[PartKey[Any]], of_packages: Collection[PartKey[Any]] = ()
+) -> type[Section]:
+    """A section of that name with the keys of `own`, and others, each behind the one that it `follows`. Keys
+    `of_packages` are written out where they are set alone, so that a config without them is read without the package.
+    Raises ValueError where there is none of that name."""
     fields: dict[str, Any] = {key: (field.annotation, field) for key, field in own.model_fields.items()}
-    for key in keys:
+    for key in (*keys, *of_packages):
         order = list(fields)
         order.insert(order.index(key.follows) + 1, key.name)
-        fields[key.name] = key.settings | None, Field(None, description=key.description)
+        left_out = _is_none if key in of_packages else None
+        fields[key.name] = key.settings | None, Field(None, description=key.description, exclude_if=left_out)
         fields = {one: fields[one] for one in order}
     return create_model(name, __base__=Section, __module__=own.__module__, __doc__=own.__doc__, **fields)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None

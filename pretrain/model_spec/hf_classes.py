@@ -173,7 +173,15 @@ def model_type_of(model: Model) -> str:
         )
     if model.family in _WITHOUT_CLASS:
         raise ConfigError(f"no class of transformers {_WITHOUT_CLASS[model.family]}: the checkpoint cannot be exported")
+    for key in model.parts_of_packages:
+        if model.family in _TAKES:
+            raise ConfigError(
+                f"model.{key} comes from an installed package, and no class of transformers for the {model.family} "
+                "family has it: the checkpoint cannot be exported"
+            )
     if model.family not in _TAKES:
+        if (added := model.capabilities.hf_model_type) is not None:
+            return added
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
             "cannot be exported"

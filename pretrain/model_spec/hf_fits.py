@@ -28,8 +28,9 @@ _USUAL: dict[str, Any] = {
 
 
 def check_class(model: Model, model_type: str) -> None:
-    """Raises ConfigError for a model that the class cannot express."""
-    _CHECKS[model_type](model)
+    """Raises ConfigError for a model that the class cannot express; that of a package's family says so itself."""
+    if model.capabilities.hf_model_type is None:
+        _CHECKS[model_type](model)
 
 
 def check(

@@ -10,7 +10,7 @@ from pretrain.model_spec.init_schemes import SCHEMES
 from pretrain.model_spec.linears import column, into_residual, norm, norms, under, vector
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.model_spec.parts.of_layers import LAYER_PARTS
-from pretrain.model_spec.slots import filled
+from pretrain.model_spec.slots import filled, specs_of_packages
 from pretrain.model_spec.updates_beside import adapter, lora
 
 
@@ -48,10 +48,11 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         RowBlocks(names, model.dim_per_head, are_heads=True)
         for names in (("query",), (*query_names, "key", "value"), ("key", "value"))
     )
+    parts = (*LAYER_PARTS, *specs_of_packages(model))
     yield from norms("input_layernorm.", "self_attn_bda.norm.", model)
     plain = under("linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias, of_all))
-    yield from under("self_attention.", filled((part.mix(model) for part in LAYER_PARTS), plain))
-    for part in LAYER_PARTS:
+    yield from under("self_attention.", filled((part.mix(model) for part in parts), plain))
+    for part in parts:
         yield from under("self_attention.", part.attention(model, Normal((query,)), Normal((key,))))
     if model.qk_norm:
         yield from _query_key_norms(model, queries, keys)
@@ -64,7 +65,7 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         yield from under("cross_attention.linear_proj.", into_residual(scheme, queries, hidden, biased, "width"))
     yield from norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     plain = feed_forward(model, model.ffn_dim)
-    yield from under("mlp.", filled((part.feed_forward(model, number) for part in LAYER_PARTS), plain))
+    yield from under("mlp.", filled((part.feed_forward(model, number) for part in parts), plain))
 
 
 def _query_key_norms(model: Model, queries: int, keys: int) -> Iterator[ParameterSpec]:

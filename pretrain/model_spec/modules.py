@@ -20,7 +20,7 @@ from pretrain.model_spec.once import once_for_each
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parts.of_layers import LAYER_PARTS
 from pretrain.model_spec.parts.of_models import NETWORK_PARTS
-from pretrain.model_spec.slots import filled
+from pretrain.model_spec.slots import filled, specs_of_packages
 from pretrain.model_spec.trained import with_rates, with_trained
 
 
@@ -35,10 +35,11 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
 @once_for_each
 def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
     """A run asks eight times before its first step, a plan for every layout."""
-    specs = [spec for part in NETWORK_PARTS for spec in at(0, "", part.front(model))]
-    words = next((words for part in NETWORK_PARTS if (words := part.words(model)) is not None), None)
+    parts = (*NETWORK_PARTS, *specs_of_packages(model))
+    specs = [spec for part in parts for spec in at(0, "", part.front(model))]
+    words = next((words for part in parts if (words := part.words(model)) is not None), None)
     specs += at(0, "embedding.", embeddings(model, words))
-    for part in NETWORK_PARTS:
+    for part in parts:
         specs += at(0, "embedding.", part.beside_words(model))
     in_common = partial(_is_in_common, model)
     depth = 0
@@ -47,7 +48,7 @@ def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
             depth += 1
             name = f"{STACK_NAMES[stack]}.layers.{number}."
             plain = layer(model, bool(stack) and model.is_encoder_decoder, number)
-            taken = filled((part.layer(model, stack, number) for part in NETWORK_PARTS), plain)
+            taken = filled((part.layer(model, stack, number) for part in parts), plain)
             of_layer = at(depth, name, taken)
             if model.shared_layers and number:
                 of_layer = aliases(of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
@@ -56,18 +57,18 @@ def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
             elif number:
                 of_layer = _shared_where(in_common, of_layer, name, f"{STACK_NAMES[stack]}.layers.0.")
             specs += of_layer
-            for part in NETWORK_PARTS:
+            for part in parts:
                 specs += at(depth, name, part.beside_layer(model, depth - 1))
         if layers:
             norm_behind = under(final_norm(model, name).removeprefix(f"{STACK_NAMES[stack]}."), norm(model))
             plain = norm_behind if model.norm_first else iter(())
-            behind = filled((part.after_layers(model, stack) for part in NETWORK_PARTS), plain)
+            behind = filled((part.after_layers(model, stack) for part in parts), plain)
             specs += at(depth, f"{STACK_NAMES[stack]}.", behind)
-    for part in NETWORK_PARTS:
+    for part in parts:
         specs += part.copies(model)
-    for part in NETWORK_PARTS:
+    for part in parts:
         specs += at(depth, "", part.before_head(model))
-    for part in NETWORK_PARTS:
+    for part in parts:
         specs += at(depth + 1, "", part.further(model))
     specs += at(depth + 1, "", head(model))
     return tuple(with_mup(model, with_rates(model, with_trained(model, specs))))
@@ -84,7 +85,7 @@ def _shared_where(
 
 
 def _is_in_common(model: Model, name: str) -> bool:
-    return any(part.shared(model, name) for part in LAYER_PARTS)
+    return any(part.shared(model, name) for part in (*LAYER_PARTS, *specs_of_packages(model)))
 
 
 def _is_of_both(name: str) -> bool:

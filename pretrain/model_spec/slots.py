@@ -6,6 +6,7 @@ A part is a class with the slots that it fills, in a file of `parts/`, and a row
 
 from collections.abc import Iterable, Iterator
 
+from data_pipeline.common.plugins import Registry
 from pretrain.config.model import Model
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 
@@ -72,6 +73,19 @@ class NetworkPart:
     def further(self, model: Model) -> Specs:
         """Beside the head."""
         return iter(())
+
+
+class PartSpecs(LayerPart, NetworkPart):
+    """A part that an installed package adds, which fills no slot (`pretrain.part_specs`). It has modules for those of a
+    feed-forward layer and beside a layer (`pretrain/models/slots.py`)."""
+
+
+PART_SPECS: Registry[PartSpecs] = Registry("pretrain.part_specs", {}, PartSpecs)
+
+
+def specs_of_packages(model: Model) -> tuple[PartSpecs, ...]:
+    """The parts of a model that installed packages add, and that have parameters."""
+    return tuple(PART_SPECS[name] for name in model.parts_of_packages if name in PART_SPECS)
 
 
 def filled(found: Iterable[Specs | None], otherwise: Specs) -> Specs:

@@ -16,22 +16,13 @@ from pretrain.config.model import Model
 from pretrain.models.adapter import Adapter
 from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.disentangled import DisentangledSelfAttention
-from pretrain.models.experts import ExpertLayer
 from pretrain.models.feed_forward import FeedForward, linear_of
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.latent_attention import LatentSelfAttention
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.megatron_versions import feed_forward_builder
 from pretrain.models.parameter_gradients import add_bias
-from pretrain.random.dropout import Dropout
-
-
-class HiddenDropout(Dropout):
-    """Dropout of hidden states [S, B, H], whose positions context ranks share, and under sequence parallelism tensor
-    ranks each such slice."""
-
-    def __init__(self, config: MegatronConfig) -> None:
-        shared_by = ("context", "tensor") if config.sequence_parallel else ("context",)
-        super().__init__(config.hidden_dropout, shared_by, rows_second=True, compute=config.kernels.dropout)
+from pretrain.models.part_modules import modules_of
 
 
 class BiasDropoutAdd(nn.Module):
@@ -129,12 +120,13 @@ def layer_parts(
     )
     if model.latent_attention is not None:
         self_attention = ModuleSpec(LatentSelfAttention, params={"model": model})
+    instead = (part.feed_forward(model, number) for part in modules_of(model))
     parts = TransformerLayerSubmodules(
         input_layernorm=norm,
         self_attention=self_attention,
         self_attn_bda=residual,
         pre_mlp_layernorm=norm,
-        mlp=feed_forward_builder(ExpertLayer if model.has_experts(number) else FeedForward),
+        mlp=feed_forward_builder(next(filter(None, instead), FeedForward)),
         mlp_bda=residual,
     )
     if part == "decoder" and model.has_encoder:

@@ -24,8 +24,9 @@ from pretrain.attention.core import AttentionInputs, CoreAttention
 from pretrain.attention.device_copies import DeviceCopies
 from pretrain.config.model import Model
 from pretrain.models.attentions import SelfAttention
-from pretrain.models.blocks import HiddenDropout, layer_parts
+from pretrain.models.blocks import layer_parts
 from pretrain.models.embeddings import StackPart
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import FinalNorm, Layer, LayerInputs
 from pretrain.models.megatron_config import MegatronConfig

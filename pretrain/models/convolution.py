@@ -16,17 +16,26 @@ import torch
 import torch.nn.functional as F
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-from torch import Tensor, nn
+from torch import Tensor
 
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
-from pretrain.models.blocks import HiddenDropout
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.slots import BesideLayer, PartModules
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "tanh": torch.tanh}
 
 
-class Convolution(nn.Module):
+class ConvolutionModules(PartModules):
+    """See `PartModules`."""
+
+    def beside_layer(self, model: Model, megatron: MegatronConfig, number: int) -> tuple[str, BesideLayer] | None:
+        """See `PartModules`."""
+        return None if model.convolution is None or number else ("convolution", Convolution(model, megatron))
+
+
+class Convolution(BesideLayer):
     """Its matrix and norm are the same on every tensor rank."""
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
@@ -48,7 +57,7 @@ class Convolution(nn.Module):
         )
 
     def forward(self, x_SBH: Tensor, layer_SBH: Tensor, inputs: AttentionInputs) -> Tensor:
-        """`x_SBH`: the layer's input; `layer_SBH`: its output."""
+        """See `BesideLayer`."""
         length = len(x_SBH)
         if inputs.key_mask_BK is not None:
             first = self.slice_in_row * length

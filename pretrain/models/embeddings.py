@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.sinusoids import sinusoids
 from pretrain.config.model import Model
-from pretrain.models.blocks import HiddenDropout
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.stream import Stream, table_values

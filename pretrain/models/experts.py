@@ -24,11 +24,21 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor, nn
 
+from pretrain.config.model import Model
 from pretrain.models.expert_exchange import ExpertExchange
 from pretrain.models.feed_forward import FeedForward, grouped_linear_of
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.route_terms import LayerRoutes
 from pretrain.models.routing import Router, Routes
+from pretrain.models.slots import FeedForwardModule, PartModules
+
+
+class ExpertModules(PartModules):
+    """See `PartModules`."""
+
+    def feed_forward(self, model: Model, number: int) -> FeedForwardModule | None:
+        """See `PartModules`."""
+        return ExpertLayer if model.has_experts(number) else None
 
 
 class ExpertLayer(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pretrain.config.model import Model
 from pretrain.models.adaptive_softmax import AdaptiveSoftmax
-from pretrain.models.blocks import HiddenDropout
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.outputs import ModelOutputs
 

@@ -23,14 +23,15 @@ from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.model_spec.parts.linformer import SEQUENCE_PROJECTION
 from pretrain.model_spec.parts.transformer_xl import QUERY_BIASES
-from pretrain.models.blocks import HiddenDropout, layer_parts
-from pretrain.models.convolution import Convolution
+from pretrain.models.blocks import layer_parts
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
 from pretrain.models.experts import ExpertLayer
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.monarch_mixer import mixer_parts
+from pretrain.models.part_modules import modules_of
 from pretrain.models.route_terms import LayerRoutes, MicroBatchRoutes
 from pretrain.models.stream import Part, Stream
 
@@ -91,7 +92,10 @@ class Layer(TransformerLayer):
         self.model, self.reads_memory = model, self.part == "decoder" and model.has_encoder
         last = self.layer_number in (encoder_layers, encoder_layers + decoder_layers)
         self.final = final(config) if last and model.norm_first else None
-        self.convolution = Convolution(model, config) if model.convolution is not None and not number else None
+        found = (part.beside_layer(model, config, self.layer_number - 1) for part in modules_of(model))
+        self.beside = dict(filter(None, found))
+        for name, module in self.beside.items():
+            self.add_module(name, module)
 
     def forward(self, x_PBH: Tensor, *others: Tensor, inputs: LayerInputs) -> Tensor:
         """Its part of the stream, after this layer's work; `others` are what `others_of` chooses."""
@@ -112,8 +116,8 @@ class Layer(TransformerLayer):
             attention_bias=self._bias_inputs(given),
             padding_mask=self._routes(inputs, len(x_PBH)),
         )
-        if self.convolution is not None:
-            x = self.convolution(x_PBH, x, own)
+        for module in self.beside.values():
+            x = module(x_PBH, x, own)
         if self.final is not None:
             x = self.final(x)
         out: Tensor = x

@@ -18,7 +18,7 @@ from pretrain.attention.cache import KeyValueCache, LayerCache, Pair
 from pretrain.config.model import Model
 from pretrain.config.recurrent import GeneralScore
 from pretrain.model_spec.parts.recurrent import fed_width
-from pretrain.models.blocks import HiddenDropout
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.layers import LayerInputs
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.recurrent_cells import Cell, RecurrentEncoder, State, outputs

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretrain.config.model import Model
 from pretrain.config.recurrent import CellSettings, LstmCell
-from pretrain.models.blocks import HiddenDropout
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.step_linear import StepLinear
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from data_pipeline.batch import SPAN_START
 from pretrain.config.model import Model
-from pretrain.models.blocks import HiddenDropout
+from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.rank_sums import sum_over_ranks

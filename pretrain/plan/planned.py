@@ -2,6 +2,7 @@
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.plan.estimate.parts.registry import unplanned_part
 
 
 def is_planned(config: RunConfig) -> bool:
@@ -11,16 +12,20 @@ def is_planned(config: RunConfig) -> bool:
 
 def check_planned(config: RunConfig) -> None:
     """Raises ConfigError for a run with a model that is counted by a rehearsal alone."""
-    family = _unplanned(config)
-    if family is not None:
+    setting = _unplanned(config)
+    if setting is not None:
         raise ConfigError(
-            f"model.family={family} is not planned: count the memory, operations and messages of its ranks with "
+            f"{setting} is not planned: count the memory, operations and messages of its ranks with "
             "pretrain rehearse CONFIG --gpus N --hardware NAME, of one layout at a time"
         )
 
 
 def _unplanned(config: RunConfig) -> str | None:
-    """Family of the run's first model that is not planned; None: all are."""
+    """The setting by which a model of the run is not planned; None: all are."""
     teacher = config.distillation.model
-    models = [config.model] if teacher is None else [config.model, teacher]
-    return next((model.family for model in models if not model.capabilities.planned), None)
+    for model in (config.model,) if teacher is None else (config.model, teacher):
+        if not model.capabilities.planned:
+            return f"model.family={model.family}"
+        if (part := unplanned_part(model)) is not None:
+            return f"model.{part}"
+    return None

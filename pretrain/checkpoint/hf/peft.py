@@ -23,7 +23,7 @@ from pretrain.checkpoint.hf.peft_base import BaseModel
 from pretrain.checkpoint.hf.peft_config import CONFIG, TASK_TYPES, PeftSettings, read_settings
 from pretrain.checkpoint.hf.peft_gate import OWN_READING, PEFT, is_installed, load_with_peft
 from pretrain.checkpoint.hf.peft_weights import WEIGHTS, PeftAdapter, read_adapter
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, load
+from pretrain.checkpoint.hf.registry import load, of_model_type
 from pretrain.checkpoint.hf.source_model import GENERATION, SPECIAL_TOKENS, TOKENIZER_CONFIG
 from pretrain.checkpoint.hf.vocabulary import TOKENIZER_FILES
 from pretrain.config.finetune import LORA_TARGETS
@@ -192,7 +192,8 @@ def _base_of(source: Path, settings: PeftSettings) -> Path:
 
 def _with_head_of(source: Path, kind: Kind, family: HfFamily, hf_config: Any, adapter: PeftAdapter) -> HfFamily:
     """The family's class with the head of the adapter, whose labels `hf_config` gets if it has none of as many."""
-    plain = BY_MODEL_TYPE[hf_config.model_type]
+    plain = of_model_type(hf_config.model_type)
+    assert plain is not None, "its folder was read"
     head = plain.heads.get(kind)
     if head is None:
         raise ConfigError(f"{source / CONFIG}: a {family.model_type} has no head for its task_type that is known here")

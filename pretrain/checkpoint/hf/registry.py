@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, logging
 
+from data_pipeline.common.plugins import Registry
 from pretrain.checkpoint.hf.albert import ALBERT
 from pretrain.checkpoint.hf.bart import BART
 from pretrain.checkpoint.hf.bert import BERT
@@ -34,6 +35,7 @@ from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm import XLM
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
 from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
+from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
 from pretrain.model_spec.hf_classes import model_type_of
 
@@ -65,12 +67,24 @@ _CONSTANTS = (
 """how names of tensors end that older releases of transformers saved, though a config says what is in them"""
 
 BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
+OF_PACKAGES: Registry[HfFamily] = Registry("pretrain.hf_families", {}, HfFamily)
+"""families of Hugging Face that installed packages add, by the name of our family"""
+
+
+def of_model_type(model_type: str) -> HfFamily | None:
+    """The family whose folders have this `model_type`; None: it is not known."""
+    if model_type in BY_MODEL_TYPE:
+        return BY_MODEL_TYPE[model_type]
+    added = (name for name in CAPABILITIES.plugins if CAPABILITIES[name].hf_model_type == model_type)
+    return next(map(OF_PACKAGES.require, added), None)
 
 
 def hf_family_of(model: Model) -> HfFamily:
-    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds or
-    that transformers lacks, and for a model with adapters or a source encoder."""
+    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds
+    without it or that transformers lacks, and for a model with adapters or a source encoder."""
     model_type = model_type_of(model)
+    if model.family not in FAMILIES:
+        return OF_PACKAGES.require(model.family)
     return next(family for family in FAMILIES[model.family] if family.model_type == model_type)
 
 

@@ -1,8 +1,11 @@
-"""The parts that a model may have, in the order in which a config asks them."""
+"""The parts that a model may have, in the order in which a config asks them: ours, then those of installed packages
+(`pretrain.part_keys` and `pretrain.parts`)."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from data_pipeline.common.plugins import Registry
+from pretrain.config.model_keys import KEYS_OF_PACKAGES
 from pretrain.config.part import ModelPart
 from pretrain.config.parts.characters import CharactersPart
 from pretrain.config.parts.experts import ExpertsPart
@@ -21,4 +24,8 @@ _ROWS: tuple[ModelPart[Any], ...] = (
     MupPart(),
     RecurrentPart(),
 )
-PARTS: Mapping[str, ModelPart[Any]] = {part.key.name: part for part in _ROWS}
+_REGISTRY: Registry[ModelPart[Any]] = Registry("pretrain.parts", {part.key.name: part for part in _ROWS}, ModelPart)
+PARTS: Mapping[str, ModelPart[Any]] = {
+    **_REGISTRY.built_in,
+    **{name: _REGISTRY.require(name) for name in KEYS_OF_PACKAGES},
+}

@@ -9,7 +9,7 @@ from pretrain.config.model import Model
 from pretrain.model_spec.flops import mean_keys
 from pretrain.model_spec.gradients import PRODUCTS
 from pretrain.plan.estimate.entries import Array
-from pretrain.plan.estimate.parts.registry import WORK_OF_PARTS
+from pretrain.plan.estimate.parts.registry import works_of
 from pretrain.plan.estimate.shapes import of_every_product
 from pretrain.plan.estimate.workload import LayerStack
 
@@ -53,18 +53,18 @@ def layer_stacks(
 
 def models_in_front(model: Model) -> list[Model]:
     """Models of one stack each, in front of the layers of `model`."""
-    return [front for part in WORK_OF_PARTS if (front := part.front(model)) is not None]
+    return [front for part in works_of(model) if (front := part.front(model)) is not None]
 
 
 def layers_behind(model: Model) -> list[int]:
     """Numbers of the layers behind the last one."""
-    return [number for part in WORK_OF_PARTS for number in part.behind(model)]
+    return [number for part in works_of(model) for number in part.behind(model)]
 
 
 def alike_layers(model: Model) -> tuple[range, range]:
     """Numbers of the layers of an encoder and of a decoder; or of a decoder's layers without a part and of those with
     it."""
-    first = max(part.first_layer(model) for part in WORK_OF_PARTS)
+    first = max(part.first_layer(model) for part in works_of(model))
     if model.is_causal:
         return range(first), range(first, model.layers)
     encoder_layers, decoder_layers = model.stacks
@@ -95,7 +95,7 @@ def _stack(
     """Layers of these numbers, which have the same parts."""
     count, length = len(on_stages["layers"]), model.label_length if is_decoder else model.layer_length
     patterns = [model.attention.of_layer(layer) for layer in numbers]
-    parts = tuple(work for part in WORK_OF_PARTS if (work := part.layer(model, numbers[0])) is not None)
+    parts = tuple(work for part in works_of(model) if (work := part.layer(model, numbers[0])) is not None)
     ffn = next((part.ffn for part in parts if part.ffn is not None), model.ffn_dim)
     sizes = {
         "ffn": ffn,

@@ -3,6 +3,7 @@
 import pytest
 from pydantic import Field
 
+from pretrain.config import model
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
 from pretrain.config.part_key import PartKey, with_keys
@@ -32,3 +33,19 @@ def test_a_key_of_a_part_stands_behind_the_one_that_it_follows_and_is_absent_by_
     assert keys[0].of(both(middle={"size": 3})) == _Settings(size=3)  # type: ignore[call-arg]  # made as it runs
     with pytest.raises(ValueError, match="elsewhere"):
         with_keys("Lost", _Own, [PartKey("lost", _Settings, "a part", "elsewhere")])
+
+
+def test_a_key_of_a_package_is_written_out_where_it_is_set_alone() -> None:
+    key = PartKey("added", _Settings, "a part", "first")
+    both = with_keys("Both", _Own, (), (key,))
+    assert list(both.model_fields) == ["first", "added", "last"]
+    assert both().model_dump() == {"first": 1, "last": 2}
+    assert both(added={"size": 3}).model_dump() == {"first": 1, "added": {"size": 3}, "last": 2}  # type: ignore[call-arg]
+
+
+def test_a_family_with_a_part_that_nobody_declares_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "PARTS", {name: part for name, part in PARTS.items() if name != "mup"})
+    with pytest.raises(
+        ValueError, match=r"model\.family=gpt is declared with the part 'mup', which no installed package"
+    ):
+        Model(family="gpt", layers=1, hidden=8, heads=2, sequence_length=4)

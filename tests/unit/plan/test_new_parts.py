@@ -4,18 +4,23 @@ import ast
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import pytest
+
 from pretrain.config.attention import Heads, Pattern
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.load import load
 from pretrain.config.model import Model
+from pretrain.config.model_values import ModelValues
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.positions import Positions
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 from pretrain.layout.names import parse_layout
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.seconds import step_seconds
+from pretrain.plan.planned import check_planned
 
 PLAN = Path(__file__).parents[3] / "pretrain" / "plan"
 PARTS = ("pretrain.config.attention", "pretrain.config.families", "pretrain.config.positions", "pretrain.objectives")
@@ -46,6 +51,14 @@ def test_at_most_one_file_of_the_planner_names_parts_of_models() -> None:
     assert {"alibi", "banded", "rms", "relu", "albert"} <= names
     assert Heads.model_fields["name"].default in names
     assert [path.name for path in sorted(PLAN.rglob("*.py")) if _names_a_part(path, names)] == ["model_shapes.py"]
+
+
+def test_a_part_of_a_package_without_work_is_named_in_place_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(RunConfig, "gpt3/125m", ["model.vocabulary=50257"])
+    check_planned(config)
+    monkeypatch.setattr(ModelValues, "parts_of_packages", ("gain",))
+    with pytest.raises(ConfigError, match=r"^model\.gain is not planned: .* pretrain rehearse CONFIG "):
+        check_planned(config)
 
 
 class Nearest(PatternSettings):

@@ -1,0 +1,33 @@
+"""The places of a part's modules in a layer: two of those that its parameters have (`pretrain/model_spec/slots.py`).
+
+A part is a class with the slots that it fills and a row of `part_modules.py`, or a package's (`pretrain.part_modules`).
+"""
+
+from torch import Tensor, nn
+
+from pretrain.attention.core import AttentionInputs
+from pretrain.config.model import Model
+from pretrain.models.megatron_config import MegatronConfig
+
+FeedForwardModule = type[nn.Module]
+"""is made of the config alone, called with hidden states [S, B, H], and returns them, with a bias or None"""
+
+
+class BesideLayer(nn.Module):
+    """Called with a layer's input and output."""
+
+    def forward(self, x_SBH: Tensor, layer_SBH: Tensor, inputs: AttentionInputs) -> Tensor:
+        """What is handed on in place of the output."""
+        raise NotImplementedError
+
+
+class PartModules:
+    """A part of layers that fills no slot."""
+
+    def feed_forward(self, model: Model, number: int) -> FeedForwardModule | None:
+        """In layer `number` of its stack, in place of a feed-forward layer."""
+        return None
+
+    def beside_layer(self, model: Model, megatron: MegatronConfig, number: int) -> tuple[str, BesideLayer] | None:
+        """In layer `number` of all, encoder layers first: a module, and its name in the layer."""
+        return None
