@@ -106,9 +106,8 @@ class CoreAttention(MegatronModule):
         falls = model.positions.name == "alibi" and kind != "cross"
         self.alibi = AlibiBias([slopes(model.heads)[head] for head in heads]) if falls else None
         self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
-        self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
-        if model.latent_attention is not None:
-            self.rotary = None  # what makes its queries and keys turns some of their features
+        turns = isinstance(model.positions, RotaryPositions) and not model.splits_heads
+        self.rotary = model.positions if isinstance(model.positions, RotaryPositions) and turns else None
         self.scale, self.softcap = model.score_scale, model.attention_logit_softcap
         self.distance = model.relative_max_distance
         self.disentangled = model.positions if isinstance(model.positions, DisentangledPositions) else None

@@ -42,7 +42,7 @@ class Model(ModelValues):
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
-        if self.head_dim is None and self.latent_attention is None and self.hidden % self.heads:
+        if self.head_dim is None and not self.splits_heads and self.hidden % self.heads:
             raise ValueError(
                 f"model.hidden={self.hidden} is not a multiple of model.heads={self.heads}: set model.head_dim"
             )
@@ -57,7 +57,7 @@ class Model(ModelValues):
     def _family_has_these_parts(self) -> "Model":
         can = self.capabilities
         if not (can.encoder and can.decoder):
-            for key in ("encoder_layers",) if self.characters is not None else ("encoder_layers", "target_length"):
+            for key in ("encoder_layers",) if self.reads_characters else ("encoder_layers", "target_length"):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
@@ -66,7 +66,7 @@ class Model(ModelValues):
             )
         if (self.segments or self.binary_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
-        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or self.recurrent is not None
+        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or self.is_recurrent
         if self.embedding_size is not None and not has_two_widths:
             having = " or ".join(
                 name for name, other in CAPABILITIES.items() if other.masked_head and "embedding_size" not in other.only
@@ -157,7 +157,7 @@ class Model(ModelValues):
             )
         if (
             isinstance(scaling, YarnScaling)
-            and self.latent_attention is None
+            and not self.splits_heads
             and (scaling.mscale is not None or scaling.mscale_all_dim is not None)
         ):
             raise ValueError(

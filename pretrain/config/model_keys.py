@@ -1,17 +1,15 @@
 """`model`: its keys, and what each is without an entry."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt
 
-from data_pipeline.common.plugins import Registry
-from pretrain.config import characters, experts, latent_attention, mtp, mup, recurrent, source_encoder
 from pretrain.config.attention import Attention
 from pretrain.config.families import Family
 from pretrain.config.init import Init, NormalInit
 from pretrain.config.mixer import Mixer
-from pretrain.config.part_key import PartKey, with_keys
+from pretrain.config.part_key import with_keys
+from pretrain.config.part_keys import KEYS, KEYS_OF_PACKAGES, PartKeys
 from pretrain.config.positions import (
     LearnedPositions,
     Positions,
@@ -170,25 +168,10 @@ class OwnKeys(Section):
     attention: Attention = Attention()
 
 
-_KEYS: tuple[PartKey[Any], ...] = (
-    *(source_encoder.KEY, characters.KEY, experts.KEY, latent_attention.KEY, mtp.KEY, mup.KEY, recurrent.KEY),
-)
-_REGISTRY: Registry[PartKey[Any]] = Registry("pretrain.part_keys", {key.name: key for key in _KEYS}, PartKey)
-KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = {name: _REGISTRY[name] for name in _REGISTRY.plugins}
-"""keys of the parts that installed packages add, by name"""
-
 if TYPE_CHECKING:
 
-    class ModelKeys(OwnKeys):
+    class ModelKeys(OwnKeys, PartKeys):
         """With the keys of parts."""
 
-        source_encoder: source_encoder.SourceEncoderShape | None
-        characters: characters.CharacterShape | None
-        experts: experts.Experts | None
-        latent_attention: latent_attention.LatentAttention | None
-        mtp: mtp.Mtp | None
-        mup: mup.Mup | None
-        recurrent: recurrent.Recurrent | None
-
 else:
-    ModelKeys = with_keys("ModelKeys", OwnKeys, _KEYS, KEYS_OF_PACKAGES.values())
+    ModelKeys = with_keys("ModelKeys", OwnKeys, KEYS, KEYS_OF_PACKAGES.values())

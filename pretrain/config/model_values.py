@@ -9,7 +9,8 @@ from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import NormalInit
 from pretrain.config.mixer import Mixer
-from pretrain.config.model_keys import KEYS_OF_PACKAGES, ModelKeys
+from pretrain.config.model_keys import ModelKeys
+from pretrain.config.part_keys import KEYS_OF_PACKAGES
 from pretrain.config.positions import (
     DisentangledPositions,
     LearnedPositions,
@@ -19,42 +20,13 @@ from pretrain.config.positions import (
     TransformerXlPositions,
     YarnScaling,
 )
-from pretrain.config.recurrent import Recurrent
+from pretrain.config.values.parts import PartValues
 
 
-class ModelValues(ModelKeys):
+class ModelValues(PartValues, ModelKeys):
     """The keys with what follows from them, as properties."""
 
     _finetune: Finetune = PrivateAttr(default_factory=Finetune)
-
-    @property
-    def width_ratio(self) -> float:
-        """Width of the model, relative to the one that its hyperparameters are for (`mup`)."""
-        return 1.0 if self.mup is None else self.hidden / self.mup.base_width
-
-    @property
-    def ffn_ratio(self) -> float:
-        """`width_ratio` of the inner features of feed-forward layers."""
-        if self.mup is None or self.mup.base_ffn is None:
-            return self.width_ratio
-        return self.ffn_dim / self.mup.base_ffn
-
-    @property
-    def base_width(self) -> int:
-        """Width of the model that the hyperparameters are for."""
-        return self.hidden if self.mup is None else self.mup.base_width
-
-    @property
-    def input_multiplier(self) -> float:
-        """Factor of the sum of embeddings."""
-        return 1.0 if self.mup is None else self.mup.input_multiplier
-
-    @property
-    def output_multiplier(self) -> float:
-        """Factor of the logits; one of rows of a fixed size (`embedding_size`) does not fall with the width."""
-        if self.mup is None:
-            return 1.0
-        return self.mup.output_multiplier / (1.0 if self.embedding_size else self.width_ratio)
 
     @property
     def parts_of_packages(self) -> tuple[str, ...]:
@@ -78,12 +50,6 @@ class ModelValues(ModelKeys):
         return (self.mixer or Mixer()) if self.capabilities.long_convolution else None
 
     @property
-    def cells(self) -> Recurrent:
-        """`recurrent` of a model that has it."""
-        assert self.recurrent is not None
-        return self.recurrent
-
-    @property
     def shares_projection(self) -> bool:
         """Whether all layers project keys and values along the sequence by one matrix, and have other weights of their
         own."""
@@ -100,39 +66,6 @@ class ModelValues(ModelKeys):
         model = self.model_copy()
         model._finetune = finetune
         return model
-
-    @property
-    def source_model(self) -> Self:
-        """`source_encoder` as a model of one stack of encoder layers, whose vocabulary is its own."""
-        assert self.source_encoder is not None
-        changes = {"layers": 0, "encoder_layers": self.source_encoder.layers, "source_encoder": None}
-        return self.model_copy(update={**changes, "vocabulary": self.source_encoder.vocabulary, "target_length": None})
-
-    @property
-    def picks_labels(self) -> bool:
-        """Whether rows say at which positions something is predicted, and nothing is computed at others behind the
-        layers."""
-        return self.characters is not None and self.task_head is None
-
-    @property
-    def predicts_in_order(self) -> bool:
-        """Whether each prediction of a row reads what was to be predicted before it."""
-        return self.picks_labels and self.characters is not None and self.characters.autoregressive
-
-    @property
-    def ends_in_characters(self) -> bool:
-        """Whether something is predicted of single characters, not of the row."""
-        return self.characters is not None and (self.task_head is None or self.task_head.kind == "token")
-
-    @property
-    def layer_length(self) -> int:
-        """Positions of a row of `sequence_length` in the layers of the first stack."""
-        return self.sequence_length // (1 if self.characters is None else self.characters.rate)
-
-    @property
-    def position_rows(self) -> int:
-        """Rows of the first stack's table of learned positions."""
-        return self.sequence_length if self.characters is None else self.characters.buckets
 
     @property
     def position_offset(self) -> int:
@@ -190,9 +123,7 @@ class ModelValues(ModelKeys):
         scale = float((products * (self.query_pre_attn_scalar or self.dim_per_head)) ** -0.5)
         if isinstance(self.positions, RotaryPositions) and isinstance(self.positions.scaling, YarnScaling):
             scale *= self.positions.scaling.score_gain
-        if self.mup is not None and self.mup.base_head_dim is not None:
-            scale *= (self.mup.base_head_dim / self.dim_per_head) ** 0.5
-        return scale
+        return scale * self.score_factor
 
     @property
     def init_std(self) -> float:
@@ -204,40 +135,6 @@ class ModelValues(ModelKeys):
         return isinstance(self.init, NormalInit) and self.init.scale_residual
 
     @property
-    def dim_per_head(self) -> int:
-        """Features of a head's query and key, and but for latent attention of its value."""
-        if self.latent_attention is not None:
-            return self.latent_attention.qk_head_dim
-        return self.head_dim or self.hidden // self.heads
-
-    @property
-    def value_dim(self) -> int:
-        """Features of a head's value."""
-        return self.dim_per_head if self.latent_attention is None else self.latent_attention.v_head_dim
-
-    @property
-    def rotary_dim(self) -> int:
-        """Features of a head that rotary positions turn."""
-        return self.dim_per_head if self.latent_attention is None else self.latent_attention.qk_rope_head_dim
-
-    @property
-    def query_key_value_matrices(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of the matrices that make a layer's queries, keys and values."""
-        latent, heads = self.latent_attention, self.heads
-        if latent is None:
-            return ((self.hidden, (heads + 2 * self.num_kv_heads) * self.dim_per_head),)
-        queries, keys_values = heads * latent.qk_head_dim, heads * (latent.qk_nope_head_dim + latent.v_head_dim)
-        return (
-            *(
-                ((self.hidden, queries),)
-                if latent.q_lora_rank is None
-                else ((self.hidden, latent.q_lora_rank), (latent.q_lora_rank, queries))
-            ),
-            (self.hidden, latent.kv_lora_rank + latent.qk_rope_head_dim),
-            (latent.kv_lora_rank, keys_values),
-        )
-
-    @property
     def num_kv_heads(self) -> int:
         """Heads of keys and values."""
         return self.kv_heads or self.heads
@@ -245,22 +142,6 @@ class ModelValues(ModelKeys):
     @property
     def ffn_dim(self) -> int:
         return self.ffn or 4 * self.hidden
-
-    @property
-    def expert_ffn_dim(self) -> int:
-        """Size of one expert's feed-forward layer."""
-        assert self.experts is not None
-        return self.experts.ffn or self.ffn_dim
-
-    def has_experts(self, layer: int) -> bool:
-        """Whether this layer of the decoder, from 0, has experts in place of one feed-forward layer."""
-        return self.experts is not None and layer >= self.experts.dense_layers
-
-    def active_ffn_dim(self, layer: int) -> int:
-        """Features of feed-forward layers that each token passes through in this layer of the decoder."""
-        if self.experts is None or not self.has_experts(layer):
-            return self.ffn_dim
-        return (self.experts.top_k + self.experts.shared) * self.expert_ffn_dim
 
     @property
     def embedding_dim(self) -> int:

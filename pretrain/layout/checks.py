@@ -1,13 +1,15 @@
 """What a layout may not be: each check raises ConfigError with the violated rule, and the nearest legal value."""
 
 from collections.abc import Mapping
-from math import isqrt, lcm
+from math import lcm
 
 from pretrain.config.batch import BatchSize
 from pretrain.config.model import Model
 from pretrain.config.parallel import Parallel
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.divisors import check_divides, divisors, nearest
+from pretrain.layout.expert_ranks import unsplit_experts
 from pretrain.run_length.ramp import batch_sizes
 
 FP8_BLOCK = 16
@@ -20,18 +22,18 @@ def check_tensor_ranks(config: RunConfig, is_new: bool) -> None:
     if model.long_convolution is not None:
         _check_channels(parallel, model, config.precision)
     else:
-        _check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
+        check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     # Tensor ranks split the rows of queries, keys and values; KV heads that are fewer than the ranks are replicated.
     if model.kv_heads is not None and parallel.tensor % model.kv_heads:
-        _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
-    _check_divides(
+        check_divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
+    check_divides(
         "parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", _projected(model)
     )
-    _check_divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
-    if model.experts is not None and parallel.expert_tensor != 1:
-        _check_divides("parallel.tensor", parallel.tensor, "the size of model.experts", model.expert_ffn_dim)
+    check_divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
+    if model.has_expert_layers and parallel.expert_tensor != 1:
+        check_divides("parallel.tensor", parallel.tensor, "the size of model.experts", model.expert_ffn_dim)
     if model.qk_norm_span == "all_heads":
-        _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads (model.qk_norm_span)", model.num_kv_heads)
+        check_divides("parallel.tensor", parallel.tensor, "model.kv_heads (model.qk_norm_span)", model.num_kv_heads)
     _check_vocabulary(parallel.tensor, model, is_new)
     if model.ffn_dropout and model.ffn_dim // parallel.tensor % 4:
         raise ConfigError(
@@ -78,14 +80,12 @@ def row_lengths(config: RunConfig) -> dict[str, int]:
 def check_context_ranks(parallel: Parallel, model: Model, lengths: Mapping[str, int]) -> None:
     """Whether context ranks divide the heads of a tensor rank, and the `lengths` of rows."""
     # Attention runs on full sequences and a share of each tensor rank's heads: see pretrain/attention/exchange.py.
-    _check_divides(
-        "parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor
-    )
+    check_divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
     groups = max(1, model.num_kv_heads // parallel.tensor)
     if parallel.context % groups:
-        _check_divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
+        check_divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
     for name, length in lengths.items():
-        _check_divides("parallel.context", parallel.context, name, length)
+        check_divides("parallel.context", parallel.context, name, length)
 
 
 def check_fp8_blocks(parallel: Parallel, model: Model) -> None:
@@ -95,7 +95,7 @@ def check_fp8_blocks(parallel: Parallel, model: Model) -> None:
     _check_blocks({"model.hidden": model.hidden}, "", 1)
     if model.positions.name == "disentangled":
         _check_blocks({"the number of vectors of distances of model.positions": model.distance_rows}, "", 1)
-    if model.experts is not None:
+    if model.has_expert_layers:
         ranks = 1 if unsplit_experts(parallel) else parallel.tensor
         _check_blocks({"the size of model.experts": model.expert_ffn_dim}, "parallel.tensor", ranks)
     _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)
@@ -112,7 +112,7 @@ def check_sequence_ranks(parallel: Parallel, lengths: Mapping[str, int]) -> None
         )
     for name, length in lengths.items():
         slice_name = name + (" / parallel.context" if parallel.context > 1 else "")
-        _check_divides("parallel.tensor", parallel.tensor, slice_name, length // parallel.context)
+        check_divides("parallel.tensor", parallel.tensor, slice_name, length // parallel.context)
 
 
 def check_chunks(parallel: Parallel, model: Model) -> None:
@@ -130,8 +130,8 @@ def check_chunks(parallel: Parallel, model: Model) -> None:
 
 def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
     """Refuse what does not work where tensor ranks share channels and blocks in place of heads."""
-    _check_divides("parallel.tensor", parallel.tensor, "model.ffn_blocks", model.ffn_blocks)
-    _check_divides("parallel.tensor", parallel.tensor, "model.hidden", model.hidden)
+    check_divides("parallel.tensor", parallel.tensor, "model.ffn_blocks", model.ffn_blocks)
+    check_divides("parallel.tensor", parallel.tensor, "model.hidden", model.hidden)
     for key, given, value in (("context", parallel.context > 1, 1), ("sequence", parallel.sequence, "false")):
         if given:
             raise ConfigError(
@@ -148,52 +148,6 @@ def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
             f"precision=fp8 multiplies full matrices, and the {model.family} family has block-diagonal ones and "
             "convolutions: use bf16"
         )
-
-
-def check_expert_ranks(config: RunConfig, replicas: int, trains: bool) -> None:
-    """Refuse expert ranks where nothing is theirs to share, and what is not computed with them, or where tensor ranks
-    do not split experts."""
-    parallel, experts = config.parallel, config.model.experts
-    if experts is None:
-        name = "expert" if parallel.expert > 1 else "expert_tensor"
-        raise ConfigError(
-            f"parallel.{name}={getattr(parallel, name)} shares the experts of layers, and the model has none: "
-            + ("set parallel.expert=1" if name == "expert" else "leave it out")
-        )
-    if parallel.expert_tensor not in (None, 1, parallel.tensor):
-        raise ConfigError(
-            f"parallel.expert_tensor={parallel.expert_tensor}: all tensor ranks share the features of each expert, or "
-            f"none: set it to parallel.tensor={parallel.tensor}, or to 1"
-        )
-    unsplit = unsplit_experts(parallel)
-    _check_divides("parallel.expert", parallel.expert, "model.experts.count", experts.count)
-    teacher = config.distillation.model
-    if teacher is not None and teacher.experts is not None:
-        of_teacher = "model.experts.count of distillation.teacher"
-        _check_divides("parallel.expert", parallel.expert, of_teacher, teacher.experts.count)
-    if unsplit:
-        ranks = parallel.tensor * replicas
-        _check_divides("parallel.expert", parallel.expert, "the tensor, data and context ranks", ranks)
-    else:
-        _check_divides("parallel.expert", parallel.expert, "the data and context ranks", replicas)
-    if parallel.expert == 1 and not unsplit:
-        return
-    given = [f"parallel.expert={parallel.expert}"] * (parallel.expert > 1) + ["parallel.expert_tensor=1"] * unsplit
-    undo = " and ".join(["parallel.expert=1"] * (parallel.expert > 1) + ["parallel.expert_tensor=null"] * unsplit)
-    for without, instead in (
-        (not trains, f"for scoring and generation each data rank holds all experts: set {undo}"),
-        (
-            parallel.shards_by_deepspeed and parallel.zero == 3,
-            "DeepSpeed's stage 3 shards each weight over all data and context ranks, those of experts too: set "
-            f"parallel.zero=2, or {undo}",
-        ),
-    ):
-        if without:
-            raise ConfigError(f"{', '.join(given)}: {instead}")
-
-
-def unsplit_experts(parallel: Parallel) -> bool:
-    return parallel.expert_tensor == 1 < parallel.tensor
 
 
 def check_equal_chunks(model: Model, parallel: Parallel) -> None:
@@ -240,7 +194,7 @@ def check_sharding(parallel: Parallel, replicas: int) -> None:
             f"parallel.hpz={parallel.hpz} requires weights that data ranks shard: set parallel.zero_engine=deepspeed "
             "and parallel.zero=3, or leave it out"
         )
-    _check_divides("parallel.hpz", parallel.hpz, "the data ranks", replicas)
+    check_divides("parallel.hpz", parallel.hpz, "the data ranks", replicas)
     if parallel.overlap and deepspeed and parallel.zero == 1:
         raise ConfigError(
             "DeepSpeed's stage 1 exchanges gradients once, after the last backward pass, so parallel.overlap has "
@@ -299,28 +253,11 @@ def check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
             )
 
 
-def _check_divides(name: str, divisor: int, total_name: str, total: int) -> None:
-    if total % divisor:
-        raise ConfigError(
-            f"{name}={divisor} does not divide {total_name} ({total}): the nearest that does is "
-            f"{nearest(divisors(total), divisor)}"
-        )
-
-
 def _check_vocabulary(tensor: int, model: Model, is_new: bool) -> None:
     """Raises ConfigError for tensor ranks that do not divide the padded vocabulary, which a new run may pad to more."""
     try:
-        _check_divides("parallel.tensor", tensor, "the padded vocabulary", model.padded_vocab_size)
+        check_divides("parallel.tensor", tensor, "the padded vocabulary", model.padded_vocab_size)
     except ConfigError as error:
         multiple = lcm(model.vocabulary_multiple, tensor)
         cure = f", or in a new run set model.vocabulary_multiple={multiple}, to pad it to more" if is_new else ""
         raise ConfigError(f"{error}{cure}") from None
-
-
-def divisors(number: int) -> list[int]:
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
-
-
-def nearest(values: list[int], wanted: int) -> int:
-    return min(values, key=lambda value: (abs(value - wanted), value))

@@ -16,17 +16,16 @@ from pretrain.layout.checks import (
     check_chunks,
     check_context_ranks,
     check_equal_chunks,
-    check_expert_ranks,
     check_fp8_blocks,
     check_sequence_ranks,
     check_sharding,
     check_shared_distances,
     check_shared_weights,
     check_tensor_ranks,
-    divisors,
     row_lengths,
-    unsplit_experts,
 )
+from pretrain.layout.divisors import divisors
+from pretrain.layout.expert_ranks import check_expert_ranks, unsplit_experts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +166,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
     data = world // parallel.model_ranks
     if parallel.expert > 1 or parallel.expert_tensor is not None:
         teacher = config.distillation.model if trains else None
-        of_other = beside or (teacher is not None and teacher.experts is not None)
-        if model.experts is not None or not of_other:
+        of_other = beside or (teacher is not None and teacher.has_expert_layers)
+        if model.has_expert_layers or not of_other:
             check_expert_ranks(config, parallel.context * data, trains or beside)
     if trains:
         check_sharding(parallel, parallel.context * data)
@@ -189,7 +188,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
 
 def expert_ranks(config: RunConfig, layout: Layout) -> list[int]:
     """Numbers of expert ranks, ascending, that may train `config` on a layout under ZeRO 0 to 2; the first is 1."""
-    if config.model.experts is None:
+    if not config.model.has_expert_layers:
         return [1]
     found = []
     sizes = {"tensor": layout.tensor, "expert_tensor": 1 if layout.unsplit_experts else None, "zero": 1}

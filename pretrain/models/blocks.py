@@ -18,7 +18,6 @@ from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.disentangled import DisentangledSelfAttention
 from pretrain.models.feed_forward import FeedForward, linear_of
 from pretrain.models.hidden_dropout import HiddenDropout
-from pretrain.models.latent_attention import LatentSelfAttention
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.megatron_versions import feed_forward_builder
 from pretrain.models.parameter_gradients import add_bias
@@ -118,15 +117,15 @@ def layer_parts(
             k_layernorm=norm_of_heads,
         ),
     )
-    if model.latent_attention is not None:
-        self_attention = ModuleSpec(LatentSelfAttention, params={"model": model})
-    instead = (part.feed_forward(model, number) for part in modules_of(model))
+    added = modules_of(model)
+    self_attention = next(filter(None, (one.self_attention(model) for one in added)), self_attention)
+    feed_forward = next(filter(None, (one.feed_forward(model, number) for one in added)), FeedForward)
     parts = TransformerLayerSubmodules(
         input_layernorm=norm,
         self_attention=self_attention,
         self_attn_bda=residual,
         pre_mlp_layernorm=norm,
-        mlp=feed_forward_builder(next(filter(None, instead), FeedForward)),
+        mlp=feed_forward_builder(feed_forward),
         mlp_bda=residual,
     )
     if part == "decoder" and model.has_encoder:

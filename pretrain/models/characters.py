@@ -20,6 +20,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from torch import Tensor, nn
 
+from pretrain.attention.cache import KeyValueCache
 from pretrain.attention.core import AttentionInputs, CoreAttention
 from pretrain.attention.device_copies import DeviceCopies
 from pretrain.config.model import Model
@@ -245,6 +246,8 @@ class CharacterOutput(nn.Module):
     for a head that answers for the row, the first molecule in the place of each; for one that does both, the first
     molecule before the states of predictions."""
 
+    global_name = "characters"
+
     def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None) -> None:
         super().__init__()
         self.up: Upsampling | None = None
@@ -272,9 +275,11 @@ class CharacterOutput(nn.Module):
         return torch.cat((molecules_MBH[:1], out)) if self.answers else out
 
 
-def inputs_of_layers(batch: MicroBatch, rate: int) -> AttentionInputs:
-    """What the layers between read of `batch`, of which `rate` positions are one there. A molecule counts as padding
+def molecule_inputs(model: Model, batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
+    """What the layers between read, of which each position is one of several characters. A molecule counts as padding
     where the characters of its own number are, as in the authors' code, although it is made of those before them."""
-    shown_BS = batch.attention_mask_BS
+    assert model.characters is not None
+    rate, shown_BS = model.characters.rate, batch.attention_mask_BS
     shown_BM = None if shown_BS is None else shown_BS.unflatten(1, (-1, rate)).any(dim=2)
-    return AttentionInputs(positions_BS=batch.positions_BS[:, ::rate], key_mask_BK=shown_BM)
+    reads = AttentionInputs(positions_BS=batch.positions_BS[:, ::rate], key_mask_BK=shown_BM)
+    return LayerInputs(stream, {"encoder": reads})

@@ -44,6 +44,9 @@ class ExpertModules(PartModules):
 class ExpertLayer(nn.Module):
     """In the place of a feed-forward layer, called as megatron-core calls that."""
 
+    reads_routes = True
+    """it is handed the routes of the micro-batch"""
+
     def __init__(self, config: MegatronConfig) -> None:
         super().__init__()
         assert config.experts is not None

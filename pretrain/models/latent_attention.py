@@ -14,6 +14,7 @@ from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
+from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor, nn
 
 from pretrain.attention.core import AttentionInputs, CoreAttention
@@ -23,9 +24,18 @@ from pretrain.config.positions import RotaryPositions
 from pretrain.models.attentions import RecomputedAttention
 from pretrain.models.feed_forward import linear_of
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.slots import PartModules
 
 NORM_EPS = 1e-6
 """epsilon of the latents' norms, whatever `model.norm_eps` says: DeepSeek's code leaves it at this"""
+
+
+class LatentModules(PartModules):
+    """See `PartModules`."""
+
+    def self_attention(self, model: Model) -> ModuleSpec | None:
+        """See `PartModules`."""
+        return None if model.latent_attention is None else ModuleSpec(LatentSelfAttention, params={"model": model})
 
 
 class LatentSelfAttention(RecomputedAttention, nn.Module):

@@ -26,7 +26,6 @@ from pretrain.model_spec.parts.transformer_xl import QUERY_BIASES
 from pretrain.models.blocks import layer_parts
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
-from pretrain.models.experts import ExpertLayer
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
@@ -124,8 +123,8 @@ class Layer(TransformerLayer):
         return out
 
     def _routes(self, inputs: LayerInputs, positions: int) -> LayerRoutes | None:
-        """What its experts do with this rank's `positions` of each row besides computing them."""
-        if inputs.routes is None or not isinstance(self.mlp, ExpertLayer):
+        """What its feed-forward layer does with this rank's `positions` of each row besides computing them."""
+        if inputs.routes is None or not getattr(self.mlp, "reads_routes", False):
             return None
         slices_before = self.tp_group.rank() if self.config.sequence_parallel else 0
         return inputs.routes.of_layer(self.global_name, slices_before * positions, positions)

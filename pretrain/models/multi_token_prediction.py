@@ -22,11 +22,21 @@ from torch import Tensor, nn
 from pretrain.config.model import Model
 from pretrain.model_spec.mtp import mtp_layer_name
 from pretrain.models.blocks import layer_parts
+from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Final, Layer, LayerInputs
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.megatron_versions import MtpNames
 from pretrain.models.mtp_tokens import MtpTokens
+from pretrain.models.network_slots import Named, NetworkModules
 from pretrain.models.stream import Stream
+
+
+class MtpModules(NetworkModules):
+    """See `NetworkModules`."""
+
+    def further(self, model: Model, megatron: MegatronConfig, final: Final, chunk: int | None) -> Named | None:
+        """See `NetworkModules`. megatron-core looks for the name, and for layers in it."""
+        return None if model.mtp is None else ("mtp", MultiTokenPrediction(model, megatron, final, chunk))
 
 
 class MultiTokenPrediction(nn.Module):
@@ -41,9 +51,11 @@ class MultiTokenPrediction(nn.Module):
         self.layers = nn.ModuleList(MtpLayer(model, megatron, final, chunk, depth) for depth in depths)
 
     def forward(
-        self, hidden_SBH: Tensor, embeddings_PBH: Tensor, tokens: MtpTokens, inputs: LayerInputs
+        self, hidden_SBH: Tensor, stream_PBH: Tensor, batch: MicroBatch, inputs: LayerInputs
     ) -> tuple[Tensor, ...]:
-        """What the head reads at each depth. `embeddings_PBH`: of the tokens of all depths."""
+        """What the head reads at each depth. The stream has the embeddings of the tokens of all depths."""
+        assert batch.mtp is not None, "rows say which tokens follow"
+        tokens, embeddings_PBH = batch.mtp, inputs.stream.part(stream_PBH, "mtp")
         embedded, states = embeddings_PBH.chunk(len(self.layers)), list[Tensor]()
         for depth, (layer, embeddings_SBH) in enumerate(zip(self.layers, embedded, strict=True)):
             hidden_SBH = layer(hidden_SBH, embeddings_SBH, _inputs_at(depth, tokens, inputs, len(hidden_SBH)))

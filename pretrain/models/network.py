@@ -7,7 +7,7 @@ stage boundary may lie anywhere, the encoder's output reaches every decoder stag
 all through megatron-core's own schedules, for which it is a tensor like any other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,20 +18,19 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache
-from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.models import stream as streams
-from pretrain.models.characters import inputs_of_layers
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.last_states import JudgeStates, LastAnswers, LastStates
+from pretrain.models.layer_inputs import InputsOfLayers, layer_inputs
 from pretrain.models.layer_states import JudgeLayers, LayerWatch, watch_layers
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
-from pretrain.models.multi_token_prediction import MultiTokenPrediction
+from pretrain.models.network_modules import NETWORK_MODULES
+from pretrain.models.network_slots import Named
 from pretrain.models.output_linear import Judge
 from pretrain.models.outputs import ModelOutputs
-from pretrain.models.source_encoder import SourceEncoder
 from pretrain.models.span_head import SpanHead
 from pretrain.models.task_head import AnswerHead, DetectorHead
 
@@ -58,6 +57,7 @@ class FamilyParts:
     layers: LayersPart = Layers
     reads: Reads = Embedding
     before_head: BeforeHead | None = None
+    layer_inputs: InputsOfLayers = layer_inputs
 
 
 class Network(LanguageModule):
@@ -73,18 +73,22 @@ class Network(LanguageModule):
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
         self.position_embedding_type = model.positions.name  # which it reads, looking for its own rotary ones
         self.received: Tensor | None = None
-        self.source_encoder: SourceEncoder | None = None
+        self.layer_inputs = parts.layer_inputs
+        self.front_name: str | None = None
+        """name of the module that is in front of the embedding; None: there is none"""
+        self.further_name: str | None = None
+        """name of the module that makes states for further tokens; None: there is none"""
         if first:
-            if model.source_encoder is not None:
-                self.source_encoder = SourceEncoder(model, megatron, parts.embedding, parts.final, chunk)
+            of_front = (one.front(model, megatron, parts.embedding, parts.final, chunk) for one in NETWORK_MODULES)
+            self.front_name = self._added(of_front)
             self.embedding: Any = parts.reads(model, megatron, parts.embedding)
         # Layers of either stack: megatron-core looks for the name.
         self.decoder = parts.layers(model, megatron, chunk, parts.final, last)
-        self.characters: nn.Module | None = None
+        self.before_head: nn.Module | None = None
         if last and parts.before_head is not None:
-            self.characters = parts.before_head(model, megatron, chunk)
-        if last and model.mtp is not None:  # megatron-core looks for the name, and for layers in it
-            self.mtp = MultiTokenPrediction(model, megatron, parts.final, chunk)
+            self.before_head = parts.before_head(model, megatron, chunk)
+        if last:
+            self.further_name = self._added(one.further(model, megatron, parts.final, chunk) for one in NETWORK_MODULES)
         if last and model.teacher_hidden is not None:
             self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:
@@ -107,6 +111,13 @@ class Network(LanguageModule):
             )
         if model.has_vocabulary_logits and (first or last):
             self.setup_embeddings_and_output_layer()
+
+    def _added(self, found: Iterable[Named | None]) -> str | None:
+        """Adds the first module that there is, and returns its name."""
+        for name, module in filter(None, found):
+            self.add_module(name, module)
+            return name
+        return None
 
     def set_input_tensor(self, input_tensor: list[Tensor]) -> None:
         """From the stage before: megatron-core's schedules call this."""
@@ -137,13 +148,13 @@ class Network(LanguageModule):
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
-        if not self.post_process or not (head or self.characters is not None):
+        if not self.post_process or not (head or self.before_head is not None):
             return stream
         hidden = self._predicting(stream, inputs, batch)
-        if not head:  # the states of characters are made behind the layers
+        if not head:  # of what lies between the layers and the head
             return stream
         # Before any logits, of which each call of the head keeps the gradients until its backward pass, which is first.
-        further = self._further_states(hidden, stream, inputs, batch) if judge_mtp else ()
+        further = self.get_submodule(str(self.further_name))(hidden, stream, batch, inputs) if judge_mtp else ()
         outputs = self._predict(hidden, batch, judge)
         if judge_states is not None:
             outputs = outputs._replace(judged_states=judge_states(hidden))
@@ -192,40 +203,23 @@ class Network(LanguageModule):
         """The stream that this chunk's layers read."""
         if not self.pre_process:
             return self.received
-        source_BSH = None
-        if self.source_encoder is not None and "encoder" in inputs.stream:
-            source_BSH = self.source_encoder(batch, inputs)
-        embedded: Tensor = self.embedding(batch, inputs.stream, source_BSH)
+        in_place_BSH = None
+        if self.front_name is not None and "encoder" in inputs.stream:
+            in_place_BSH = self.get_submodule(self.front_name)(batch, inputs)
+        embedded: Tensor = self.embedding(batch, inputs.stream, in_place_BSH)
         return embedded
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         tensor_ranks = self.tp_group.size()
         slices = tensor_ranks if self.config.sequence_parallel else 1
         stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
-        if self.model.characters is not None:
-            reads = inputs_of_layers(batch, self.model.characters.rate)
-            return LayerInputs(stream, {"encoder": reads})
-        shown = batch.attention_mask_BS
-        reads = AttentionInputs(
-            positions_BS=batch.positions_BS,
-            key_mask_BK=shown,
-            packed=batch.packed,
-            packed_with_padding=batch.packed_with_padding,
-            places=batch.places,
-            real_BK=batch.real_BK,
-        )
-        if not self.model.is_encoder_decoder:
-            by_stack = {"encoder": reads, "decoder": reads}
-            return LayerInputs(stream, by_stack, cache=cache, before=batch.memory, routes=batch.routes)
-        says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL
-        by_stack = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
-        return LayerInputs(stream, by_stack, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)
+        return self.layer_inputs(self.model, batch, stream, cache)
 
     def _predicting(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Tensor:
         """The last layer's output at the positions with a label."""
-        if self.characters is not None:
-            of_characters: Tensor = self.characters(inputs.stream.apart(stream_PBH), batch)
-            return of_characters
+        if self.before_head is not None:
+            between: Tensor = self.before_head(inputs.stream.apart(stream_PBH), batch)
+            return between
         stream = self.decoder.output_stream(inputs.stream)
         hidden: Tensor = stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
@@ -234,14 +228,6 @@ class Network(LanguageModule):
         elif labels < len(hidden):
             hidden = hidden[-labels:]
         return hidden
-
-    def _further_states(
-        self, hidden: Tensor, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch
-    ) -> tuple[Tensor, ...]:
-        """What the head reads at each further depth."""
-        assert batch.mtp is not None, "rows say which tokens follow"
-        states: tuple[Tensor, ...] = self.mtp(hidden, inputs.stream.part(stream_PBH, "mtp"), batch.mtp, inputs)
-        return states
 
     def _multiplied(self, x_LBH: Tensor) -> Tensor:
         """What the output projection reads, times the factor of logits."""

@@ -4,10 +4,13 @@ from data_pipeline.common.plugins import Registry
 from pretrain.config.model import Model
 from pretrain.models.convolution import ConvolutionModules
 from pretrain.models.experts import ExpertModules
+from pretrain.models.latent_attention import LatentModules
 from pretrain.models.slots import PartModules
 
 PART_MODULES: Registry[PartModules] = Registry(
-    "pretrain.part_modules", {"experts": ExpertModules(), "convolution": ConvolutionModules()}, PartModules
+    "pretrain.part_modules",
+    {"experts": ExpertModules(), "latent_attention": LatentModules(), "convolution": ConvolutionModules()},
+    PartModules,
 )
 
 

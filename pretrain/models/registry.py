@@ -6,7 +6,7 @@ from functools import partial
 from data_pipeline.common.plugins import Registry
 from pretrain.config.model import Model
 from pretrain.models import gpt, heads
-from pretrain.models.characters import CharacterEmbedding, CharacterOutput
+from pretrain.models.characters import CharacterEmbedding, CharacterOutput, molecule_inputs
 from pretrain.models.layers import FinalNormAlone
 from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
@@ -29,7 +29,9 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
     "monarch_mixer": FamilyParts(head=partial(MaskedHead, activation="gelu")),
-    "canine": FamilyParts(head=MaskedHead, reads=CharacterEmbedding, before_head=CharacterOutput),
+    "canine": FamilyParts(
+        head=MaskedHead, reads=CharacterEmbedding, before_head=CharacterOutput, layer_inputs=molecule_inputs
+    ),
     "xlm": FamilyParts(head=heads.plain),
     "transformer_xl": FamilyParts(head=heads.dropped),
     "xlnet": FamilyParts(head=heads.dropped),

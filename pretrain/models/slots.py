@@ -1,8 +1,9 @@
-"""The places of a part's modules in a layer: two of those that its parameters have (`pretrain/model_spec/slots.py`).
+"""The places of a part's modules in a layer: some of those that its parameters have (`pretrain/model_spec/slots.py`).
 
 A part is a class with the slots that it fills and a row of `part_modules.py`, or a package's (`pretrain.part_modules`).
 """
 
+from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor, nn
 
 from pretrain.attention.core import AttentionInputs
@@ -23,6 +24,10 @@ class BesideLayer(nn.Module):
 
 class PartModules:
     """A part of layers that fills no slot."""
+
+    def self_attention(self, model: Model) -> ModuleSpec | None:
+        """In place of self-attention."""
+        return None
 
     def feed_forward(self, model: Model, number: int) -> FeedForwardModule | None:
         """In layer `number` of its stack, in place of a feed-forward layer."""

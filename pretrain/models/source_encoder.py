@@ -16,7 +16,20 @@ from pretrain.models.embeddings import Embedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Final, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.network_slots import Named, NetworkModules
 from pretrain.models.stream import Stream
+
+
+class SourceEncoderModules(NetworkModules):
+    """See `NetworkModules`."""
+
+    def front(
+        self, model: Model, megatron: MegatronConfig, embedding: StackPart, final: Final, chunk: int | None
+    ) -> Named | None:
+        """See `NetworkModules`."""
+        if model.source_encoder is None:
+            return None
+        return "source_encoder", SourceEncoder(model, megatron, embedding, final, chunk)
 
 
 class SourceEncoder(nn.Module):

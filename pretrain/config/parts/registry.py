@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from data_pipeline.common.plugins import Registry
-from pretrain.config.model_keys import KEYS_OF_PACKAGES
 from pretrain.config.part import ModelPart
+from pretrain.config.part_keys import KEYS_OF_PACKAGES
 from pretrain.config.parts.characters import CharactersPart
 from pretrain.config.parts.experts import ExpertsPart
 from pretrain.config.parts.latent_attention import LatentAttentionPart

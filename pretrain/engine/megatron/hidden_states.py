@@ -80,7 +80,7 @@ class HiddenStates:
                 modules[0] = getattr(chunk.embedding, stack)
             if self._model.characters is not None:  # whose layers between have other positions
                 if chunk.post_process:
-                    modules[self._model.layers] = chunk.characters.layer  # type: ignore[union-attr, assignment]
+                    modules[self._model.layers] = chunk.before_head.layer  # type: ignore[union-attr, assignment]
                 continue
             modules |= {
                 layer.layer_number - before: layer for layer in _layers(chunk) if layer.part == stack

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
 from pretrain.config.experts import Experts
+from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import LayerInputs
 from pretrain.models.mtp_tokens import MtpTokens, mtp_rows
 from pretrain.models.multi_token_prediction import MultiTokenPrediction
@@ -43,7 +44,10 @@ def _given(routes: MicroBatchRoutes | None) -> list[_Module]:
     own: Any = {"decoder": object()}
     inputs = LayerInputs(Stream({"decoder": 6, "mtp": 18}), own, routes=routes)
     embeddings = torch.arange(3.0).repeat_interleave(6)[:, None, None].expand(18, 2, 4)
-    states = modules(torch.zeros(6, 2, 4), embeddings, tokens, inputs)
+    none = torch.zeros(2, 6)
+    batch = MicroBatch(tokens_BS=none, positions_BS=none, labels_BL=none, loss_mask_BL=none, mtp=tokens)
+    stream = torch.cat((torch.full((6, 2, 4), 9.0), embeddings))
+    states = modules(torch.zeros(6, 2, 4), stream, batch, inputs)
     assert [state.unique().tolist() for state in states] == [[1], [2], [3]]
     for depth, module in enumerate(modules.layers):
         assert isinstance(module, _Module)
