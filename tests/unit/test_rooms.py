@@ -13,6 +13,7 @@ CORE = (
     *("models/network.py", "models/layers.py", "models/blocks.py", "attention/core.py"),
     *("engine/base.py", "engine/megatron/engine.py"),
     *("plan/estimate/model_shapes.py", "plan/estimate/layer_stacks.py", "plan/estimate/held.py", "verify/shrink.py"),
+    *("plan/estimate/kept_by_layers.py", "plan/estimate/kept_by_loss.py"),
 )
 ROOMS = (
     *("config/parts", "config/values", "model_spec/parts", "plan/estimate/parts"),

@@ -122,3 +122,15 @@ def operations_of(product: Product) -> Array:
     m, n, k = product
     found: Array = 2 * m * n * k
     return found
+
+
+def norm_tensors(work: StepWorkload) -> Array:
+    """Tensors as large as its input that a norm keeps, [n]."""
+    return 1 + work.kernels.norm_bytes / work.step.activation_bytes
+
+
+def hidden_bytes(work: StepWorkload, length: Array) -> Array:
+    """Bytes of a micro-batch's hidden states on a rank, [n]."""
+    layout, step = work.layout, work.step
+    positions = step.micro_sequences * length / layout.context
+    return positions * work.model.hidden * step.activation_bytes / layout.sequence_slices

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pretrain.plan.estimate import compute, traffic
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
+from pretrain.plan.estimate.tensor_traffic import layer_bytes
 from pretrain.plan.estimate.workload import StepWorkload
 
 _ALIKE = 0.01  # of a step: a fifth of the median error, so that no estimate tells these apart
@@ -67,7 +68,7 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
         forward += passes.forward
         backward += passes.backward
         recomputed += passes.repeated
-        tensor += traffic.tensor_seconds(work, c, at, traffic.layer_bytes(work, stack, gathers_again=False))
+        tensor += traffic.tensor_seconds(work, c, at, layer_bytes(work, stack, gathers_again=False))
         exchanged = traffic.context(work, c, at, stack)
         context += exchanged[:, None] * traffic.context_passes(work, stack)
         expert += traffic.expert_seconds(work, c, stack)

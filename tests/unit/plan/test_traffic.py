@@ -15,7 +15,8 @@ from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.estimate.traffic import WireBytes, embedding_bytes, head_bytes, links, tensor_bytes, wire_bytes
+from pretrain.plan.estimate.tensor_traffic import embedding_bytes, head_bytes, tensor_bytes
+from pretrain.plan.estimate.traffic import WireBytes, links, wire_bytes
 from pretrain.plan.estimate.workload import StepWorkload
 
 MIB, GIB = 2**20, 2**30
