@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import Field, create_model
 
+from data_pipeline.errors import DataError
 from pretrain.config.section import Section
 
 Settings = TypeVar("Settings", bound=Section)
@@ -32,9 +33,11 @@ def with_keys(
 ) -> type[Section]:
     """A section of that name with the keys of `own`, and others, each behind the one that it `follows`. Keys
     `of_packages` are written out where they are set alone, so that a config without them is read without the package.
-    Raises ValueError where there is none of that name."""
+    Raises ValueError where there is none of that name, and DataError for a name that is taken."""
     fields: dict[str, Any] = {key: (field.annotation, field) for key, field in own.model_fields.items()}
     for key in (*keys, *of_packages):
+        if key.name in fields:
+            raise DataError(f"A package declares the part {key.name!r}, and model.{key.name} is a key: uninstall it.")
         order = list(fields)
         order.insert(order.index(key.follows) + 1, key.name)
         left_out = _is_none if key in of_packages else None

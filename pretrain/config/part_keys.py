@@ -1,9 +1,10 @@
 """The keys of `model` for all parts: ours, and those of installed packages (`pretrain.part_keys`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common.plugins import Registry
+from data_pipeline.errors import DataError
 from pretrain.config import characters, experts, latent_attention, mtp, mup, recurrent, source_encoder
 from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
@@ -18,7 +19,19 @@ KEYS: tuple[PartKey[Any], ...] = (
     recurrent.KEY,
 )
 _REGISTRY: Registry[PartKey[Any]] = Registry("pretrain.part_keys", {key.name: key for key in KEYS}, PartKey)
-KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = {name: _REGISTRY[name] for name in _REGISTRY.plugins}
+
+
+def _of_packages() -> Iterator[tuple[str, PartKey[Any]]]:
+    for name in _REGISTRY.plugins:
+        if _REGISTRY[name].name != name:
+            raise DataError(
+                f"{name!r} in {_REGISTRY.group} is the key model.{_REGISTRY[name].name}: an entry point has the name "
+                "of its key. Repair or uninstall its package."
+            )
+        yield name, _REGISTRY[name]
+
+
+KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = dict(_of_packages())
 """keys of the parts that installed packages add, by name"""
 
 
