@@ -9,6 +9,7 @@ from megatron.core.transformer import utils as megatron_utils
 
 from data_pipeline.batch import Rows
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import DecodeRequest, Sampling, Stops
 from pretrain.evaluate.decoding.sampling import sample
 from tests.helpers.breadth import asked, only
@@ -281,3 +282,22 @@ def _splits_sequences() -> tuple[int, int, int]:
 def test_text_is_made_without_splitting_sequences_also_by_the_second_engine_of_a_process() -> None:
     for before, inside, after in run_ranks(2, _splits_sequences):
         assert inside == 0 < before == after
+
+
+def _beyond() -> list[str]:
+    """What is said of texts with more positions than the model has: one that is read, and one that grows."""
+    engine, said = _engine("gpt", {}), []
+    most = engine.config.model.sequence_length
+    for reads, longest in (([START] * (most + 1), 1), ([START] * (most - 2), 8)):
+        request = DecodeRequest(reads=reads, start=START, longest=longest, stream="beyond")
+        with pytest.raises(ConfigError) as error:
+            sample(engine, [request], Sampling(temperature=1.0), Stops())
+        said.append(str(error.value))
+    return said
+
+
+def test_a_text_with_more_positions_than_the_model_is_refused() -> None:
+    ((read, grown),) = run_ranks(1, _beyond)
+    most = tiny_config().model.sequence_length
+    assert read == f"a text of {most + 1} tokens does not fit the model, which has {most} positions: shorten it"
+    assert grown == read

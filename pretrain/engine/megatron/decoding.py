@@ -77,6 +77,7 @@ class Decoder:
         count, lengths = len(inputs), np.array([len(ids) for ids in inputs], np.int64)
         tokens, mask = pad_rows([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
         encodes = self._model.is_encoder_decoder
+        self._check_positions(tokens.shape[1], self._model.position_rows)
         cached_lengths = np.zeros_like(lengths) if encodes else lengths
         cache = KeyValueCache(self._model.label_length + self._model.memory_length)
         hypotheses = Hypotheses(cache, np.arange(count), cached_lengths, mask if encodes or self._prefix else None)
@@ -135,6 +136,8 @@ class Decoder:
     ) -> MicroBatch:
         """The micro-batch of `tokens` [hypotheses, T]. Replaces `hypotheses` by continuations of `parents` by them."""
         inputs, lengths = hypotheses.inputs[parents], hypotheses.lengths[parents]
+        decodes = self._model.label_length if self._model.is_encoder_decoder else self._model.position_rows
+        self._check_positions(int(lengths.max()) + tokens.shape[1], decodes)
         if not np.array_equal(parents, np.arange(len(hypotheses.inputs))):
             hypotheses.cache.take(self._tensor(parents), memory_changes=not np.array_equal(inputs, hypotheses.inputs))
         hypotheses.cache.length, hypotheses.cache.ragged = int(lengths.max()) + tokens.shape[1], bool(np.ptp(lengths))
@@ -151,6 +154,13 @@ class Decoder:
             decoder_tokens_BL=ids, decoder_positions_BL=positions,
             attention_mask_BS=None if shown is None else self._tensor(shown),
         )  # fmt: skip
+
+    def _check_positions(self, count: int, most: int) -> None:
+        """Raises ConfigError for `count` positions of a text, where the model has vectors for `most`."""
+        if self._model.positions.name == "learned" and count > most:
+            raise ConfigError(
+                f"a text of {count} tokens does not fit the model, which has {most} positions: shorten it"
+            )
 
     def argmax_tokens(self, batch: Rows) -> np.ndarray:
         """See `base.DecodeEngine`."""
