@@ -28,7 +28,8 @@ def decode(
     hypotheses: int = HYPOTHESES,
 ) -> list[list[Generated]]:
     """Up to `decoding.texts` texts of each of `requests`, those of a beam the best first; at least one request.
-    Collective over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
+    Collective over all ranks, which all have the result. Raises RunError where the model's scores are not numbers, and
+    ConfigError where a text gets more positions than the model has vectors for."""
     mine = [requests[item] for item in my_items(engine, len(requests))]
     packed = np.full((len(mine), decoding.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
     with engine.in_step():
