@@ -13,55 +13,7 @@ _DTYPES = {"hf": ("fp32", "bf16", "fp16", "source"), "peft": ("fp32",), "gguf": 
 
 def main(argv: list[str]) -> int:
     """Writes weights for another library, if they pass the gate."""
-    parser = Parser(
-        "export",
-        "Exports a checkpoint's weights and tokenizer to another library's format, after checking that the library's "
-        "logits match.",
-        (
-            "runs/book --to hf exported/book",
-            "runs/book --to hf exported/book --dtype bf16 --shard-size 2GB",
-            "runs/book --to gguf exported/book.gguf --dtype q8_0",
-            "runs/tuned --to peft exported/adapter",
-        ),
-    )
-    parser.add_checkpoint()
-    parser.add_argument(
-        "--to",
-        nargs=2,
-        metavar=("FORMAT", "DIR"),
-        required=True,
-        help="Format, and a directory that does not exist. FORMAT is hf: safetensors, with config, tokenizer and model "
-        "card, for transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for "
-        "PEFT; or gguf: a Llama, Qwen2 or Qwen3 for llama.cpp, where DIR is the file to write.",
-    )
-    parser.add_argument(
-        "--base",
-        metavar="NAME",
-        help="Base model that a peft export names: a directory, whose weights are compared with the run's frozen ones, "
-        "or a name on the Hub, which is not checked (default: DIR/base, to which these weights are exported).",
-    )
-    parser.add_argument(
-        "--encoder",
-        action="store_true",
-        help="Export the encoder alone, without its head, for DeBERTa, whose mask decoder and detector no class of "
-        "transformers has. Its last hidden states are compared instead of logits.",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("fp32", "bf16", "fp16", "q8_0", "source"),
-        default="fp32",
-        help="Data type of the exported weights (default fp32): of hf, fp32, bf16 or fp16; of gguf, fp32, fp16 or "
-        "q8_0. source, of hf: the type of the directory that the run was imported from. The gate compares fp32 "
-        "weights; the difference that rounding makes is printed.",
-    )
-    parser.add_argument(
-        "--shard-size",
-        metavar="SIZE",
-        help="Largest size of a weight file of an hf export, such as 2GB or 512MiB; several files get an index "
-        "(default: one file).",
-    )
-    parser.add_model("export")
-    parser.add_trust_code()
+    parser = _parser()
     options = parser.parse(argv)
     kind, directory = options.to
     if kind not in _DTYPES:
@@ -127,3 +79,56 @@ def main(argv: list[str]) -> int:
     if leaves_out_mtp(checkpoint, config, to_folder=kind == "hf" and not options.encoder):
         print("warning: not exported: the modules of model.mtp, which this format has no place for", file=sys.stderr)
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "export",
+        "Exports a checkpoint's weights and tokenizer to another library's format, after checking that the library's "
+        "logits match.",
+        (
+            "runs/book --to hf exported/book",
+            "runs/book --to hf exported/book --dtype bf16 --shard-size 2GB",
+            "runs/book --to gguf exported/book.gguf --dtype q8_0",
+            "runs/tuned --to peft exported/adapter",
+        ),
+    )
+    parser.add_checkpoint()
+    parser.add_argument(
+        "--to",
+        nargs=2,
+        metavar=("FORMAT", "DIR"),
+        required=True,
+        help="Format, and a directory that does not exist. FORMAT is hf: safetensors, with config, tokenizer and model "
+        "card, for transformers; or peft: the low-rank updates of a run with finetune.lora, and its task head, for "
+        "PEFT; or gguf: a Llama, Qwen2 or Qwen3 for llama.cpp, where DIR is the file to write.",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="NAME",
+        help="Base model that a peft export names: a directory, whose weights are compared with the run's frozen ones, "
+        "or a name on the Hub, which is not checked (default: DIR/base, to which these weights are exported).",
+    )
+    parser.add_argument(
+        "--encoder",
+        action="store_true",
+        help="Export the encoder alone, without its head, for DeBERTa, whose mask decoder and detector no class of "
+        "transformers has. Its last hidden states are compared instead of logits.",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("fp32", "bf16", "fp16", "q8_0", "source"),
+        default="fp32",
+        help="Data type of the exported weights (default fp32): of hf, fp32, bf16 or fp16; of gguf, fp32, fp16 or "
+        "q8_0. source, of hf: the type of the directory that the run was imported from. The gate compares fp32 "
+        "weights; the difference that rounding makes is printed.",
+    )
+    parser.add_argument(
+        "--shard-size",
+        metavar="SIZE",
+        help="Largest size of a weight file of an hf export, such as 2GB or 512MiB; several files get an index "
+        "(default: one file).",
+    )
+    parser.add_model("export")
+    parser.add_trust_code()
+    return parser

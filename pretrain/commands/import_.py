@@ -46,6 +46,27 @@ GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 
 def main(argv: list[str]) -> int:
     """Makes a run with checkpoint 0 of another library's weights, if they pass the gate."""
+    parser = _parser()
+    options = parser.parse(argv)
+    source = Path(options.source).resolve()
+    out = options.out or Path("runs") / (source.stem if options.format == "gguf" else source.name)
+    check_directory("--out", out)
+    if options.format != "peft" and (options.base is not None or options.merge):
+        raise ConfigError("--base and --merge are of peft imports: leave them out")
+    if options.format != "hf" and options.random_head:
+        raise ConfigError("--random-head is of hf imports: leave it out")
+    if options.add_tokens is None and options.new_rows is not None:
+        raise ConfigError("--new-rows is of the tokens of --add-tokens: name that, or leave it out")
+    if options.add_tokens is not None and options.format == "peft":
+        raise ConfigError(
+            "--add-tokens is of whole models: import the adapter with --merge, export that run with --to hf, and "
+            "import the export with --add-tokens"
+        )
+    _IMPORTS[options.format](options, out)
+    return 0
+
+
+def _parser() -> Parser:
     parser = Parser(
         "import",
         "Creates a run whose checkpoint 0 holds another library's weights, after checking that the logits match that "
@@ -92,6 +113,12 @@ def main(argv: list[str]) -> int:
         help="Initialize the output projection of a decoder randomly if the model has none; without it, such a model "
         "is refused.",
     )
+    _add_vocabulary(parser)
+    return parser
+
+
+def _add_vocabulary(parser: Parser) -> None:
+    """What a model's vocabulary and head become."""
     parser.add_argument(
         "--add-tokens",
         type=Path,
@@ -119,23 +146,6 @@ def main(argv: list[str]) -> int:
         help="Name of the special token before each document, such as '<s>', or off (default: the one that the "
         "tokenizer and the files beside it add to a text).",
     )
-    options = parser.parse(argv)
-    source = Path(options.source).resolve()
-    out = options.out or Path("runs") / (source.stem if options.format == "gguf" else source.name)
-    check_directory("--out", out)
-    if options.format != "peft" and (options.base is not None or options.merge):
-        raise ConfigError("--base and --merge are of peft imports: leave them out")
-    if options.format != "hf" and options.random_head:
-        raise ConfigError("--random-head is of hf imports: leave it out")
-    if options.add_tokens is None and options.new_rows is not None:
-        raise ConfigError("--new-rows is of the tokens of --add-tokens: name that, or leave it out")
-    if options.add_tokens is not None and options.format == "peft":
-        raise ConfigError(
-            "--add-tokens is of whole models: import the adapter with --merge, export that run with --to hf, and "
-            "import the export with --add-tokens"
-        )
-    _IMPORTS[options.format](options, out)
-    return 0
 
 
 def _import_hf(options: argparse.Namespace, out: Path) -> None:

@@ -11,6 +11,27 @@ from pretrain.commands.output import print_lines
 
 def main(argv: list[str]) -> int:
     """Prints the Job of a run, or submits it."""
+    parser = _parser()
+    options = parser.parse(argv)
+    run = run_of(options, options.gpus_per_node, None, f"pretrain launch kubernetes {shlex.join(argv)}")
+    pods = PodSettings(
+        image=options.image,
+        gpus=options.gpus_per_node,
+        volumes=tuple(options.volume),
+        namespace=options.namespace,
+        cpus=options.cpus,
+        memory=options.memory,
+        env=dict(options.env),
+        node_selector=dict(options.node_selector),
+        queue=options.queue,
+        save_margin_s=options.save_margin,
+    )
+    text = render(run, pods)
+    print_lines([submit(text)] if options.submit else text.splitlines())
+    return 0
+
+
+def _parser() -> Parser:
     parser = Parser(
         "launch kubernetes",
         "Prints a supervised training run as a Kubernetes Job with a pod for each node, or submits it. Each pod has a "
@@ -60,20 +81,4 @@ def main(argv: list[str]) -> int:
         help="Seconds that ranks have to save when a pod is asked to stop (default 300).",
     )
     parser.add_argument("--submit", action="store_true", help="Submit it with kubectl instead of printing it.")
-    options = parser.parse(argv)
-    run = run_of(options, options.gpus_per_node, None, f"pretrain launch kubernetes {shlex.join(argv)}")
-    pods = PodSettings(
-        image=options.image,
-        gpus=options.gpus_per_node,
-        volumes=tuple(options.volume),
-        namespace=options.namespace,
-        cpus=options.cpus,
-        memory=options.memory,
-        env=dict(options.env),
-        node_selector=dict(options.node_selector),
-        queue=options.queue,
-        save_margin_s=options.save_margin,
-    )
-    text = render(run, pods)
-    print_lines([submit(text)] if options.submit else text.splitlines())
-    return 0
+    return parser

@@ -15,6 +15,38 @@ from pretrain.errors import ConfigError, RunError
 
 def main(argv: list[str]) -> int:
     """Prints the task file of a run, or submits it."""
+    parser = _parser()
+    options = parser.parse(argv)
+    kind, _, number = (options.accelerators or ":0").partition(":")
+    gpus = int(number or "1")
+    if options.image is None and options.setup is None:
+        raise ConfigError(
+            "machines have no pretrain: name an image that has it with --image, or a --setup that installs it"
+        )
+    run = run_of(options, gpus, hardware_called(kind), f"pretrain launch skypilot {shlex.join(argv)}")
+    task = TaskSettings(
+        accelerators=options.accelerators,
+        cpus=options.cpus,
+        memory=options.memory,
+        infra=options.infra,
+        image=options.image,
+        spot=options.spot,
+        volumes=tuple(options.volume),
+        env=dict(options.env),
+        setup=_read(options.setup) if options.setup is not None else None,
+    )
+    text = render(run, task)
+    if options.submit is None:
+        print_lines(text.splitlines())
+        return 0
+    try:
+        options.submit.write_text(text, encoding="utf-8")
+        return subprocess.run(["sky", "jobs", "launch", str(options.submit)]).returncode  # which asks first
+    except OSError as error:
+        raise RunError(f"{options.submit} cannot be submitted ({error})") from None
+
+
+def _parser() -> Parser:
     parser = Parser(
         "launch skypilot",
         "Prints a supervised training run as a task file of SkyPilot, or submits it as a managed job, which is "
@@ -46,34 +78,7 @@ def main(argv: list[str]) -> int:
         "--setup", type=path, metavar="FILE", help="Shell file that installs pretrain where the image does not have it."
     )
     parser.add_argument("--submit", type=path, metavar="FILE", help="Write it to FILE and call `sky jobs launch FILE`.")
-    options = parser.parse(argv)
-    kind, _, number = (options.accelerators or ":0").partition(":")
-    gpus = int(number or "1")
-    if options.image is None and options.setup is None:
-        raise ConfigError(
-            "machines have no pretrain: name an image that has it with --image, or a --setup that installs it"
-        )
-    run = run_of(options, gpus, hardware_called(kind), f"pretrain launch skypilot {shlex.join(argv)}")
-    task = TaskSettings(
-        accelerators=options.accelerators,
-        cpus=options.cpus,
-        memory=options.memory,
-        infra=options.infra,
-        image=options.image,
-        spot=options.spot,
-        volumes=tuple(options.volume),
-        env=dict(options.env),
-        setup=_read(options.setup) if options.setup is not None else None,
-    )
-    text = render(run, task)
-    if options.submit is None:
-        print_lines(text.splitlines())
-        return 0
-    try:
-        options.submit.write_text(text, encoding="utf-8")
-        return subprocess.run(["sky", "jobs", "launch", str(options.submit)]).returncode  # which asks first
-    except OSError as error:
-        raise RunError(f"{options.submit} cannot be submitted ({error})") from None
+    return parser
 
 
 def _read(file: Path) -> str:

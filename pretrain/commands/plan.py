@@ -21,108 +21,7 @@ def main(argv: list[str]) -> int:
         from pretrain.commands import plan_data
 
         return plan_data.main(argv[1:])
-    parser = Parser(
-        "plan",
-        "Estimates which layouts suit a run on a cluster: seconds per step, memory per rank, days and cost, best "
-        "first. Starts no run and reads no data.",
-        (
-            "gpt3/6.7b --gpus 64 --hardware a100-80",
-            "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
-            "gpt3/6.7b --gpus 64 --hardware h100 --as-is batch.micro_sequences=2 --explain",
-            "gpt3/13b --gpus 128 --hardware our-cluster.yaml --target cost --json",
-            "sparse-transformer/enwik8 --show-attention",
-            "--calibrate runs/first --hardware h100 --out our-stack.yaml    # then: --stack our-stack.yaml",
-            "--calibrate --out here.yaml    # measures this machine; then: --hardware here.yaml",
-            "data data/text input=corpora/web --rates rates.yaml --nodes 100 --cores 64    # a build: plan data --help",
-        ),
-    )
-    parser.add_config(overrides="batch.sequences=1536", required=False)
-    parser.add_argument("--gpus", type=count, help="Number of GPUs in the run. Required for a plan.")
-    parser.add_argument(
-        "--hardware", type=str, metavar="NAME", help="Hardware by name, such as h100, or a YAML file that describes it."
-    )
-    parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
-    parser.add_argument(
-        "--target",
-        choices=("throughput", "cost", "memory"),
-        default="throughput",
-        help="What to optimize: throughput (most tokens per second; the default), cost (fewest GPU-hours, perhaps on "
-        "fewer GPUs) or memory (least per rank).",
-    )
-    parser.add_argument(
-        "--as-is", action="store_true", help="Judge only the config's own layout, whether it fits or not."
-    )
-    parser.add_argument(
-        "--stack",
-        type=str,
-        default="unknown",
-        metavar="NAME",
-        help="Software stack, by name or as a YAML file, whose measured speed scales the estimates (default unknown).",
-    )
-    parser.add_argument("--top", type=count, default=8, help="Number of layouts to show (default 8).")
-    parser.add_argument(
-        "--price",
-        type=_amount,
-        metavar="X",
-        help="Price of a GPU-hour, in any currency (default: that of the hardware's file).",
-    )
-    parser.add_argument(
-        "--watts",
-        type=_amount,
-        metavar="X",
-        help="Power in watts of a GPU with its share of the node (default: that of the hardware's file).",
-    )
-    parser.add_argument(
-        "--save-seconds",
-        type=_amount,
-        metavar="X",
-        default=Failures.save_s,
-        help="Seconds that training pauses for each checkpoint (default 10).",
-    )
-    parser.add_argument(
-        "--restart-seconds",
-        type=_amount,
-        metavar="X",
-        default=Failures.restart_s,
-        help="Seconds from a failure to the next step (default 600).",
-    )
-    parser.add_argument(
-        "--failures-per-gpu-hour",
-        type=_amount,
-        metavar="X",
-        help="Failures per GPU-hour (default: the rate of Llama 3).",
-    )
-    parser.add_argument("--frontier", type=Path, help="PNG to draw: seconds against memory, and cost against days.")
-    parser.add_argument("--explain", action="store_true", help="Show the parts of time and memory.")
-    parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
-    parser.add_argument(
-        "--show-attention",
-        action="store_true",
-        help="Instead of a plan, print and draw which keys each layer and head sees.",
-    )
-    parser.add_argument(
-        "--png",
-        type=Path,
-        default=Path("attention.png"),
-        help="PNG that --show-attention writes (default attention.png).",
-    )
-    parser.add_argument(
-        "--calibrate",
-        type=Path,
-        nargs="?",
-        const=_THIS_MACHINE,
-        metavar="RUN",
-        help="Instead of a plan, find the speed factor of RUN's software; without RUN, measure this machine's CPU.",
-    )
-    parser.add_argument(
-        "--out", type=Path, help="Output file of --calibrate (default stack.yaml; without RUN, machine.yaml)."
-    )
-    parser.add_nproc(f"Maximum number of ranks under --calibrate without RUN (default {_RANKS}).")
-    parser.add_argument(
-        "--threads",
-        type=count,
-        help="Threads per rank under --calibrate without RUN (default: its share of the cores).",
-    )
+    parser = _parser()
     options = parser.parse(argv)
     if options.calibrate == _THIS_MACHINE:
         if options.config is not None or options.hardware is not None:
@@ -169,6 +68,122 @@ def main(argv: list[str]) -> int:
 
         _write(options.frontier, "--frontier", lambda path: frontier.picture(plan, failures, path))
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "plan",
+        "Estimates which layouts suit a run on a cluster: seconds per step, memory per rank, days and cost, best "
+        "first. Starts no run and reads no data.",
+        (
+            "gpt3/6.7b --gpus 64 --hardware a100-80",
+            "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
+            "gpt3/6.7b --gpus 64 --hardware h100 --as-is batch.micro_sequences=2 --explain",
+            "gpt3/13b --gpus 128 --hardware our-cluster.yaml --target cost --json",
+            "sparse-transformer/enwik8 --show-attention",
+            "--calibrate runs/first --hardware h100 --out our-stack.yaml    # then: --stack our-stack.yaml",
+            "--calibrate --out here.yaml    # measures this machine; then: --hardware here.yaml",
+            "data data/text input=corpora/web --rates rates.yaml --nodes 100 --cores 64    # a build: plan data --help",
+        ),
+    )
+    parser.add_config(overrides="batch.sequences=1536", required=False)
+    parser.add_argument("--gpus", type=count, help="Number of GPUs in the run. Required for a plan.")
+    parser.add_argument(
+        "--hardware", type=str, metavar="NAME", help="Hardware by name, such as h100, or a YAML file that describes it."
+    )
+    parser.add_argument("--gpus-per-node", type=count, help="GPUs per node (default: that of the hardware's file).")
+    parser.add_argument(
+        "--target",
+        choices=("throughput", "cost", "memory"),
+        default="throughput",
+        help="What to optimize: throughput (most tokens per second; the default), cost (fewest GPU-hours, perhaps on "
+        "fewer GPUs) or memory (least per rank).",
+    )
+    parser.add_argument(
+        "--as-is", action="store_true", help="Judge only the config's own layout, whether it fits or not."
+    )
+    parser.add_argument(
+        "--stack",
+        type=str,
+        default="unknown",
+        metavar="NAME",
+        help="Software stack, by name or as a YAML file, whose measured speed scales the estimates (default unknown).",
+    )
+    parser.add_argument("--top", type=count, default=8, help="Number of layouts to show (default 8).")
+    _add_costs(parser)
+    _add_others(parser)
+    return parser
+
+
+def _add_costs(parser: Parser) -> None:
+    """What a run costs: money, power, failures."""
+    parser.add_argument(
+        "--price",
+        type=_amount,
+        metavar="X",
+        help="Price of a GPU-hour, in any currency (default: that of the hardware's file).",
+    )
+    parser.add_argument(
+        "--watts",
+        type=_amount,
+        metavar="X",
+        help="Power in watts of a GPU with its share of the node (default: that of the hardware's file).",
+    )
+    parser.add_argument(
+        "--save-seconds",
+        type=_amount,
+        metavar="X",
+        default=Failures.save_s,
+        help="Seconds that training pauses for each checkpoint (default 10).",
+    )
+    parser.add_argument(
+        "--restart-seconds",
+        type=_amount,
+        metavar="X",
+        default=Failures.restart_s,
+        help="Seconds from a failure to the next step (default 600).",
+    )
+    parser.add_argument(
+        "--failures-per-gpu-hour",
+        type=_amount,
+        metavar="X",
+        help="Failures per GPU-hour (default: the rate of Llama 3).",
+    )
+
+
+def _add_others(parser: Parser) -> None:
+    """What is printed, and what is done in place of a plan."""
+    parser.add_argument("--frontier", type=Path, help="PNG to draw: seconds against memory, and cost against days.")
+    parser.add_argument("--explain", action="store_true", help="Show the parts of time and memory.")
+    parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
+    parser.add_argument(
+        "--show-attention",
+        action="store_true",
+        help="Instead of a plan, print and draw which keys each layer and head sees.",
+    )
+    parser.add_argument(
+        "--png",
+        type=Path,
+        default=Path("attention.png"),
+        help="PNG that --show-attention writes (default attention.png).",
+    )
+    parser.add_argument(
+        "--calibrate",
+        type=Path,
+        nargs="?",
+        const=_THIS_MACHINE,
+        metavar="RUN",
+        help="Instead of a plan, find the speed factor of RUN's software; without RUN, measure this machine's CPU.",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="Output file of --calibrate (default stack.yaml; without RUN, machine.yaml)."
+    )
+    parser.add_nproc(f"Maximum number of ranks under --calibrate without RUN (default {_RANKS}).")
+    parser.add_argument(
+        "--threads",
+        type=count,
+        help="Threads per rank under --calibrate without RUN (default: its share of the cores).",
+    )
 
 
 def _show_attention(options: argparse.Namespace) -> int:

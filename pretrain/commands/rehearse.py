@@ -15,6 +15,54 @@ _NAMED = (*_DEFAULT, "all-kinds")
 
 def main(argv: list[str]) -> int:
     """Returns 0 if every rank is built, does its work and fits, and ranks agree on their exchanges, 1 if not."""
+    parser = _parser()
+    options = parser.parse(argv)
+    _check(options)
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
+    from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.state import SCORING_OVERRIDES
+    from pretrain.config.load import load
+    from pretrain.config.run_config import RunConfig
+    from pretrain.data.resolve import with_teacher
+    from pretrain.plan.device import find_device
+    from pretrain.plan.planned import check_planned
+    from pretrain.plan.planner import with_vocabulary
+    from pretrain.rehearse.progress import RehearsalProgress
+    from pretrain.rehearse.report import as_json, lines
+    from pretrain.rehearse.run import rehearse
+
+    overrides = options.overrides if options.what == "train" else [*SCORING_OVERRIDES, *options.overrides]
+    config = with_vocabulary(with_teacher(load(RunConfig, options.config, overrides)))
+    device = find_device(options.hardware)
+    if options.against is not None:
+        check_planned(config)
+
+    progress = RehearsalProgress()
+    rehearsal = rehearse(
+        config,
+        options.gpus,
+        ranks=options.ranks,
+        device=device,
+        per_node=min(options.gpus_per_node or device.devices, options.gpus),
+        what=options.what,
+        micro_batches=options.micro_batches,
+        sequences=options.sequences,
+        loads=options.load or options.checkpoint is not None,
+        checkpoint=locate(options.checkpoint)[0] if options.checkpoint is not None else None,
+        jobs=options.jobs,
+        progress=progress.add,
+    )
+    progress.close()
+    if options.json:
+        print(json.dumps(as_json(rehearsal, options.hardware), indent=2))
+    else:
+        print("\n".join(lines(rehearsal, str(options.config), options.hardware, options.against == "plan")))
+    for sentence in rehearsal.problems:
+        print(f"pretrain: {sentence}", file=sys.stderr)
+    return 1 if rehearsal.problems else 0
+
+
+def _parser() -> Parser:
     parser = Parser(
         "rehearse",
         "Runs training steps of single ranks of a run, each by itself, without GPUs, other ranks or data, and reports "
@@ -29,6 +77,12 @@ def main(argv: list[str]) -> int:
         ),
     )
     parser.add_config(overrides="parallel.tensor=8")
+    _add_work(parser)
+    return parser
+
+
+def _add_work(parser: Parser) -> None:
+    """What the ranks do, and what is shown of it."""
     parser.add_argument(
         "--what",
         choices=("train", "score", "generate"),
@@ -78,50 +132,6 @@ def main(argv: list[str]) -> int:
         help="Print a table of each rank's figures beside the planner's, with ratios (in --json, it is always there).",
     )
     parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
-    options = parser.parse(argv)
-    _check(options)
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
-    from pretrain.checkpoint.directory import locate
-    from pretrain.checkpoint.state import SCORING_OVERRIDES
-    from pretrain.config.load import load
-    from pretrain.config.run_config import RunConfig
-    from pretrain.data.resolve import with_teacher
-    from pretrain.plan.device import find_device
-    from pretrain.plan.planned import check_planned
-    from pretrain.plan.planner import with_vocabulary
-    from pretrain.rehearse.progress import RehearsalProgress
-    from pretrain.rehearse.report import as_json, lines
-    from pretrain.rehearse.run import rehearse
-
-    overrides = options.overrides if options.what == "train" else [*SCORING_OVERRIDES, *options.overrides]
-    config = with_vocabulary(with_teacher(load(RunConfig, options.config, overrides)))
-    device = find_device(options.hardware)
-    if options.against is not None:
-        check_planned(config)
-
-    progress = RehearsalProgress()
-    rehearsal = rehearse(
-        config,
-        options.gpus,
-        ranks=options.ranks,
-        device=device,
-        per_node=min(options.gpus_per_node or device.devices, options.gpus),
-        what=options.what,
-        micro_batches=options.micro_batches,
-        sequences=options.sequences,
-        loads=options.load or options.checkpoint is not None,
-        checkpoint=locate(options.checkpoint)[0] if options.checkpoint is not None else None,
-        jobs=options.jobs,
-        progress=progress.add,
-    )
-    progress.close()
-    if options.json:
-        print(json.dumps(as_json(rehearsal, options.hardware), indent=2))
-    else:
-        print("\n".join(lines(rehearsal, str(options.config), options.hardware, options.against == "plan")))
-    for sentence in rehearsal.problems:
-        print(f"pretrain: {sentence}", file=sys.stderr)
-    return 1 if rehearsal.problems else 0
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -17,6 +17,32 @@ from pretrain.scaling.rules import RULES
 
 def main(argv: list[str]) -> int:
     """Writes the configs, and the commands that run them."""
+    parser = _parser()
+    options = parser.parse(argv)
+    check_directory("--out", options.out)
+    base = resolve(load(RunConfig, options.config, options.overrides))
+    check_one_model(base)
+    runs_dir = (options.runs or options.out / "runs").absolute()
+    spec = LadderSpec(
+        sizes=tuple(sorted(options.sizes)),
+        ratios=tuple(options.tokens_per_parameter),
+        seeds=tuple(options.seeds),
+        rule=options.rule,
+        runs_dir=str(runs_dir),
+        rates=tuple(options.rates),
+    )
+    out = options.out.absolute()
+    written = write_ladder(base, spec, out, budget=options.budget, command=f"pretrain scale ladder {shlex.join(argv)}")
+    print_lines(ladder_lines(written.runs))
+    print_lines(["", "run them, on one machine or on Slurm, stems first:"])
+    for tasks in written.task_files:
+        submit = ("--tasks", str(tasks), "--directory", str(out / "launch" / tasks.stem), "--nodes", "1")
+        print_lines([f"  {shlex.join(('sh', str(tasks)))}   or   pretrain launch slurm {shlex.join(submit)}"])
+    print_lines([f"then: pretrain scale fit {shlex.join((str(runs_dir), '--out', str(out / 'law')))}"])
+    return 0
+
+
+def _parser() -> Parser:
     parser = Parser(
         "scale ladder",
         "Writes the configs of a ladder: runs of several sizes and lengths, made from one config. Each is an ordinary "
@@ -55,25 +81,4 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--budget", type=amount, help="Most FLOPs that all runs may take together.")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="Directory for the runs (default OUT/runs).")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="Output directory for the configs.")
-    options = parser.parse(argv)
-    check_directory("--out", options.out)
-    base = resolve(load(RunConfig, options.config, options.overrides))
-    check_one_model(base)
-    runs_dir = (options.runs or options.out / "runs").absolute()
-    spec = LadderSpec(
-        sizes=tuple(sorted(options.sizes)),
-        ratios=tuple(options.tokens_per_parameter),
-        seeds=tuple(options.seeds),
-        rule=options.rule,
-        runs_dir=str(runs_dir),
-        rates=tuple(options.rates),
-    )
-    out = options.out.absolute()
-    written = write_ladder(base, spec, out, budget=options.budget, command=f"pretrain scale ladder {shlex.join(argv)}")
-    print_lines(ladder_lines(written.runs))
-    print_lines(["", "run them, on one machine or on Slurm, stems first:"])
-    for tasks in written.task_files:
-        submit = ("--tasks", str(tasks), "--directory", str(out / "launch" / tasks.stem), "--nodes", "1")
-        print_lines([f"  {shlex.join(('sh', str(tasks)))}   or   pretrain launch slurm {shlex.join(submit)}"])
-    print_lines([f"then: pretrain scale fit {shlex.join((str(runs_dir), '--out', str(out / 'law')))}"])
-    return 0
+    return parser

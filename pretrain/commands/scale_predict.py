@@ -18,6 +18,42 @@ from pretrain.scaling.rules import RULES
 
 def main(argv: list[str]) -> int:
     """Prints the prediction, and records it beside the law with the time."""
+    parser = _parser()
+    options = parser.parse(argv)
+    run_options = (options.config, options.gpus, options.hardware)
+    if any(value is not None for value in run_options) and None in run_options:
+        raise ConfigError("--config, --gpus and --hardware go together: they say what is planned, and on what")
+    plan_options = ("out", "price", "rule", "stack", "gpus_per_node", "overrides")
+    if options.config is None and any(getattr(options, name) for name in plan_options):
+        raise ConfigError(
+            "--out, --price, --rule, --stack, --gpus-per-node and keys are about a run that is planned: say --config, "
+            "--gpus and --hardware too"
+        )
+    if options.out is not None:
+        check_writable(options.out)
+    law = read(options.law)
+    prediction = predict(law, options.flops, options.parameters, options.tokens)
+    plan = None
+    if options.config is not None:
+        base = load(RunConfig, options.config, options.overrides)
+        config = predicted_run(base, prediction, rule=options.rule or "olmo", gpus=options.gpus)
+        plan = plan_figures(config, _cluster(options))
+        if options.out is not None:
+            options.out.write_text(dump(config), encoding="utf-8")
+    record = record_prediction(options.law, law, prediction, plan)
+    from pretrain.scaling.report.page import write_page
+
+    page = write_page(options.law, law, read_predictions(options.law, law))
+    print_lines(prediction_lines(law, prediction))
+    if plan is not None:
+        print_lines([plan_line(plan)])
+    if options.out is not None:
+        print_lines([f"config      {options.out}"])
+    print_lines([f"\nwritten to {record}", f"report: {page}"])
+    return 0
+
+
+def _parser() -> Parser:
     parser = Parser(
         "scale predict",
         "Predicts a larger run by a law that `pretrain scale fit` wrote: its loss, its best size and number of tokens, "
@@ -60,38 +96,7 @@ def main(argv: list[str]) -> int:
         "--price", type=amount, help="Price of a GPU-hour, in any currency (default: that of the hardware's file)."
     )
     parser.add_argument("--out", type=Path, help="Output YAML file for the config of that run.")
-    options = parser.parse(argv)
-    run_options = (options.config, options.gpus, options.hardware)
-    if any(value is not None for value in run_options) and None in run_options:
-        raise ConfigError("--config, --gpus and --hardware go together: they say what is planned, and on what")
-    plan_options = ("out", "price", "rule", "stack", "gpus_per_node", "overrides")
-    if options.config is None and any(getattr(options, name) for name in plan_options):
-        raise ConfigError(
-            "--out, --price, --rule, --stack, --gpus-per-node and keys are about a run that is planned: say --config, "
-            "--gpus and --hardware too"
-        )
-    if options.out is not None:
-        check_writable(options.out)
-    law = read(options.law)
-    prediction = predict(law, options.flops, options.parameters, options.tokens)
-    plan = None
-    if options.config is not None:
-        base = load(RunConfig, options.config, options.overrides)
-        config = predicted_run(base, prediction, rule=options.rule or "olmo", gpus=options.gpus)
-        plan = plan_figures(config, _cluster(options))
-        if options.out is not None:
-            options.out.write_text(dump(config), encoding="utf-8")
-    record = record_prediction(options.law, law, prediction, plan)
-    from pretrain.scaling.report.page import write_page
-
-    page = write_page(options.law, law, read_predictions(options.law, law))
-    print_lines(prediction_lines(law, prediction))
-    if plan is not None:
-        print_lines([plan_line(plan)])
-    if options.out is not None:
-        print_lines([f"config      {options.out}"])
-    print_lines([f"\nwritten to {record}", f"report: {page}"])
-    return 0
+    return parser
 
 
 def _cluster(options: argparse.Namespace) -> Cluster:

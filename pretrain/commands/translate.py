@@ -18,39 +18,7 @@ _NAMES = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++"}
 def main(argv: list[str]) -> int:
     """Writes a target for each source of a file, and prints BLEU or chrF where the file has targets."""
     unblock()
-    parser = Parser(
-        "translate",
-        "Translates each source in a file by beam search. If the file has reference targets, the last line on stdout "
-        "is their score by sacreBLEU, with its signature.",
-        ("runs/transformer test.jsonl --beam 4",),
-    )
-    parser.add_checkpoint()
-    parser.add_argument("file", type=Path, help="JSON Lines file with the key source, and target for a score.")
-    parser.add_run_overrides()
-    parser.add_trust_code()
-    parser.add_argument("--beam", type=count, default=4, help="Beam width (default 4; 1: greedy).")
-    add_penalty(parser, 0.6)
-    parser.add_argument(
-        "--longest", type=count, help="Maximum number of tokens per target (default: the model's target length)."
-    )
-    parser.add_argument(
-        "--metric", choices=("bleu", "chrf", "chrf++"), default="bleu", help="What is computed (default bleu)."
-    )
-    parser.add_argument(
-        "--tokenize",
-        choices=get_args(BleuTokenize),
-        default="13a",
-        help="Tokenizer of sacreBLEU for BLEU (default 13a; zh, ja-mecab, ko-mecab for Chinese, Japanese, Korean; "
-        "char or flores200 for any language).",
-    )
-    parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: stdout).")
-    parser.add_argument(
-        "--attention",
-        type=Path,
-        metavar="PICTURE",
-        help="Draw what a recurrent decoder attends to, for the first four sources (.png, .svg or .pdf).",
-    )
-    parser.add_nproc(SCORING_RANKS)
+    parser = _parser()
     options = parser.parse(argv)
     from pretrain.checkpoint.state import check_predicts_tokens
     from pretrain.commands.checkpoint_argument import find_checkpoints
@@ -97,3 +65,40 @@ def main(argv: list[str]) -> int:
         sentences, name = len(translated.hypotheses), _NAMES[options.metric]
         print(f"{name} {translated.score:.2f} ({sentences} sentences, beam {options.beam}, {translated.signature})")
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "translate",
+        "Translates each source in a file by beam search. If the file has reference targets, the last line on stdout "
+        "is their score by sacreBLEU, with its signature.",
+        ("runs/transformer test.jsonl --beam 4",),
+    )
+    parser.add_checkpoint()
+    parser.add_argument("file", type=Path, help="JSON Lines file with the key source, and target for a score.")
+    parser.add_run_overrides()
+    parser.add_trust_code()
+    parser.add_argument("--beam", type=count, default=4, help="Beam width (default 4; 1: greedy).")
+    add_penalty(parser, 0.6)
+    parser.add_argument(
+        "--longest", type=count, help="Maximum number of tokens per target (default: the model's target length)."
+    )
+    parser.add_argument(
+        "--metric", choices=("bleu", "chrf", "chrf++"), default="bleu", help="What is computed (default bleu)."
+    )
+    parser.add_argument(
+        "--tokenize",
+        choices=get_args(BleuTokenize),
+        default="13a",
+        help="Tokenizer of sacreBLEU for BLEU (default 13a; zh, ja-mecab, ko-mecab for Chinese, Japanese, Korean; "
+        "char or flores200 for any language).",
+    )
+    parser.add_argument("--out", type=Path, help="Output file, one hypothesis per line (default: stdout).")
+    parser.add_argument(
+        "--attention",
+        type=Path,
+        metavar="PICTURE",
+        help="Draw what a recurrent decoder attends to, for the first four sources (.png, .svg or .pdf).",
+    )
+    parser.add_nproc(SCORING_RANKS)
+    return parser

@@ -19,27 +19,7 @@ _AUTO_RANKS = 4  # ranks that `--layouts auto` fills by default
 def main(argv: list[str]) -> int:
     """Returns 0 if every layout is the same run as one rank, 1 if not."""
     unblock()
-    parser = Parser(
-        "verify",
-        "Trains the same few steps on one rank and on each layout, and compares every gradient and weight. "
-        "Exits with 1 if a layout differs.",
-        ("debug/gpt --layouts tp2,pp2,tp2pp2dp2+sp+vp2", "debug/gpt --layouts auto --nproc 4"),
-    )
-    parser.add_config("Its data is used if it names any.")
-    parser.add_argument(
-        "--layouts",
-        required=True,
-        metavar="A,B,...",
-        help="Layouts separated by commas, such as tp2,pp2,tp2pp2dp2+sp+vp2+zero1; auto: one of every kind.",
-    )
-    parser.add_nproc("Local ranks that auto fills (default 4); other layouts start as many as they need.")
-    parser.add_argument("--steps", type=count, default=4, help="Optimizer steps to compare (default 4).")
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="Keep the config's sizes, which must fit on one rank in fp32 (default: shrink the model).",
-    )
-    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="JSON report (default verify.json).")
+    parser = _parser()
     options = parser.parse(argv)
     from pretrain.verify.jobs import layouts_that_fit, plan, resolve_config
 
@@ -78,3 +58,28 @@ def main(argv: list[str]) -> int:
         return 0 if verification.run(jobs, lambda row: None, lambda check: None) else 1
     table = Table(options.out, options.steps, jobs)
     return 0 if verification.run(jobs, table.add, table.add_scoring) else 1
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "verify",
+        "Trains the same few steps on one rank and on each layout, and compares every gradient and weight. "
+        "Exits with 1 if a layout differs.",
+        ("debug/gpt --layouts tp2,pp2,tp2pp2dp2+sp+vp2", "debug/gpt --layouts auto --nproc 4"),
+    )
+    parser.add_config("Its data is used if it names any.")
+    parser.add_argument(
+        "--layouts",
+        required=True,
+        metavar="A,B,...",
+        help="Layouts separated by commas, such as tp2,pp2,tp2pp2dp2+sp+vp2+zero1; auto: one of every kind.",
+    )
+    parser.add_nproc("Local ranks that auto fills (default 4); other layouts start as many as they need.")
+    parser.add_argument("--steps", type=count, default=4, help="Optimizer steps to compare (default 4).")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="Keep the config's sizes, which must fit on one rank in fp32 (default: shrink the model).",
+    )
+    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="JSON report (default verify.json).")
+    return parser
