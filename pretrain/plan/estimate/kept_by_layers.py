@@ -29,7 +29,9 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         beside = np.zeros_like(stack.length)
         for part in stack.parts:
             beside = beside + part.kept_when_recomputed(work, stack)
-        of_inputs = stack.backward_layers * (inputs + beside[:, None])
+        # The uses of a last layer that reads the one before it are recomputed together.
+        uses = np.where(stages.predicts * last > 0, np.maximum(model.decoder_uses, 1)[:, None], 1.0)
+        of_inputs = np.maximum(stack.backward_layers - (uses - 1), 0) * (inputs + beside[:, None])
         of_stack = np.where(full, of_inputs, of_layers) / work.layout.virtual[:, None]
         behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
@@ -44,7 +46,7 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         freed_before = _freed_before_core(work, stack)
         core = core_bytes(work, stack, work.attention.max_score_share)[:, None] - freed_before
         gradients, softmax = (part(work, stack)[:, None] for part in (_feed_forward_gradients, _score_gradients))
-        again = np.where(full, of_layer - inputs + norm, 0.0)
+        again = np.where(full, uses * of_layer - inputs + norm, 0.0)
         of_one = np.where(selective, core, again) - freed
         recomputed = np.maximum(recomputed, np.where(stack.backward_layers > 0, of_one, 0.0))
         in_attention = np.where(selective, core, again - freed_before) + softmax - freed
