@@ -1,11 +1,14 @@
 """What each shipped config exports to, as `docs/families.md` says."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -122,11 +125,22 @@ def test_a_shipped_config_exports_to_the_class_that_docs_name(path: Path) -> Non
     assert described.architectures == [family.class_of(model).__name__] == [expected]
 
 
-def test_a_family_of_a_package_is_not_exported() -> None:
+@pytest.mark.parametrize(
+    ("hf_model_type", "said"),
+    [
+        (None, r"model\.family=theirs comes from an installed package.* cannot be exported"),
+        ("theirs", r"No installed package declares 'theirs' in pretrain\.hf_families"),
+    ],
+)
+def test_a_family_of_a_package_without_its_classes_is_not_exported(
+    hf_model_type: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pretrain.checkpoint.hf.registry import hf_family_of
 
+    theirs: Any = CAPABILITIES.built_in
+    monkeypatch.setitem(theirs, "theirs", Capabilities(decoder=True, hf_model_type=hf_model_type))
     model = load(RunConfig, RUNS[0], ["model.vocabulary=50000"]).model.model_copy(update={"family": "theirs"})
-    with pytest.raises(ConfigError, match=r"model\.family=theirs comes from an installed package.* cannot be exported"):
+    with pytest.raises((ConfigError, DataError), match=said):
         hf_family_of(model)
 
 
