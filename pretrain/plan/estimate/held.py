@@ -10,7 +10,7 @@ import numpy as np
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
-from pretrain.plan.estimate.kept_by_layers import saved_by_layers, shared_gradients
+from pretrain.plan.estimate.kept_by_layers import convolution_bytes, saved_by_layers, shared_gradients
 from pretrain.plan.estimate.kept_by_loss import compared_bytes, kept_states, loss_bytes
 from pretrain.plan.estimate.products import hidden_bytes, norm_tensors
 from pretrain.plan.estimate.workload import StepWorkload
@@ -121,11 +121,8 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     working = np.maximum(recomputed, saved_loss)
     masks = work.kernels.dropout_bytes / step.activation_bytes
     embedded = hidden_bytes(work, work.stacks[0].length) * (masks + work.model.embedding_norm * norm_tensors(work))
-    # Three positions side by side, their product, and the sum that is normalized; recomputed with the first layer.
-    of_three = (work.model.convolution > 0) & (step.recompute < 2)
-    embedded = embedded + of_three * hidden_bytes(work, work.stacks[0].length) * (
-        5 + masks + work.kernels.norm_bytes / step.activation_bytes
-    )
+    # What is recomputed is with the first layer.
+    embedded = embedded + (work.model.convolution > 0) * (step.recompute < 2) * convolution_bytes(work)
     embedded = embedded * (1 + (work.source_length > 0))  # a source encoder has an embedding of its own
     first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)

@@ -32,7 +32,8 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         # The uses of a last layer that reads the one before it are recomputed together.
         uses = np.where(stages.predicts * last > 0, np.maximum(model.decoder_uses, 1)[:, None], 1.0)
         of_inputs = np.maximum(stack.backward_layers - (uses - 1), 0) * (inputs + beside[:, None])
-        of_stack = np.where(full, of_inputs, of_layers) / work.layout.virtual[:, None]
+        of_uses = stages.predicts * last * selective * _made_for_uses(work, stack)[:, None]
+        of_stack = (np.where(full, of_inputs, of_layers) + of_uses) / work.layout.virtual[:, None]
         behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
         encoded = hidden_bytes(work, stack.encoder_length)[:, None] * (1 + np.where(full, 0.0, stages.embeds))
@@ -48,12 +49,36 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         gradients, softmax = (part(work, stack)[:, None] for part in (_feed_forward_gradients, _score_gradients))
         again = np.where(full, uses * of_layer - inputs + norm, 0.0)
         of_one = np.where(selective, core, again) - freed
+        if stack is work.stacks[0]:  # with it what is beside it, when the inputs of the layers behind it are free
+            behind_first = np.maximum(stack.backward_layers / work.layout.virtual[:, None] - 1, 0) * inputs
+            beside_first = (model.convolution * convolution_bytes(work))[:, None] * stages.trains_embedding
+            of_one = np.where(
+                full & (beside_first > 0), np.maximum(of_one, of_one + beside_first - behind_first), of_one
+            )
         recomputed = np.maximum(recomputed, np.where(stack.backward_layers > 0, of_one, 0.0))
         in_attention = np.where(selective, core, again - freed_before) + softmax - freed
         in_backward = np.maximum.reduce([of_one, again + gradients - freed, in_attention])
         with_gradients = np.maximum(with_gradients, np.where(stack.backward_layers > 0, in_backward, 0.0))
         saved = saved + _shared_score_masks(work, stack)
     return saved, recomputed, with_gradients
+
+
+def convolution_bytes(work: StepWorkload) -> Array:
+    """Bytes of a micro-batch, [n], that a convolution beside the first layer keeps: three positions side by side, their
+    product, and the sum that is normalized."""
+    norm, masks = work.kernels.norm_bytes, work.kernels.dropout_bytes
+    return hidden_bytes(work, work.stacks[0].length) * (
+        5 + masks / work.step.activation_bytes + norm / work.step.activation_bytes
+    )
+
+
+def _made_for_uses(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes of a micro-batch, [n], that the uses of a last layer which reads the one before it keep besides, where
+    attention is recomputed: in each the product that keys and values are of, and once states with absolute
+    positions."""
+    model, positions = work.model, work.step.micro_sequences * stack.length / work.layout.context
+    products = model.decoder_uses * 3 * model.query_dim / work.layout.tensor * positions * work.step.activation_bytes
+    return products + (model.decoder_uses > 0) * hidden_bytes(work, stack.length)
 
 
 def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:
@@ -101,7 +126,9 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     keeps_output = np.where(work.attention.score_bytes > 0, keeps("projection"), 1.0)
     outputs = keeps_output * model.heads * model.value_dim
     instead = [found for part in stack.parts if (found := part.attention_bytes(work, stack)) is not None]
-    attention = (0.0 if instead else queries + 2 * keys + model.bias_copies) + outputs
+    # Attention that is recomputed keeps what biases were added to, of values too, which others copy anyway.
+    biased = model.bias_copies * np.where(recompute == 1, 2.0, 1.0)
+    attention = (0.0 if instead else queries + 2 * keys + biased) + outputs
     copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
     copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
     attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
