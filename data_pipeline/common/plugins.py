@@ -6,12 +6,12 @@ A package declares a part under the group of its kind and a name:
     lion = "their_package.lion:LionSettings"
 
 Configs, datasets and checkpoints choose among such names; none of them names code. Built-in parts are rows of the
-registries themselves, and no package can take one of their names.
+registries themselves, or entry points of our own, and no package can take one of their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
@@ -28,8 +28,18 @@ class Registry(Mapping[str, Part]):
     taken, cannot be imported, or declares something that is neither an instance nor a subclass of `base`.
     """
 
-    def __init__(self, group: str, built_in: Mapping[str, Part], base: type = object) -> None:
-        self.group, self.built_in, self._base = group, built_in, base
+    def __init__(
+        self,
+        group: str,
+        built_in: Mapping[str, Part],
+        base: type = object,
+        apart: Mapping[str, EntryPoint] | None = None,
+        order: Sequence[str] = (),
+    ) -> None:
+        """`apart`: built-in parts that are imported at their first use, too. `order`: in which built-in parts are
+        listed; others follow."""
+        self.group, self._base, self.apart = group, base, apart or {}
+        self.built_in = _BuiltIn(built_in, self.apart, base, order) if self.apart else built_in
 
     @property
     def plugins(self) -> Mapping[str, EntryPoint]:
@@ -62,6 +72,29 @@ class Registry(Mapping[str, Part]):
 
     def __len__(self) -> int:
         return len(self.built_in) + len(self.plugins)
+
+
+class _BuiltIn(Mapping[str, Part]):
+    """Rows, and parts that are imported at their first use, in an order of both."""
+
+    def __init__(
+        self, rows: Mapping[str, Part], apart: Mapping[str, EntryPoint], base: type, order: Sequence[str]
+    ) -> None:
+        self._rows, self._apart, self._base = rows, apart, base
+        places = {name: place for place, name in enumerate(order)}
+        self._names = sorted([*rows, *apart], key=lambda name: places.get(name, len(places)))
+
+    def __getitem__(self, name: str) -> Part:
+        return self._rows[name] if name in self._rows else cast(Part, _load(self._apart[name], self._base))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._apart
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @cache

@@ -130,11 +130,11 @@ def expected_config(
 
 def check_predicts_tokens(config: RunConfig, run: Path) -> None:
     """Raises ConfigError for a model without a language-model head: a fine-tuned one with a task head, a
-    discriminator, and one that predicts characters or subwords at masked places."""
+    discriminator, and one that predicts at places that its rows name."""
     if config.model.picks_labels:
         raise ConfigError(
-            f"{run} reads characters and predicts some of them, or subwords, where they are masked, which no task asks "
-            f"for: score it with `pretrain eval {run} --tasks heldout --out DIR`, or fine-tune it"
+            f"{run} predicts at places that its rows name, where these are masked, which no task asks for: score "
+            f"it with `pretrain eval {run} --tasks heldout --out DIR`, or fine-tune it"
         )
     if config.objective.loss == "replaced_tokens":
         raise ConfigError(

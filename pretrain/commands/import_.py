@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.hf.hub import ModelSource
     from pretrain.checkpoint.hf.peft import UnpackedAdapter
 
-HF_MODEL_TYPES = (
+_HF_MODEL_TYPES = (
     *(
         "albert",
         "bart",
         "bert",
         "big_bird",
         "bloom",
-        "canine",
         "ctrl",
         "deberta",
         "deberta-v2",
@@ -42,6 +41,13 @@ HF_MODEL_TYPES = (
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 """Names here, for the help, as the tables that have them import torch."""
+
+
+def hf_model_types() -> list[str]:
+    """Every `model_type` of Hugging Face that is imported."""
+    from pretrain.model_spec.hf_class import HF_CLASSES
+
+    return sorted([*_HF_MODEL_TYPES, *(one.model_type for one in HF_CLASSES.values())])
 
 
 def main(argv: list[str]) -> int:
@@ -82,7 +88,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "format",
         choices=["hf", "gguf", "peft"],
-        help=f"Format: hf, Hugging Face's transformers ({', '.join(HF_MODEL_TYPES)}); gguf, llama.cpp's "
+        help=f"Format: hf, Hugging Face's transformers ({', '.join(hf_model_types())}); gguf, llama.cpp's "
         f"({', '.join(GGUF_ARCHITECTURES)}; quantized weights become fp32); or peft, low-rank updates (LoRA) of a "
         "model of Hugging Face's.",
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from data_pipeline.common.plugins import Registry
 from pretrain.config.attention import Dense
+from pretrain.config.classics import declared
 from pretrain.config.section import NameIn
 
 
@@ -56,13 +57,12 @@ class Capabilities:
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
+    hashes_inputs: bool = False
+    """inputs are any numbers, which hash functions embed: there is no table with a row for each"""
     planned: bool = True
     """`pretrain plan` knows what its models compute, keep and send; others are counted by `pretrain rehearse` alone"""
     input_format: str | None = None
     """format of labelled inputs (`objective.format`); None: that of the model's shape"""
-    hf_model_type: str | None = None
-    """`model_type` of the class of transformers that its models are converted to, of a family that a package adds with
-    that conversion (`pretrain.hf_families`)"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
     only: Mapping[str, Any] = field(default_factory=dict)
     """attributes of `model` that have one value in this family"""
@@ -71,21 +71,21 @@ class Capabilities:
 _WITHOUT_CAPS = {
     "qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None, "query_pre_attn_scalar": None,
 }  # fmt: skip
-_BEFORE_LLAMA = _WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
+BEFORE_LLAMA = _WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
 
 _OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 
-_PLAIN = _BEFORE_LLAMA | {
+_PLAIN = BEFORE_LLAMA | {
     "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
     "init.name": "normal",
 }  # fmt: skip
 
-_DEBERTA = _BEFORE_LLAMA | {
+_DEBERTA = BEFORE_LLAMA | {
     "binary_head": False, "norm": "post", "kv_heads": None, "embedding_size": None, "shared_layers": False,
     "bias": True,
 }  # fmt: skip
 
-_RECURRENT = _BEFORE_LLAMA | {
+_RECURRENT = BEFORE_LLAMA | {
     "heads": 1, "kv_heads": None, "head_dim": None, "ffn": None, "norm": "pre", "norm_type": "layer", "bias": True,
     "activation": "gelu_tanh", "embedding_norm": False, "embedding_scale": False, "shared_layers": False,
     "tie_encoder_decoder": False, "attention_dropout": 0.0, "ffn_dropout": 0.0, "attention.pattern": [Dense()],
@@ -108,7 +108,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=1,
         pooler="tanh",
         positions=_OF_ENCODERS,
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "roberta": Capabilities(
         parts=("mup",),
@@ -120,7 +120,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         pooler="tanh",
         drops_before_pooler=True,
         positions=_OF_ENCODERS,
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "t5": Capabilities(
         parts=("mup",),
@@ -130,14 +130,14 @@ _BUILT_IN: dict[str, Capabilities] = {
         prefix=True,
         pooler="tanh",
         drops_before_pooler=True,
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "transformer": Capabilities(
         parts=("mup",),
         encoder=True,
         decoder=True,
         positions=("learned", "sinusoidal", "relative", "shaw"),
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "bart": Capabilities(
         parts=("mup", "source_encoder"),
@@ -146,7 +146,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         input_format="bart",
         pooler="tanh",
         drops_before_pooler=True,
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "llama": Capabilities(
         decoder=True,
@@ -160,7 +160,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         packing=True,
         head_bias=True,
         positions=("sinusoidal", "learned"),
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "roformer": Capabilities(
         parts=("mup",),
@@ -171,7 +171,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         pooler="activation",
         drops_before_pooler=True,
         positions=("rotary",),
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
     "xlm": Capabilities(
         parts=("mup",),
@@ -179,7 +179,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=2,
         positions=_OF_ENCODERS,
-        only=_BEFORE_LLAMA | {"binary_head": False},
+        only=BEFORE_LLAMA | {"binary_head": False},
     ),
     "electra": Capabilities(
         encoder=True,
@@ -190,7 +190,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         drops_before_pooler=True,
         generator=True,
         positions=("learned",),
-        only=_BEFORE_LLAMA | {"binary_head": False},
+        only=BEFORE_LLAMA | {"binary_head": False},
     ),
     "deberta": Capabilities(
         encoder=True,
@@ -225,7 +225,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         long_convolution=True,
         planned=False,
         positions=("learned", "sinusoidal"),
-        only=_BEFORE_LLAMA
+        only=BEFORE_LLAMA
         | {
             "norm": "post",
             "bias": True,
@@ -267,29 +267,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         positions=("nope",),
         only=_RECURRENT,
     ),
-    "canine": Capabilities(
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        parts=("characters",),
-        planned=False,
-        pooler="tanh",
-        positions=("learned",),
-        only=_BEFORE_LLAMA
-        | {
-            "norm": "post",
-            "norm_type": "layer",
-            "bias": True,
-            "kv_heads": None,
-            "embedding_norm": True,
-            "embedding_scale": False,
-            "embedding_size": None,
-            "shared_layers": False,
-            "tie_word_embeddings": False,
-            "position_offset": 0,
-        },
-    ),
     "albert": Capabilities(
         parts=("mup",),
         encoder=True,
@@ -297,9 +274,14 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=1,
         pooler="tanh",
-        only=_BEFORE_LLAMA,
+        only=BEFORE_LLAMA,
     ),
 }
 
-CAPABILITIES: Registry[Capabilities] = Registry("pretrain.families", _BUILT_IN, Capabilities)
+_LISTED = (
+    *("gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl", "roformer", "xlm", "electra", "deberta"),
+    *("deberta_v2", "monarch_mixer", "transformer_xl", "xlnet", "rnn", "canine", "albert"),
+)
+_GROUP = "pretrain.families"
+CAPABILITIES: Registry[Capabilities] = Registry(_GROUP, _BUILT_IN, Capabilities, declared(_GROUP), _LISTED)
 Family = Annotated[str, NameIn(CAPABILITIES)]

@@ -57,7 +57,7 @@ class Model(ModelValues):
     def _family_has_these_parts(self) -> "Model":
         can = self.capabilities
         if not (can.encoder and can.decoder):
-            for key in ("encoder_layers",) if self.reads_characters else ("encoder_layers", "target_length"):
+            for key in ("encoder_layers",) if self.downsampling is not None else ("encoder_layers", "target_length"):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:

@@ -174,4 +174,4 @@ if TYPE_CHECKING:
         """With the keys of parts."""
 
 else:
-    ModelKeys = with_keys("ModelKeys", OwnKeys, KEYS, KEYS_OF_PACKAGES.values())
+    ModelKeys = with_keys("ModelKeys", OwnKeys, KEYS.values(), KEYS_OF_PACKAGES.values())

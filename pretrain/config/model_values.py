@@ -10,7 +10,7 @@ from pretrain.config.finetune import Finetune
 from pretrain.config.init import NormalInit
 from pretrain.config.mixer import Mixer
 from pretrain.config.model_keys import ModelKeys
-from pretrain.config.part_keys import KEYS_OF_PACKAGES
+from pretrain.config.part_keys import KEYS_APART
 from pretrain.config.positions import (
     DisentangledPositions,
     LearnedPositions,
@@ -29,9 +29,9 @@ class ModelValues(PartValues, ModelKeys):
     _finetune: Finetune = PrivateAttr(default_factory=Finetune)
 
     @property
-    def parts_of_packages(self) -> tuple[str, ...]:
-        """Keys of the parts that it has from installed packages."""
-        return tuple(name for name, key in KEYS_OF_PACKAGES.items() if key.of(self) is not None)
+    def parts_apart(self) -> tuple[str, ...]:
+        """Keys of the parts that it has from `pretrain/classics` and from installed packages."""
+        return tuple(name for name, key in KEYS_APART.items() if key.of(self) is not None)
 
     @property
     def layers_share_by(self) -> str | None:

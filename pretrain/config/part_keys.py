@@ -5,20 +5,23 @@ from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
-from pretrain.config import characters, experts, latent_attention, mtp, mup, recurrent, source_encoder
+from pretrain.config import experts, latent_attention, mtp, mup, recurrent, source_encoder
+from pretrain.config.classics import declared
 from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
-KEYS: tuple[PartKey[Any], ...] = (
+_ROWS: tuple[PartKey[Any], ...] = (
     source_encoder.KEY,
-    characters.KEY,
     experts.KEY,
     latent_attention.KEY,
     mtp.KEY,
     mup.KEY,
     recurrent.KEY,
 )
-_REGISTRY: Registry[PartKey[Any]] = Registry("pretrain.part_keys", {key.name: key for key in KEYS}, PartKey)
+_GROUP = "pretrain.part_keys"
+_REGISTRY: Registry[PartKey[Any]] = Registry(_GROUP, {key.name: key for key in _ROWS}, PartKey, declared(_GROUP))
+KEYS: Mapping[str, PartKey[Any]] = dict(_REGISTRY.built_in)
+"""keys of our parts, by name"""
 
 
 def _of_packages() -> Iterator[tuple[str, PartKey[Any]]]:
@@ -33,6 +36,8 @@ def _of_packages() -> Iterator[tuple[str, PartKey[Any]]]:
 
 KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = dict(_of_packages())
 """keys of the parts that installed packages add, by name"""
+KEYS_APART: Mapping[str, PartKey[Any]] = {**{name: KEYS[name] for name in _REGISTRY.apart}, **KEYS_OF_PACKAGES}
+"""keys of the parts whose specs, modules and work are found by that name: of `pretrain/classics`, and of packages"""
 
 
 if TYPE_CHECKING:
@@ -41,7 +46,6 @@ if TYPE_CHECKING:
         """What a type checker knows of them."""
 
         source_encoder: source_encoder.SourceEncoderShape | None
-        characters: characters.CharacterShape | None
         experts: experts.Experts | None
         latent_attention: latent_attention.LatentAttention | None
         mtp: mtp.Mtp | None

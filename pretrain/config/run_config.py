@@ -155,8 +155,8 @@ class RunConfig(RunSections):
             raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
         if self.model.picks_labels:
             raise ValueError(
-                "batch.short makes rows with fewer predictions than model.target_length: leave it out for a model of "
-                "characters"
+                "batch.short makes rows with fewer predictions than model.target_length: leave it out for "
+                f"model.family={self.model.family}"
             )
         length = self.batch.sequences * short.sequence_length
         if short.steps >= (self.train.steps or -(-(self.train.tokens or 0) // length)):

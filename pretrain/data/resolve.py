@@ -68,8 +68,8 @@ def resolve(config: RunConfig) -> RunConfig:
     recipe = recipe_of(config, tokenizer)
     needed = recipe.vocabulary
     vocabulary = config.model.vocabulary or needed
-    if vocabulary < needed and not (config.model.characters is not None and config.model.task_head is not None):
-        # (a model of characters hashes what it reads, so that its vocabulary is only what it predicted)
+    if vocabulary < needed and not (config.model.capabilities.hashes_inputs and config.model.task_head is not None):
+        # (where inputs are hashed, its vocabulary is only what it predicted)
         raise ConfigError(
             f"model.vocabulary={vocabulary} is smaller than the {needed} ids of the tokenizer of {sources[0].path}"
             f"{' and of what the objective adds' if needed > tokenizer.vocabulary_size else ''}: leave "

@@ -169,9 +169,9 @@ class _Computing:
             begin += count
 
     def _width(self, longest: int) -> int:
-        """Positions of a row that holds this text, and no longer one. A model of characters drops the last molecule of
-        a row, so that its rows all have one length."""
-        if self._model.characters is not None:
+        """Positions of a row that holds this text, and no longer one. Where layers read fewer
+        positions than a row has, the last of these is dropped, so that rows all have one length."""
+        if self._model.downsampling is not None:
             return self._limit
         return min(self._limit, -(-len(self._inputs.ids[longest]) // self._multiple) * self._multiple)
 

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
-from pretrain.config.patterns.blocks import Blocks
 from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
 from pretrain.model_spec.mtp import mtp_depths
 from pretrain.model_spec.parts.recurrent import multiply_adds
+from pretrain.model_spec.slots import specs_apart
 
 
 def num_distances(model: Model, length: int) -> int:
@@ -63,8 +63,8 @@ class TrainingFlops:
     count with their own width in place of `hidden`, and so do their projections. The mask decoder counts as its uses of
     the last layer, whose keys and values are those of one use, a convolution as three products of hidden * hidden. Keys
     and values of memory, made again in each step, count too; memory has no gradient. Of experts, those count that a
-    token passes through, and the router. Layers that read molecules count for these, and what is around them for
-    characters; behind the layers, keys and values count for all characters, and the rest for predictions.
+    token passes through, and the router. Layers that read fewer positions than a row has count for these, and what
+    is around them as its part says (`NetworkPart.multiply_adds`).
 
     Long convolutions count as `convolution_flops` in place of attention, and block-diagonal matrices with the values
     that they have. Filters are made once for a micro-batch, which is not counted.
@@ -100,9 +100,7 @@ class TrainingFlops:
         self._head = self._of_head(gradients)
         self._embedding = 0.0
         self._known: dict[tuple[int, int], float] = {}
-        self._rate = 1 if model.characters is None else model.characters.rate
-        self._around = (1 + 2 * gradients.has_embedding, 1 + 2 * gradients.head_input)
-        """passes of what is computed of characters before the layers, and behind them"""
+        self._around, self._passes = specs_apart(model), (1 + 2 * gradients.has_embedding, 1 + 2 * gradients.head_input)
         if model.recurrent is not None:
             self._count_cells()
             return
@@ -180,35 +178,18 @@ class TrainingFlops:
         found += inputs * (self._of_encoder_position + self._embedding + self._decoder[0])
         for stack, length in enumerate((inputs, labels)):
             if self._model.stacks[stack]:
-                found += length // (1 if stack else self._rate) * self._of_position[stack]
-        return found + self._of_characters(inputs, labels)
+                found += length // (1 if stack else self._model.row_rate) * self._of_position[stack]
+        return found + sum(part.multiply_adds(self._model, self._passes, inputs, labels) for part in self._around)
 
     def _of_text(self, inputs: int, labels: int) -> float:
         """Multiply-adds of attention within a text."""
         found = 0.0
         for stack, length in enumerate((inputs, labels)):
             if self._model.stacks[stack] and length:
-                found += self._attention(stack, length // (1 if stack else self._rate))
+                found += self._attention(stack, length // (1 if stack else self._model.row_rate))
         if self._decoder[1] and inputs:
             keys = self._model.attention.of_layer(self._model.stacks[0] - 1).mean_keys(inputs, False)
             found += self._decoder[1] * inputs * (keys + self._model.distance_rows)
-        return found
-
-    def _of_characters(self, inputs: int, labels: int) -> float:
-        """Multiply-adds of a row around layers that read molecules, attention included."""
-        model, shape = self._model, self._model.characters
-        if shape is None:
-            return 0.0
-        (before, behind), square = self._around, model.hidden**2
-        of_layer = 4 * square + (3 if model.gated else 2) * model.hidden * model.ffn_dim
-        of_pair = 2 * model.hidden
-        keys = Blocks(block=shape.block).mean_keys(inputs, False)
-        found = before * inputs * (of_layer + square + keys * of_pair)
-        if model.ends_in_characters:
-            found += behind * inputs * (2 * shape.kernel + 2) * square
-            found += behind * labels * (of_layer - 2 * square + inputs * of_pair)
-        if model.predicts_in_order:
-            found += behind * labels * (2 * square + of_layer + (labels + 1) / 2 * of_pair)
         return found
 
     def _attention(self, stack: int, length: int) -> float:

@@ -2,7 +2,7 @@
 that the end of a run can say it. `checkpoint/hf` converts models to these classes."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.objective import Objective
@@ -12,10 +12,10 @@ from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.config.patterns.blocks import BigBird
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_class import HF_CLASSES, Kind, declared_class, kin
 from pretrain.model_spec.hf_fits import check_class, windows
 from pretrain.model_spec.hf_mup import without_mup
 
-Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
 KINDS: dict[Kind, str] = {
     "sequence": "sequence classification",
     "tokens": "token classification",
@@ -79,7 +79,6 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
     ),
     "ctrl": (("ctrl", _any),),
     "roformer": (("roformer", _any),),
-    "canine": (("canine", _any),),
     "albert": (("albert", _any),),
     "electra": (("electra", _any),),
     "deberta": (("deberta", _any),),
@@ -90,49 +89,42 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
 }
 """our family -> `model_type` of the classes that its models are exported to: the first that takes the model"""
 
-_ENCODERS = {"canine": "CanineModel", "deberta": "DebertaModel", "deberta-v2": "DebertaV2Model"}
+_ENCODERS = {"deberta": "DebertaModel", "deberta-v2": "DebertaV2Model"}
 """classes of encoders without a head, where these are exported alone"""
-
-
-def _kin(name: str, *kinds: Kind) -> dict[Kind, str]:
-    ends = {"sequence": "SequenceClassification", "tokens": "TokenClassification", "spans": "QuestionAnswering"}
-    more = {"choice": "MultipleChoice"}
-    return {kind: f"{name}For{(ends | more)[kind]}" for kind in kinds}
 
 
 _THREE: tuple[Kind, Kind, Kind] = ("sequence", "tokens", "spans")
 _HEADS: dict[str, dict[Kind, str]] = {
-    "openai-gpt": _kin("OpenAIGPT", "sequence") | {"choice": "OpenAIGPTDoubleHeadsModel"},
-    "gpt_neo": _kin("GPTNeo", *_THREE),
-    "gpt2": _kin("GPT2", *_THREE) | {"choice": "GPT2DoubleHeadsModel"},
-    "big_bird": _kin("BigBird", "tokens", "choice"),
-    "distilbert": _kin("DistilBert", "tokens", "spans"),
-    "bert": _kin("Bert", *_THREE, "choice"),
-    "xlm-roberta": _kin("XLMRoberta", *_THREE, "choice"),
-    "longformer": _kin("Longformer", *_THREE),
-    "roberta": _kin("Roberta", *_THREE, "choice"),
-    "t5": _kin("T5", "sequence", "spans"),
-    "bart": _kin("Bart", "sequence", "spans"),
-    "deepseek_v2": _kin("DeepseekV2", "sequence"),
-    "deepseek_v3": _kin("DeepseekV3", "sequence", "tokens"),
-    "qwen3_moe": _kin("Qwen3Moe", *_THREE),
-    "mixtral": _kin("Mixtral", *_THREE),
-    "bloom": _kin("Bloom", *_THREE),
-    "gemma2": _kin("Gemma2", "sequence", "tokens"),
-    "gemma3_text": _kin("Gemma3Text", "sequence"),
-    "qwen3": _kin("Qwen3", *_THREE),
-    "qwen2": _kin("Qwen2", *_THREE),
-    "mistral": _kin("Mistral", *_THREE),
-    "llama": _kin("Llama", *_THREE),
-    "ctrl": _kin("CTRL", "sequence"),
-    "roformer": _kin("RoFormer", *_THREE),
-    "canine": _kin("Canine", "tokens"),
-    "albert": _kin("Albert", *_THREE, "choice"),
-    "electra": _kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
-    "deberta": _kin("Deberta", *_THREE),
-    "deberta-v2": _kin("DebertaV2", *_THREE, "choice"),
-    "xlm": _kin("XLM", "sequence", "tokens") | {"spans": "XLMForQuestionAnsweringSimple"},
-    "xlnet": _kin("XLNet", "sequence", "tokens", "choice")
+    "openai-gpt": kin("OpenAIGPT", "sequence") | {"choice": "OpenAIGPTDoubleHeadsModel"},
+    "gpt_neo": kin("GPTNeo", *_THREE),
+    "gpt2": kin("GPT2", *_THREE) | {"choice": "GPT2DoubleHeadsModel"},
+    "big_bird": kin("BigBird", "tokens", "choice"),
+    "distilbert": kin("DistilBert", "tokens", "spans"),
+    "bert": kin("Bert", *_THREE, "choice"),
+    "xlm-roberta": kin("XLMRoberta", *_THREE, "choice"),
+    "longformer": kin("Longformer", *_THREE),
+    "roberta": kin("Roberta", *_THREE, "choice"),
+    "t5": kin("T5", "sequence", "spans"),
+    "bart": kin("Bart", "sequence", "spans"),
+    "deepseek_v2": kin("DeepseekV2", "sequence"),
+    "deepseek_v3": kin("DeepseekV3", "sequence", "tokens"),
+    "qwen3_moe": kin("Qwen3Moe", *_THREE),
+    "mixtral": kin("Mixtral", *_THREE),
+    "bloom": kin("Bloom", *_THREE),
+    "gemma2": kin("Gemma2", "sequence", "tokens"),
+    "gemma3_text": kin("Gemma3Text", "sequence"),
+    "qwen3": kin("Qwen3", *_THREE),
+    "qwen2": kin("Qwen2", *_THREE),
+    "mistral": kin("Mistral", *_THREE),
+    "llama": kin("Llama", *_THREE),
+    "ctrl": kin("CTRL", "sequence"),
+    "roformer": kin("RoFormer", *_THREE),
+    "albert": kin("Albert", *_THREE, "choice"),
+    "electra": kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
+    "deberta": kin("Deberta", *_THREE),
+    "deberta-v2": kin("DebertaV2", *_THREE, "choice"),
+    "xlm": kin("XLM", "sequence", "tokens") | {"spans": "XLMForQuestionAnsweringSimple"},
+    "xlnet": kin("XLNet", "sequence", "tokens", "choice")
     | {"spans": "XLNetForQuestionAnsweringSimple", "span": "XLNetForQuestionAnswering"},
 }
 """`model_type` -> classes of fine-tuned models by kind of head"""
@@ -146,7 +138,6 @@ _OTHERWISE: dict[str, Mapping[Kind, str]] = {
     "longformer": {"choice": "its class makes the tokens of the question global"},
     "t5": {"tokens": "its class reads the encoder's output where ours reads the decoder's"},
     "roformer": {"choice": "its class reads the last position, without a dense layer"},
-    "canine": {"sequence": "its class has layers behind the one that answers, which a run does not train"},
     "electra": {"choice": "its config says how a row is summarized, which is not written"},
     "deberta": {"choice": "transformers has no such class of DeBERTa v1"},
     "xlm": {"choice": "its class has a second linear layer"},
@@ -173,15 +164,15 @@ def model_type_of(model: Model) -> str:
         )
     if model.family in _WITHOUT_CLASS:
         raise ConfigError(f"no class of transformers {_WITHOUT_CLASS[model.family]}: the checkpoint cannot be exported")
-    for key in model.parts_of_packages:
+    for key in model.parts_apart:
         if model.family in _TAKES:
             raise ConfigError(
                 f"model.{key} comes from an installed package, and no class of transformers for the {model.family} "
                 "family has it: the checkpoint cannot be exported"
             )
     if model.family not in _TAKES:
-        if (added := model.capabilities.hf_model_type) is not None:
-            return added
+        if model.family in HF_CLASSES:
+            return HF_CLASSES[model.family].model_type
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
             "cannot be exported"
@@ -201,12 +192,16 @@ def kind_of(objective: Objective) -> Kind:
 def head_class(model_type: str, objective: Objective, is_transformer_xl: bool = False) -> str:
     """The class of a `model_type` with the task head of `objective`. Raises ConfigError where transformers has no such
     class, or one with another head."""
-    kind = kind_of(objective)
-    why = _NOT_CAUSAL if is_transformer_xl and model_type == "xlnet" else _OTHERWISE.get(model_type, {}).get(kind)
-    name = None if why is not None else _HEADS.get(model_type, {}).get(kind)
+    kind, declared = kind_of(objective), declared_class(model_type)
+    heads: Mapping[Kind, str] = _HEADS.get(model_type, {})
+    others: Mapping[Kind, str] = _OTHERWISE.get(model_type, {})
+    if declared is not None:
+        heads, others = declared.heads, declared.otherwise
+    why = _NOT_CAUSAL if is_transformer_xl and model_type == "xlnet" else others.get(kind)
+    name = None if why is not None else heads.get(kind)
     if name is None:
         because = "" if why is None else f", as {why}"
-        without = "; its encoder can (export --encoder)" if model_type in _ENCODERS else ""
+        without = "; its encoder can (export --encoder)" if _has_encoder_alone(model_type) else ""
         raise ConfigError(
             f"a {model_type} model for {objective.name} has no class for {KINDS[kind]} in Hugging Face's "
             f"transformers that computes the same{because}: it cannot be exported{without}"
@@ -221,7 +216,7 @@ def check_export(config: RunConfig) -> None:
         raise ConfigError("a model that reads backward has no class in transformers: it cannot be exported")
     model, _ = without_mup(config.model.model_copy(update={"mtp": None}))
     model_type = model_type_of(model)
-    check_class(model, model_type)
+    _check(model, model_type)
     if model.task_head is not None:
         head_class(model_type, config.objective, is_transformer_xl=model.family == "transformer_xl")
         check_choice(model, config.objective)
@@ -243,12 +238,26 @@ def has_encoder_alone(model: Model) -> bool:
         plain, _ = without_mup(model.model_copy(update={"mtp": None}))
         headless = plain.model_copy(update={"task_head": None, "mask_decoder_layers": 0})
         model_type = model_type_of(headless)
-        check_class(headless, model_type)
+        _check(headless, model_type)
     except ConfigError:
         return False
-    return model_type in _ENCODERS
+    return _has_encoder_alone(model_type)
 
 
 def head_classes() -> dict[str, dict[Kind, Any]]:
     """All names, for whoever converts models to these classes."""
-    return {model_type: dict(names) for model_type, names in _HEADS.items()}
+    declared = {one.model_type: one.heads for one in HF_CLASSES.values()}
+    return {model_type: dict(names) for model_type, names in (_HEADS | declared).items() if names}
+
+
+def _check(model: Model, model_type: str) -> None:
+    """Raises ConfigError for a model that the class with that `model_type` cannot express."""
+    if model.family in HF_CLASSES:
+        HF_CLASSES[model.family].check(model)
+    else:
+        check_class(model, model_type)
+
+
+def _has_encoder_alone(model_type: str) -> bool:
+    declared = declared_class(model_type)
+    return model_type in _ENCODERS if declared is None else declared.encoder_alone

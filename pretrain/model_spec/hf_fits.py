@@ -28,9 +28,9 @@ _USUAL: dict[str, Any] = {
 
 
 def check_class(model: Model, model_type: str) -> None:
-    """Raises ConfigError for a model that the class cannot express; that of a package's family says so itself."""
-    if model.capabilities.hf_model_type is None:
-        _CHECKS[model_type](model)
+    """Raises ConfigError for a model that the class cannot express. One that a folder or a package declares has a check
+    of its own (`HfClass`)."""
+    _CHECKS[model_type](model)
 
 
 def check(
@@ -61,7 +61,7 @@ def check(
         raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}: it cannot be exported")
 
 
-def _check_heads(model: Model, name: str) -> None:
+def check_heads(model: Model, name: str) -> None:
     if model.dim_per_head * model.heads != model.hidden:
         raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
 
@@ -81,13 +81,13 @@ def _openai_gpt(model: Model) -> None:
             f"Hugging Face's OpenAI GPT has model.ffn={4 * model.hidden}, four times model.hidden: a model with "
             f"model.ffn={model.ffn} cannot be exported to it"
         )
-    _check_heads(model, "OpenAI GPT")
+    check_heads(model, "OpenAI GPT")
 
 
 def _gpt_neo(model: Model) -> None:
     required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
     check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **required)
-    _check_heads(model, "GPT-Neo")
+    check_heads(model, "GPT-Neo")
     if len(windows(model)) > 1:
         raise ConfigError(
             f"Hugging Face's GPT-Neo has one width of local attention: model.attention.pattern with windows of "
@@ -98,7 +98,7 @@ def _gpt_neo(model: Model) -> None:
 def _gpt2(model: Model) -> None:
     required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
     check(model, "GPT-2", ACTIVATIONS, **required)
-    _check_heads(model, "GPT-2")
+    check_heads(model, "GPT-2")
 
 
 def _encoder(model: Model, name: str, **required: Any) -> None:
@@ -106,7 +106,7 @@ def _encoder(model: Model, name: str, **required: Any) -> None:
     required = {"positions.name": "learned"} | required
     required |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
     check(model, name, ACTIVATIONS, **required, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
-    _check_heads(model, name)
+    check_heads(model, name)
 
 
 def _bert(model: Model) -> None:
@@ -174,7 +174,7 @@ def _both(model: Model, name: str, **required: Any) -> None:
         "norm_eps": 1e-5,  # fixed in transformers
     }  # fmt: skip
     check(model, name, ACTIVATIONS, **(usual | required))
-    _check_heads(model, name)
+    check_heads(model, name)
 
 
 def _bloom(model: Model) -> None:
@@ -184,7 +184,7 @@ def _bloom(model: Model) -> None:
         ffn_dropout=0.0, final_logit_softcap=None, attention_logit_softcap=None, query_pre_attn_scalar=None,
         ffn_dim=4 * model.hidden,
     )  # fmt: skip
-    _check_heads(model, "Bloom")
+    check_heads(model, "Bloom")
 
 
 def _ctrl(model: Model) -> None:
@@ -194,7 +194,7 @@ def _ctrl(model: Model) -> None:
         embedding_norm=False, embedding_scale=True, tie_word_embeddings=True, attention_dropout=0.0, ffn_dropout=0.0,
         **required,
     )  # fmt: skip
-    _check_heads(model, "CTRL")
+    check_heads(model, "CTRL")
 
 
 def _roformer(model: Model) -> None:
@@ -206,13 +206,6 @@ def _roformer(model: Model) -> None:
             "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "
             "model.segments=2, and leave out a model.embedding_size that is model.hidden"
         )
-
-
-def _canine(model: Model) -> None:
-    check(model, "CANINE", ACTIVATIONS, ffn_dropout=0.0)
-    _check_heads(model, "CANINE")
-    if model.segments < 1:
-        raise ConfigError("Hugging Face's CANINE has segments: set model.segments=16")
 
 
 def _albert(model: Model) -> None:
@@ -263,7 +256,7 @@ def _xlnet(model: Model) -> None:
         projection_bias=False, embedding_norm=False, embedding_scale=False, tie_word_embeddings=True,
         **without,
     )  # fmt: skip
-    _check_heads(model, "XLNet")
+    check_heads(model, "XLNet")
     if not model.is_causal and model.segments != SEGMENTS_OF_XLNET:
         raise ConfigError(f"Hugging Face's XLNet has segments: set model.segments={SEGMENTS_OF_XLNET}")
 
@@ -390,7 +383,6 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "llama": partial(_kin, "Llama", patterns=("dense",)),
     "ctrl": _ctrl,
     "roformer": _roformer,
-    "canine": _canine,
     "albert": _albert,
     "electra": _electra,
     "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),

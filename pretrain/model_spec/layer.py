@@ -10,7 +10,7 @@ from pretrain.model_spec.init_schemes import SCHEMES
 from pretrain.model_spec.linears import column, into_residual, norm, norms, under, vector
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.model_spec.parts.of_layers import LAYER_PARTS
-from pretrain.model_spec.slots import filled, specs_of_packages
+from pretrain.model_spec.slots import filled, specs_apart
 from pretrain.model_spec.updates_beside import adapter, lora
 
 
@@ -48,7 +48,7 @@ def _layer(model: Model, has_cross_attention: bool, number: int) -> Iterator[Par
         RowBlocks(names, model.dim_per_head, are_heads=True)
         for names in (("query",), (*query_names, "key", "value"), ("key", "value"))
     )
-    parts = (*LAYER_PARTS, *specs_of_packages(model))
+    parts = (*LAYER_PARTS, *specs_apart(model))
     yield from norms("input_layernorm.", "self_attn_bda.norm.", model)
     plain = under("linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias, of_all))
     yield from under("self_attention.", filled((part.mix(model) for part in parts), plain))

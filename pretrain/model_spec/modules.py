@@ -20,7 +20,7 @@ from pretrain.model_spec.once import once_for_each
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parts.of_layers import LAYER_PARTS
 from pretrain.model_spec.parts.of_models import NETWORK_PARTS
-from pretrain.model_spec.slots import filled, specs_of_packages
+from pretrain.model_spec.slots import filled, specs_apart
 from pretrain.model_spec.trained import with_rates, with_trained
 
 
@@ -35,7 +35,7 @@ def parameter_specs(model: Model, prefix: str = "") -> list[ParameterSpec]:
 @once_for_each
 def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
     """A run asks eight times before its first step, a plan for every layout."""
-    parts = (*NETWORK_PARTS, *specs_of_packages(model))
+    parts = (*NETWORK_PARTS, *specs_apart(model))
     specs = [spec for part in parts for spec in at(0, "", part.front(model))]
     words = next((words for part in parts if (words := part.words(model)) is not None), None)
     specs += at(0, "embedding.", embeddings(model, words))
@@ -85,7 +85,7 @@ def _shared_where(
 
 
 def _is_in_common(model: Model, name: str) -> bool:
-    return any(part.shared(model, name) for part in (*LAYER_PARTS, *specs_of_packages(model)))
+    return any(part.shared(model, name) for part in (*LAYER_PARTS, *specs_apart(model)))
 
 
 def _is_of_both(name: str) -> bool:

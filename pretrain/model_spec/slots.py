@@ -7,6 +7,7 @@ A part is a class with the slots that it fills, in a file of `parts/`, and a row
 from collections.abc import Iterable, Iterator
 
 from data_pipeline.common.plugins import Registry
+from pretrain.config.classics import declared
 from pretrain.config.model import Model
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 
@@ -74,18 +75,24 @@ class NetworkPart:
         """Beside the head."""
         return iter(())
 
+    def multiply_adds(self, model: Model, passes: tuple[int, int], inputs: int, labels: int) -> float:
+        """Multiply-adds of a row in front of the layers and behind them, each computed in so many `passes`; without the
+        embeddings and the head. `inputs`: positions of the row; `labels`: those with a label."""
+        return 0.0
+
 
 class PartSpecs(LayerPart, NetworkPart):
-    """A part that an installed package adds, which fills no slot (`pretrain.part_specs`). It has modules for those of a
-    feed-forward layer and beside a layer (`pretrain/models/slots.py`)."""
+    """A part of `pretrain/classics` or of an installed package, which fills no slot (`pretrain.part_specs`). That of a
+    package has modules for those of a feed-forward layer and beside a layer (`pretrain/models/slots.py`)."""
 
 
-PART_SPECS: Registry[PartSpecs] = Registry("pretrain.part_specs", {}, PartSpecs)
+_GROUP = "pretrain.part_specs"
+PART_SPECS: Registry[PartSpecs] = Registry(_GROUP, {}, PartSpecs, declared(_GROUP))
 
 
-def specs_of_packages(model: Model) -> tuple[PartSpecs, ...]:
-    """The parts of a model that installed packages add, and that have parameters."""
-    return tuple(PART_SPECS[name] for name in model.parts_of_packages if name in PART_SPECS)
+def specs_apart(model: Model) -> tuple[PartSpecs, ...]:
+    """The parts of a model that are found by their keys, and that have parameters."""
+    return tuple(PART_SPECS[name] for name in model.parts_apart if name in PART_SPECS)
 
 
 def filled(found: Iterable[Specs | None], otherwise: Specs) -> Specs:

@@ -1,20 +1,28 @@
 """The parts that layers have modules of: ours, and those of installed packages."""
 
 from data_pipeline.common.plugins import Registry
+from pretrain.config.classics import declared
 from pretrain.config.model import Model
 from pretrain.models.convolution import ConvolutionModules
 from pretrain.models.experts import ExpertModules
 from pretrain.models.latent_attention import LatentModules
 from pretrain.models.slots import PartModules
 
+_ROWS: dict[str, PartModules] = {
+    "experts": ExpertModules(),
+    "latent_attention": LatentModules(),
+    "convolution": ConvolutionModules(),
+}
+_GROUP = "pretrain.part_modules"
 PART_MODULES: Registry[PartModules] = Registry(
-    "pretrain.part_modules",
-    {"experts": ExpertModules(), "latent_attention": LatentModules(), "convolution": ConvolutionModules()},
+    _GROUP,
+    _ROWS,
     PartModules,
+    declared(_GROUP),
 )
 
 
 def modules_of(model: Model) -> list[PartModules]:
     """The parts that a model may have."""
-    added = (PART_MODULES[name] for name in model.parts_of_packages if name in PART_MODULES)
-    return [*PART_MODULES.built_in.values(), *added]
+    added = (PART_MODULES[name] for name in model.parts_apart if name in PART_MODULES)
+    return [*_ROWS.values(), *added]

@@ -1,12 +1,13 @@
 """Families by name: the parts of each. A new family is a row here and one in `config/families.py`, with a file of its
-own for parts that no other has; or a package's (`pretrain.family_parts` and `pretrain.families`)."""
+own for parts that no other has; or a folder of `pretrain/classics`, or a package's (`pretrain.family_parts` and
+`pretrain.families`)."""
 
 from functools import partial
 
 from data_pipeline.common.plugins import Registry
+from pretrain.config.classics import declared
 from pretrain.config.model import Model
 from pretrain.models import gpt, heads
-from pretrain.models.characters import CharacterEmbedding, CharacterOutput, molecule_inputs
 from pretrain.models.layers import FinalNormAlone
 from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
@@ -29,16 +30,14 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
     "monarch_mixer": FamilyParts(head=partial(MaskedHead, activation="gelu")),
-    "canine": FamilyParts(
-        head=MaskedHead, reads=CharacterEmbedding, before_head=CharacterOutput, layer_inputs=molecule_inputs
-    ),
     "xlm": FamilyParts(head=heads.plain),
     "transformer_xl": FamilyParts(head=heads.dropped),
     "xlnet": FamilyParts(head=heads.dropped),
     "rnn": FamilyParts(head=heads.plain, embedding=DroppedEmbedding, layers=RecurrentLayers),
 }
 
-FAMILIES: Registry[FamilyParts] = Registry("pretrain.family_parts", _BUILT_IN, FamilyParts)
+_GROUP = "pretrain.family_parts"
+FAMILIES: Registry[FamilyParts] = Registry(_GROUP, _BUILT_IN, FamilyParts, declared(_GROUP))
 
 
 def build_chunk(model: Model, megatron: MegatronConfig, first: bool, last: bool, chunk: int | None) -> Network:

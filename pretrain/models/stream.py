@@ -1,7 +1,7 @@
 """The stream: the one tensor [P, B, H] that travels from stage to stage. Its parts lie one behind the other and have
 names: `encoder` and `decoder`, the positions of the stacks that a call is about, and `tables`, positions that carry
-tables of attention biases. In a model of characters, whose layers see fewer positions, `characters` and `known` are
-what is read behind the layers: states of characters, and embeddings of what a row predicts before each prediction.
+tables of attention biases. In a model whose layers read fewer positions than a row has, `row` and `known` are what is
+read behind the layers: states of the row's own positions, and embeddings of what it predicts before each prediction.
 `mtp` are embeddings of further tokens, of one depth after the other, which modules behind the layers read in training.
 Between the layers of a stage they are tensors of their own.
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from pretrain.config.model import Model
 from pretrain.models.inputs import MicroBatch
 
-Part = Literal["encoder", "decoder", "tables", "characters", "known", "mtp"]
+Part = Literal["encoder", "decoder", "tables", "row", "known", "mtp"]
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ def of_model(model: Model, inputs: int, labels: int, tensor_ranks: int) -> Strea
     """The whole stream, of which this rank has `inputs` and `labels` positions."""
     lengths: dict[Part, int] = {}
     if model.has_encoder:
-        lengths["encoder"] = inputs if model.characters is None else inputs // model.characters.rate
-    if model.ends_in_characters:
-        lengths["characters"] = inputs
+        lengths["encoder"] = inputs // model.row_rate
+    if model.upsamples:
+        lengths["row"] = inputs
         if model.predicts_in_order:
             lengths["known"] = labels
     if model.has_decoder:

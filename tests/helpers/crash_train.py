@@ -22,7 +22,7 @@ from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import Record
 from pretrain.run_dir.paths import RECORD
 from pretrain.run_dir.records import read_metrics
-from tests.helpers import command, crash
+from tests.helpers import classics, command, crash
 from tests.helpers.crash import CORES, Files, Kill, Moment, changed, statuses
 from tests.helpers.crash_build import build
 
@@ -97,15 +97,11 @@ model: {{family: bert, {_ENCODER}, attention: {{}}}}
 objective: {{name: masked}}
 distillation: {{teacher: ../teacher/run, temperature: 2.0, kl_weight: 5.0, label_weight: 2.0, cosine_weight: 1.0}}
 """,
-    "canine": f"""
-model: {{family: canine, {_ENCODER}, tie_word_embeddings: false, segments: 2, attention: {{}},
-  characters: {{buckets: 512, block: 8, autoregressive: true}}}}
-objective: {{name: character_spans, buckets: 512}}
-""",
     "transformer-xl": f"""
 model: {{family: transformer_xl, {_SIZE}, memory_length: 32, norm: post, activation: gelu, qkv_bias: false,
   projection_bias: false, positions: transformer_xl, attention: {{}}}}
 """,
+    **{kind: settings.replace("ENCODER", _ENCODER) for kind, settings in classics.rows("CRASHES").items()},
 }
 _T5 = f"family: t5, encoder_layers: 2, {_SIZE}, norm_type: rms, bias: false, positions: relative, attention: {{}}"
 LATER_KINDS = {  # what came later, and needs fewer kills: its state is that of the kinds above
@@ -186,7 +182,7 @@ _MOMENTS = {  # and how often each is chosen
 def train_campaign(directory: Path, kills: int, seed: int, kind: str = "gpt") -> list[Kill]:
     """Kills training at least `kills` times. Raises AssertionError if a run differs from an uninterrupted one, a
     survivor hangs, or anything ends with a status that it should not have."""
-    of_characters = ["tokenizer={type: characters}"] if kind == "canine" else []
+    of_characters = ["tokenizer={type: characters}"] if "name: character_" in (KINDS | LATER_KINDS)[kind] else []
     build(directory / "uninterrupted-build", *of_characters)
     settings = (KINDS | LATER_KINDS)[kind]
     common = "\n".join(

@@ -6,6 +6,7 @@ from typing import Any
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
+from tests.helpers import classics
 from tests.helpers.breadth import slow
 from tests.helpers.tiny import ROWS, tiny_config
 
@@ -65,11 +66,6 @@ _XL = {
     "init": {"scale_residual": False}, "attention": {},
 }  # fmt: skip
 
-_CHARACTERS = {"hashes": 4, "buckets": 97, "block": 8, "rate": 4, "kernel": 4}
-_CANINE = _BERT | {
-    "family": "canine", "binary_head": False, "tie_word_embeddings": False, "segments": 2, "characters": _CHARACTERS,
-}  # fmt: skip
-
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
@@ -90,11 +86,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "family": "deberta_v2", "segments": 0, "convolution": "tanh", "mask_decoder_layers": 2,
         },
         "objective": {"name": "masked"},
-    },
-    "canine": {"model": _CANINE, "objective": {"name": "character_subwords", "subwords": "unused"}},
-    "canine-c": {
-        "model": _CANINE | {"vocabulary": 97, "characters": _CHARACTERS | {"autoregressive": True}},
-        "objective": {"name": "character_spans", "buckets": 97},
     },
     "roformer": {
         "model": _BERT | {
@@ -235,10 +226,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "groups": 4, "top_groups": 2, "selection_bias": True, "bias_rate": 0.001, "sequence_loss": 0.1,
         },
     }},
+    **classics.rows("FAMILIES"),
 }  # fmt: skip
 OF_EACH_KIND = (
-    "bert", "bloom", "canine-c", "deberta", "deepseek_v3", "gemma2", "longformer", "mixtral", "t5", "xlnet",
-)  # fmt: skip
+    *("bert", "bloom", "deberta", "deepseek_v3", "gemma2", "longformer", "mixtral", "t5", "xlnet"),
+    *classics.names("OF_EACH_KIND"),
+)
 """whose parts meet ranks in all the ways there are: the others run with the slow tests"""
 
 
@@ -252,7 +245,7 @@ def takes(family: str, parallel: Mapping[str, Any]) -> bool:
     """Whether the family does not refuse a layout."""
     chunks_are_one = parallel.get("virtual", 1) == 1
     sequences_are_full = not parallel.get("sequence") and parallel.get("context", 1) == 1
-    if family_config(family).model.characters is not None:
+    if family_config(family).model.downsampling is not None:
         return sequences_are_full
     if family_config(family).model.long_convolution is not None:
         return sequences_are_full and parallel.get("recompute") != "selective"

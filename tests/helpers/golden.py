@@ -25,7 +25,7 @@ from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import run_length
-from tests.helpers import command
+from tests.helpers import classics, command
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine
 
@@ -124,20 +124,15 @@ CASES: dict[str, Case] = {
     ),
     "rnn": _short("rnn", *_LSTM, dataset="pairs"),
     "rnn-bf16": _short("rnn", *_LSTM, "precision=bf16", dataset="pairs", control="rnn"),
-    "canine-in-order": _short("canine", "schedule.warmup_steps=2", dataset="characters"),
-    "canine-masked": _short(
-        "canine",
-        "schedule.warmup_steps=2",
-        "model.characters.autoregressive=false",
-        "model.vocabulary=null",
-        "objective={name: character_subwords, subwords: DATASETS/subwords.json}",
-        dataset="characters",
-    ),
     "pegasus": _short("pegasus", *_ENCODER, "model.encoder_layers=2", "model.target_length=48"),
     "xlnet-unicode": _short("xlnet", *_ENCODER),
     "electra": _short("electra", *_ENCODER, "generator={hidden: 16, heads: 2}"),
     "tinybert": _short("bert", *_ENCODER, "objective.next_sentence=false", "model.binary_head=false", has_teacher=True),
     "monarch-mixer": _short("monarch-mixer", *_ENCODER),
+    **{
+        name: _short(config, *changes, dataset=dataset)
+        for name, (config, changes, dataset) in classics.rows("GOLDEN").items()
+    },
 }
 
 

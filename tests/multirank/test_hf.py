@@ -11,6 +11,7 @@ from torch import from_numpy
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from tests.helpers import classics
 from tests.helpers.breadth import slow
 from tests.helpers.families import FAMILIES, each, family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value, with_weights_of
@@ -22,10 +23,8 @@ from tests.helpers.tiny import build_engine, tiny_config, whole_state
 VOCABULARY = 390  # no multiple of 128: rows that pad it must not be exported
 GPT = {"gpt": {"attention": {}}, "gpt-post": {"attention": {}, "norm": "post"}, "gpt-banded": {}}
 NO_SEGMENTS = FAMILIES["bert"]["model"] | {"segments": 0, "binary_head": False, "vocabulary": VOCABULARY}
-OF_ENCODERS = ("canine", "canine-c")
-"""those without a class that has their heads"""
 NO_CLASS = (
-    *OF_ENCODERS,
+    *classics.names("NO_CLASS"),
     "shared_experts",
     "biased_experts",
     "prefix-lm",

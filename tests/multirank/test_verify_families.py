@@ -60,13 +60,6 @@ def test_a_model_with_these_settings_is_the_same_run(name: str, tmp_path: Path) 
     check_sound(table(family_config(family, **settings), tmp_path, TWO_RANKS))
 
 
-@pytest.mark.parametrize(("family", "asked"), [("canine", False), ("canine-c", False), ("canine-c", True)])
-def test_two_lengths_in_one_stream_are_the_same_run(family: str, asked: bool, tmp_path: Path) -> None:
-    settings = {"model": {"binary_head": True}, "objective": {"next_sentence": True}} if asked else {}
-    layouts = ["tp2pp2", "pp2+vp2", "dp2+zero1", "dp2+zero2", "pp2dp2+zero3"]
-    check_sound(table(family_config(family, precision="bf16", **settings), tmp_path, layouts))
-
-
 @pytest.mark.parametrize("config", ["tests", "debug"])
 def test_convolutions_in_place_of_attention_are_the_same_run(config: str, tmp_path: Path) -> None:
     layouts = ["tp2pp2", "pp2+vp2", "tp2dp2+zero1", "dp2+zero2", "pp2dp2+zero3"]

@@ -17,11 +17,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.generator import generator_specs
-from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import chunk_parameters, num_active_parameters, num_parameters
 from pretrain.run_dir.paths import RECORD
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
+from tests.helpers import classics
 from tests.helpers.breadth import only
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.shipped import NO_RUNS
@@ -68,7 +68,7 @@ def test_all_published_sizes_are_shipped() -> None:
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
     released |= {"mixtral/8x7b", "mixtral/8x22b", "qwen3-moe/30b-a3b", "qwen3-moe/235b-a22b", "olmoe/1b-7b"}
     released |= {"dots1/142b-a14b", "deepseek-v2/lite", "deepseek-v3/671b"}
-    alone = {"canine/c", "canine/s", "ctrl/1.6b", "transformer-xl/enwik8", "gpt/117m", "sparse-transformer/enwik8"}
+    alone = {*classics.names("CONFIGS"), "ctrl/1.6b", "transformer-xl/enwik8", "gpt/117m", "sparse-transformer/enwik8"}
     wanted = gpt3 | gpt2 | alone | others | t5 | byt5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
 
@@ -337,16 +337,6 @@ def test_deberta_v2_has_the_size_of_transformers_own_and_positions_for_its_mask_
     without = model.model_copy(update={"convolution": None, "mask_decoder_layers": 0})
     kernel_and_norm = (3 * model.hidden + 1) * model.hidden + 2 * model.hidden
     assert num_parameters(without, padded=False) == parameters - kernel_and_norm
-
-
-# Elements of transformers' CanineModel, whose pooler pretraining has not here. The paper says 127 million.
-@pytest.mark.parametrize("size", ["c", "s"])
-def test_canine_has_the_size_of_transformers_own_and_its_heads(size: str) -> None:
-    model = read(f"canine/{size}").model
-    heads = ("head.", "output_layer.", "characters.known.")
-    encoder = sum(spec.size for spec in parameter_specs(model) if not spec.name.startswith(heads))
-    assert encoder + 768 * 769 == 132_082_944
-    assert model.label_length == {"c": 320, "s": 80}[size]
 
 
 # Elements of transformers' ElectraForPreTraining and ElectraForMaskedLM, each with tables of its own.

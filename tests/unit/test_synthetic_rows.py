@@ -8,6 +8,7 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
+from tests.helpers import classics
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.tiny import ROWS
 
@@ -46,7 +47,7 @@ def test_a_tagger_has_an_answer_at_some_of_its_tokens() -> None:
     assert 0.3 < batch.loss_mask.sum() / batch.attention_mask.sum() < 0.7
 
 
-@pytest.mark.parametrize("family", ["bert", "canine"])
+@pytest.mark.parametrize("family", ["bert", *classics.names("OF_EACH_KIND")])
 def test_a_row_is_the_same_on_any_data_rank(family: str) -> None:
     config = family_config(family)
     whole, parts = _batch(config), [_batch(config, rank, 4) for rank in range(4)]

@@ -17,6 +17,10 @@ def _any_config(tree: dict[str, Any], most_layers: int) -> None:
     pass
 
 
+def _no_settings(section: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
 def _nothing(model: Model, values: Mapping[str, Tensor]) -> list[str]:
     return []
 
@@ -58,6 +62,10 @@ class HfFamily:
     """our `model` section for a config"""
     links: Callable[[Model], Iterator[Link]]
     """pairs of tensor names, with the conversion in both directions"""
+    objective_of: Callable[[dict[str, Any]], dict[str, Any]] = _no_settings
+    """settings of the objective that our `model` section asks for"""
+    drawn: tuple[str, ...] = ()
+    """how names of our parameters begin that no class has, where encoders alone are imported"""
     loaded_links: Callable[[Model], Iterator[Link]] | None = None
     """the same for tensors of the model that transformers loads, where those of a folder are others; None: they are the
     same"""

@@ -65,8 +65,8 @@ def grown_folder(
     if last_are_sentinels(directory):
         raise ConfigError(f"{directory}: the last ids are sentinels, so that no token can follow them")
     folder, model = folders.read(directory), read_model_config(directory, directory, random_head=random_head).model
-    if model.characters is not None:
-        raise ConfigError(f"{directory} reads characters, and has no vocabulary that could grow")
+    if model.capabilities.hashes_inputs:
+        raise ConfigError(f"{directory} hashes what it reads, and has no vocabulary that could grow")
     with TemporaryDirectory() as temporary:
         target = Path(temporary) / directory.resolve().name
         target.mkdir()

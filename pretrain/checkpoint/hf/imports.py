@@ -32,8 +32,6 @@ from pretrain.engine.base import Engine, GlobalPart
 from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import TOKENIZER, RunDir, complete_checkpoints
 
-_OF_HEAD = tuple(f"model/{prefix}" for prefix in ("head.", "output_layer.", "characters.known."))
-
 
 class Updates(Protocol):
     """Low-rank updates of a model of transformers."""
@@ -78,8 +76,7 @@ def read_model_config(
     else:
         sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
         objective = {"name": folder.family.objectives.get(model["family"], folder.family.objective)} | sentinels
-        if "characters" in model:
-            objective["buckets"] = model["characters"]["buckets"]
+        objective |= folder.family.objective_of(model)
         if _has_pooler(folder):
             model["binary_head"] = True
     tree = {
@@ -125,7 +122,7 @@ def import_hf(
     _warn_of_skipped(folder, config, {} if hf_model is None else hf_model.state_dict(), warn)
     if _is_encoder(folder):
         engine.initialise()
-        warn(f"{folder.path} has no weights for the head that predicts characters: they are initialized randomly")
+        warn(f"{folder.path} has no weights for the head that it was pretrained with: they are initialized randomly")
     state = engine.state()
     tensors = _tensors(folder, config, hf_model, state)
     if updates is not None:
@@ -172,7 +169,8 @@ def _tensors(
     """Where the values of `state` come from: transformers' model, or without one the folder itself."""
     tensors = ImportedTensors(folder.path)
     if _is_encoder(folder):
-        of_head = {key: part for key, part in state.items() if key.startswith(_OF_HEAD)}
+        prefixes = tuple(f"model/{prefix}" for prefix in folder.family.drawn)
+        of_head = {key: part for key, part in state.items() if key.startswith(prefixes)}
         tensors.add((key.removeprefix("model/"), part.pieces[0].value) for key, part in of_head.items())
     if hf_model is not None:
         tensors.add_links(folder.family.links_of_loaded(config.model), partial(_taken, hf_model.state_dict()))

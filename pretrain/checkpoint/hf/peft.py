@@ -31,7 +31,7 @@ from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_classes import Kind
+from pretrain.model_spec.hf_class import Kind
 
 _MORE_TOKENIZER_FILES = (
     *(TOKENIZER_CONFIG, SPECIAL_TOKENS, "added_tokens.json", "vocab.json", "merges.txt"),

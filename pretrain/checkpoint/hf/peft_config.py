@@ -14,7 +14,7 @@ from typing import Any
 
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_classes import Kind
+from pretrain.model_spec.hf_class import Kind
 
 CONFIG = "adapter_config.json"
 TASK_TYPES: Mapping[str, Kind] = {"SEQ_CLS": "sequence", "TOKEN_CLS": "tokens", "QUESTION_ANS": "spans"}

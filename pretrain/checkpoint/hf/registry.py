@@ -14,7 +14,6 @@ from pretrain.checkpoint.hf.bart import BART
 from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
-from pretrain.checkpoint.hf.canine import CANINE
 from pretrain.checkpoint.hf.ctrl import CTRL
 from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
 from pretrain.checkpoint.hf.deepseek import DEEPSEEK
@@ -35,8 +34,9 @@ from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm import XLM
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
 from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
-from pretrain.config.families import CAPABILITIES
+from pretrain.config.classics import declared
 from pretrain.config.model import Model
+from pretrain.model_spec.hf_class import HF_CLASSES
 from pretrain.model_spec.hf_classes import model_type_of
 
 FAMILIES: dict[str, tuple[HfFamily, ...]] = {
@@ -49,7 +49,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
     "ctrl": (CTRL,),
     "roformer": (ROFORMER,),
-    "canine": (CANINE,),
     "albert": (ALBERT,),
     "electra": (ELECTRA,),
     "deberta": (DEBERTA,),
@@ -67,16 +66,22 @@ _CONSTANTS = (
 """how names of tensors end that older releases of transformers saved, though a config says what is in them"""
 
 BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
-OF_PACKAGES: Registry[HfFamily] = Registry("pretrain.hf_families", {}, HfFamily)
-"""families of Hugging Face that installed packages add, by the name of our family"""
+_GROUP = "pretrain.hf_families"
+FAMILIES_APART: Registry[HfFamily] = Registry(_GROUP, {}, HfFamily, declared(_GROUP))
+"""families of Hugging Face of `pretrain/classics` and of installed packages, by the name of our family"""
+
+
+def model_types() -> list[str]:
+    """Every `model_type` that is known."""
+    return [*BY_MODEL_TYPE, *(one.model_type for one in HF_CLASSES.values())]
 
 
 def of_model_type(model_type: str) -> HfFamily | None:
     """The family whose folders have this `model_type`; None: it is not known."""
     if model_type in BY_MODEL_TYPE:
         return BY_MODEL_TYPE[model_type]
-    added = (name for name in CAPABILITIES.plugins if CAPABILITIES[name].hf_model_type == model_type)
-    return next(map(OF_PACKAGES.require, added), None)
+    added = (name for name, declared_class in HF_CLASSES.items() if declared_class.model_type == model_type)
+    return next(map(FAMILIES_APART.require, added), None)
 
 
 def hf_family_of(model: Model) -> HfFamily:
@@ -84,7 +89,7 @@ def hf_family_of(model: Model) -> HfFamily:
     without it or that transformers lacks, and for a model with adapters or a source encoder."""
     model_type = model_type_of(model)
     if model.family not in FAMILIES:
-        return OF_PACKAGES.require(model.family)
+        return FAMILIES_APART.require(model.family)
     return next(family for family in FAMILIES[model.family] if family.model_type == model_type)
 
 

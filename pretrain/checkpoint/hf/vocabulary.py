@@ -40,7 +40,7 @@ def read(
 ) -> bytes:
     """The bytes of a file that the data pipeline reads, with texts that begin and end as `bounds` or the folder's files
     say. Raises ConfigError where there is none, where files disagree, and where the model of `config` has fewer ids."""
-    if config.model.characters is not None:  # of which every folder has the same
+    if config.model.capabilities.hashes_inputs:  # of which every folder has the same
         return CharacterTokenizer().content
     own = exported(directory)
     files = [path for path in (*own, *(directory / name for name in TOKENIZER_FILES)) if path.is_file()]

@@ -22,6 +22,11 @@ def check_suits(model: Model, objective: Objective) -> None:
         )
     for part in PARTS.values():
         part.check_objective(model, objective)
+    if "label_positions" in objective.columns and model.downsampling is None:
+        raise ValueError(
+            f"objective.name={objective.name} predicts at positions that each row names, and no layers of the "
+            f"{model.family} family have these apart: choose another objective"
+        )
     masks = getattr(objective, "document_mask", False)
     if (masks or getattr(objective, "packing", None) == "best_fit") and not model.capabilities.packing:
         having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)

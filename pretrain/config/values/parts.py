@@ -1,6 +1,6 @@
 """What follows from the keys of all parts."""
 
-from pretrain.config.values.characters import CharacterValues
+from pretrain.config.values.downsampling import DownsamplingValues
 from pretrain.config.values.experts import ExpertValues
 from pretrain.config.values.latent_attention import LatentValues
 from pretrain.config.values.mup import MupValues
@@ -8,5 +8,5 @@ from pretrain.config.values.recurrent import RecurrentValues
 from pretrain.config.values.source_encoder import SourceEncoderValues
 
 
-class PartValues(MupValues, SourceEncoderValues, CharacterValues, LatentValues, ExpertValues, RecurrentValues):
+class PartValues(MupValues, SourceEncoderValues, DownsamplingValues, LatentValues, ExpertValues, RecurrentValues):
     """Values of a model with these parts, or without them."""

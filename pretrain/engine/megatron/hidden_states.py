@@ -34,10 +34,10 @@ class HiddenStates:
         """See `base.HiddenStateEngine`. The rows are divided into one micro-batch for each stage."""
         rows, width = batch.loss_mask.shape
         model = self._model
-        if model.characters is not None and not (model.ends_in_characters and set(layers) <= {0, model.layers}):
+        if model.downsampling is not None and not (model.upsamples and set(layers) <= {0, model.layers}):
             raise ConfigError(
-                "the layers of a model of characters read molecules, and one fine-tuned for rows ends in them: use "
-                "--layers last or 0, which have states of characters, of another model"
+                f"layers of the {model.family} family read fewer positions than a row has, and one fine-tuned for rows "
+                "ends in these: use --layers last or 0, which have states of all positions, of another model"
             )
         stages, context = self._layout.pipeline, self._layout.context
         if width % context or batch.tokens.shape[1] % context:
@@ -78,7 +78,7 @@ class HiddenStates:
         for chunk in self._runner.bare:
             if chunk.pre_process:
                 modules[0] = getattr(chunk.embedding, stack)
-            if self._model.characters is not None:  # whose layers between have other positions
+            if self._model.downsampling is not None:  # whose layers between have other positions
                 if chunk.post_process:
                     modules[self._model.layers] = chunk.before_head.layer  # type: ignore[union-attr, assignment]
                 continue

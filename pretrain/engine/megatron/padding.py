@@ -18,10 +18,12 @@ GPU_MULTIPLE = 8
 
 def trims_padding(config: RunConfig) -> bool:
     """Whether the losses of a run are the same, but for rounding, without the padding that rows end in: fp8 scales
-    tensors by all of their values, a sparse attention pattern may count from the end of a row, and a model of
-    characters drops the last molecule of one."""
+    tensors by all of their values, a sparse attention pattern may count from the end of a row, and a model
+    whose layers read fewer positions drops the last of these."""
     dense = all(isinstance(kind, Dense | Banded | Linformer) for kind in config.model.attention.kinds)
-    return config.objective.pads_to_longest and dense and config.precision != "fp8" and config.model.characters is None
+    return (
+        config.objective.pads_to_longest and dense and config.precision != "fp8" and config.model.downsampling is None
+    )
 
 
 def needed_lengths(config: RunConfig, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

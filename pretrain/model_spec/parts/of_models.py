@@ -1,6 +1,5 @@
 """The parts around or in place of layers that a model may have."""
 
-from pretrain.model_spec.parts.characters import CharacterSpecs
 from pretrain.model_spec.parts.deberta import DistanceSpecs
 from pretrain.model_spec.parts.monarch_mixer import MixerSpecs
 from pretrain.model_spec.parts.mtp import MtpSpecs
@@ -10,7 +9,6 @@ from pretrain.model_spec.slots import NetworkPart
 
 NETWORK_PARTS: tuple[NetworkPart, ...] = (
     SourceEncoderSpecs(),
-    CharacterSpecs(),
     RecurrentSpecs(),
     MixerSpecs(),
     MtpSpecs(),

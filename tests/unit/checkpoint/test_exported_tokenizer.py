@@ -9,7 +9,6 @@ import pytest
 import sentencepiece
 
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.characters import CharacterTokenizer
 from data_pipeline.tokenizers.load import Kind, load_tokenizer, train_tokenizer
 from pretrain.checkpoint.hf.conventions import Conventions
 from pretrain.errors import ConfigError, RunError
@@ -99,11 +98,6 @@ def test_the_space_before_a_name_is_part_of_it_as_in_released_tokenizers(
     for text in ("The value of {} class", "a{}b", "a  {}\n{} b", "a\u00a0\t{}\u2003", "a\x1f{}"):
         prompt = text.replace("{}", name)
         assert theirs.encode(prompt, add_special_tokens=False) == reference.encode(prompt)
-
-
-def test_characters_have_a_mask_that_no_text_spells(tmp_path: Path) -> None:
-    config = family_config("canine")
-    assert _written(CharacterTokenizer(), config, tmp_path / "hf").mask_token_id == 0xE003
 
 
 def test_an_imported_folder_s_mask_stays_as_the_folder_has_it(tmp_path: Path) -> None:

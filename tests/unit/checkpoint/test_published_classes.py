@@ -1,18 +1,19 @@
 """What each shipped config exports to, as `docs/families.md` says."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.model_spec import hf_classes
+from pretrain.model_spec.hf_class import HfClass
 from pretrain.model_spec.parameters import num_parameters
+from tests.helpers import classics
 from tests.unit.test_configs import RUNS, name
 
 IDS = Specials(pad=1, cls=0, sep=2, mask=4, start=1, end=2, sentinels=(), vocabulary=300)
@@ -29,7 +30,6 @@ CLASSES = {
     "roformer/": "RoFormerForMaskedLM",
     "electra/": "ElectraForMaskedLM",  # its encoder's config; the discriminator's class follows from its head
     "xlnet/": "XLNetLMHeadModel",
-    "canine/": "CanineModel",  # of its encoder: no class has its heads
     "deberta-v3/": "DebertaV2ForMaskedLM",  # its encoder's config; the detector has no class
     "t5/": "T5ForConditionalGeneration",
     "t5-v1.1/": "T5ForConditionalGeneration",
@@ -66,7 +66,6 @@ CLASSES = {
     "debug/roberta": "RobertaForMaskedLM",
     "debug/electra": "ElectraForMaskedLM",
     "debug/xlnet": "XLNetLMHeadModel",
-    "debug/canine": "CanineModel",
     "debug/deberta-v3": "DebertaV2ForMaskedLM",
     "debug/roformer": "RoFormerForMaskedLM",
     "debug/albert": "AlbertForPreTraining",
@@ -74,6 +73,7 @@ CLASSES = {
     "debug/transformer": "MarianMTModel",
     "debug/pegasus": "PegasusForConditionalGeneration",
     "debug/bart": "BartForConditionalGeneration",
+    **classics.rows("CLASSES"),
 }
 REFUSED = {
     "t5/decoder-lm": "T5 has an encoder",
@@ -126,19 +126,18 @@ def test_a_shipped_config_exports_to_the_class_that_docs_name(path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("hf_model_type", "said"),
+    ("classes", "said"),
     [
-        (None, r"model\.family=theirs comes from an installed package.* cannot be exported"),
-        ("theirs", r"No installed package declares 'theirs' in pretrain\.hf_families"),
+        ({}, r"model\.family=theirs comes from an installed package.* cannot be exported"),
+        ({"theirs": HfClass(model_type="theirs")}, r"No installed package declares 'theirs' in pretrain\.hf_families"),
     ],
 )
 def test_a_family_of_a_package_without_its_classes_is_not_exported(
-    hf_model_type: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+    classes: dict[str, HfClass], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pretrain.checkpoint.hf.registry import hf_family_of
 
-    theirs: Any = CAPABILITIES.built_in
-    monkeypatch.setitem(theirs, "theirs", Capabilities(decoder=True, hf_model_type=hf_model_type))
+    monkeypatch.setattr(hf_classes, "HF_CLASSES", classes)
     model = load(RunConfig, RUNS[0], ["model.vocabulary=50000"]).model.model_copy(update={"family": "theirs"})
     with pytest.raises((ConfigError, DataError), match=said):
         hf_family_of(model)

@@ -9,10 +9,10 @@ import pretrain.__main__
 from docs.make.commands import titles
 from pretrain.__main__ import main
 from pretrain.checkpoint.hf import gguf
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
+from pretrain.checkpoint.hf.registry import model_types
 from pretrain.checkpoint.hf.released import TEXT_TYPES
 from pretrain.commands import data, launch, scale
-from pretrain.commands.import_ import GGUF_ARCHITECTURES, HF_MODEL_TYPES
+from pretrain.commands.import_ import GGUF_ARCHITECTURES, hf_model_types
 from pretrain.commands.verbs import MODULES
 
 OF_GROUPS = {"data": data._MODULES, "launch": launch._MODULES, "scale": scale._MODULES}
@@ -80,5 +80,5 @@ def test_every_parser_has_a_section_in_the_reference_and_a_place_in_the_help_of_
 
 
 def test_import_s_help_names_what_can_be_imported() -> None:
-    assert set(HF_MODEL_TYPES) == {*BY_MODEL_TYPE, *TEXT_TYPES}
+    assert set(hf_model_types()) == {*model_types(), *TEXT_TYPES}
     assert GGUF_ARCHITECTURES == gguf._KNOWN

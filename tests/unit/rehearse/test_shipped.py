@@ -15,6 +15,7 @@ from pretrain.plan.planner import with_vocabulary
 from pretrain.rehearse.planned import PlannedRank
 from pretrain.rehearse.rank import STATE, RankRehearsal
 from pretrain.rehearse.run import rehearse
+from tests.helpers import classics
 from tests.helpers.breadth import only
 from tests.helpers.shipped import NO_RUNS
 
@@ -46,7 +47,7 @@ def _names(folder: str) -> list[str]:
 
 
 DEBUG = _names("debug")
-QUICK = ["debug/bert", "debug/canine", "debug/experts", "debug/gpt", "debug/t5"]
+QUICK = ["debug/bert", *classics.names("REHEARSED"), "debug/experts", "debug/gpt", "debug/t5"]
 PUBLISHED = [name for name in _names("*") if name.partition("/")[0] not in ("debug", *NO_RUNS)]
 
 

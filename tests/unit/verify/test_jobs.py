@@ -54,7 +54,7 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
         layouts = [layout for layout in layouts if not layout.sequence and layout.context == layout.virtual == 1]
     if config.distillation.compares_layers:  # where all of them and of a row are
         layouts = [layout for layout in layouts if layout.pipeline == layout.context == layout.virtual == 1]
-    if config.model.long_convolution is not None or config.model.characters is not None:  # of whole sequences
+    if config.model.long_convolution is not None or config.model.downsampling is not None:  # of whole sequences
         layouts = [layout for layout in layouts if not layout.sequence and layout.context == 1]
     if config.model.long_convolution is not None:  # whose tensor ranks share blocks
         layouts = [layout for layout in layouts if config.model.ffn_blocks % layout.tensor == 0]

@@ -8,5 +8,4 @@ CAPABILITIES = Capabilities(
     parts=("xielu",),
     positions=("rotary",),
     only={"gated": False, "bias": False, "norm_type": "rms", "norm": "pre"},
-    hf_model_type="apertus",
 )

@@ -7,6 +7,7 @@ import torch
 from transformers import ApertusConfig, ApertusForCausalLM
 
 from data_pipeline.tokenizers.specials import Specials
+from example_plugin.apertus.hf_class import check
 from example_plugin.apertus.specs import BETA
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, by_head, norm, one, rows, same
@@ -18,8 +19,7 @@ _EPS = -1e-6
 
 
 def hf_config(model: Model, specials: Specials) -> ApertusConfig:
-    if not model.qk_norm:
-        raise ConfigError("Hugging Face's apertus has model.qk_norm=true: this model cannot be exported to it")
+    check(model)
     return ApertusConfig(
         vocab_size=model.vocab_size,
         hidden_size=model.hidden,

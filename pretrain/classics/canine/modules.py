@@ -1,5 +1,5 @@
-"""The parts of CANINE (Clark et al. 2022, arXiv 2103.06874, section 3) around its layers, which read a quarter as many
-positions as a text has characters.
+"""The modules of CANINE (Clark et al. 2022, arXiv 2103.06874, section 3) around its layers, which read a quarter as
+many positions as a text has characters.
 
 Before them: hash functions embed each character, a layer works within blocks of neighbours, and a convolution with
 stride makes molecules of the characters. The first molecule is [CLS] itself; the last one is dropped in turn. Behind
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from pretrain.attention.cache import KeyValueCache
 from pretrain.attention.core import AttentionInputs, CoreAttention
 from pretrain.attention.device_copies import DeviceCopies
+from pretrain.classics.canine.key import KEY, CharacterShape
 from pretrain.config.model import Model
 from pretrain.models.attentions import SelfAttention
 from pretrain.models.blocks import layer_parts
@@ -30,7 +31,9 @@ from pretrain.models.embeddings import StackPart
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import FinalNorm, Layer, LayerInputs
+from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.network import FamilyParts
 from pretrain.models.stream import Part, Stream
 
 _PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -66,8 +69,7 @@ class BlockAttention(CoreAttention):
 
     def __init__(self, *, model: Model, **kwargs: Any) -> None:
         super().__init__(model=model, **kwargs)
-        assert model.characters is not None
-        self.block = model.characters.block
+        self.block = _shape(model).block
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None, learns_bias: bool
@@ -141,8 +143,7 @@ class Downsampling(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
-        assert model.characters is not None
-        self.rate = model.characters.rate
+        self.rate = _shape(model).rate
         self.kernel = megatron.kernels.linear(self.rate * model.hidden, model.hidden)
         self.activation = megatron.kernels.activation[model.activation]
         self.norm = megatron.make_norm()
@@ -159,8 +160,7 @@ class Upsampling(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
-        assert model.characters is not None
-        self.rate, self.width = model.characters.rate, model.characters.kernel
+        self.rate, self.width = _shape(model).rate, _shape(model).kernel
         self.kernel = megatron.kernels.linear(self.width * 2 * model.hidden, model.hidden)
         self.activation = megatron.kernels.activation[model.activation]
         self.norm, self.dropout = megatron.make_norm(), HiddenDropout(megatron)
@@ -182,8 +182,7 @@ class CharacterEmbedding(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig, part: StackPart) -> None:
         super().__init__()
-        shape = model.characters
-        assert shape is not None
+        shape = _shape(model)
         self.buckets = shape.buckets
         self.primes = DeviceCopies(_PRIMES[: shape.hashes])
         self.first_rows = DeviceCopies([shape.buckets * number for number in range(shape.hashes)])
@@ -198,7 +197,7 @@ class CharacterEmbedding(nn.Module):
         embedded_SBH = self.encoder(self._hashed(batch.tokens_BS), batch.positions_BS, batch.segments_BS)
         reads = AttentionInputs(positions_BS=batch.positions_BS, key_mask_BK=batch.attention_mask_BS)
         x_SBH = self.layer(embedded_SBH, reads)
-        parts: dict[Part, Tensor] = {"encoder": self.down(x_SBH), "characters": x_SBH}
+        parts: dict[Part, Tensor] = {"encoder": self.down(x_SBH), "row": x_SBH}
         if "known" in stream:
             parts["known"] = self._known(batch)
         return stream.joined(parts)
@@ -253,7 +252,7 @@ class CharacterOutput(nn.Module):
         self.up: Upsampling | None = None
         self.answers = model.picks_labels and model.binary_head
         self.known = KnownCharacters(model, megatron, chunk) if model.predicts_in_order else None
-        if model.ends_in_characters:
+        if model.upsamples:
             self.up = Upsampling(model, megatron)
             self.layer = OneLayer(model, megatron, chunk, name="characters.layer")
 
@@ -262,7 +261,7 @@ class CharacterOutput(nn.Module):
         molecules_MBH = parts["encoder"]
         if self.up is None:
             return molecules_MBH[:1].expand(batch.labels_BL.shape[1], -1, -1)
-        x_SBH = self.up(parts["characters"], molecules_MBH)
+        x_SBH = self.up(parts["row"], molecules_MBH)
         places_BL = batch.label_positions_BL
         reads = AttentionInputs(positions_BS=batch.positions_BS, key_mask_BK=batch.attention_mask_BS)
         if places_BL is None:
@@ -278,8 +277,18 @@ class CharacterOutput(nn.Module):
 def molecule_inputs(model: Model, batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
     """What the layers between read, of which each position is one of several characters. A molecule counts as padding
     where the characters of its own number are, as in the authors' code, although it is made of those before them."""
-    assert model.characters is not None
-    rate, shown_BS = model.characters.rate, batch.attention_mask_BS
+    rate, shown_BS = model.row_rate, batch.attention_mask_BS
     shown_BM = None if shown_BS is None else shown_BS.unflatten(1, (-1, rate)).any(dim=2)
     reads = AttentionInputs(positions_BS=batch.positions_BS[:, ::rate], key_mask_BK=shown_BM)
     return LayerInputs(stream, {"encoder": reads})
+
+
+def _shape(model: Model) -> CharacterShape:
+    shape = KEY.of(model)
+    assert shape is not None, "of the family"
+    return shape
+
+
+PARTS = FamilyParts(
+    head=MaskedHead, reads=CharacterEmbedding, before_head=CharacterOutput, layer_inputs=molecule_inputs
+)

@@ -5,8 +5,8 @@ from math import gcd
 from typing import Any
 
 from data_pipeline.recipes.objective import Objective
+from pretrain.classics.canine.key import KEY, OBJECTIVES_OF_CHARACTERS, CharacterShape
 from pretrain.config.attention import Attention, Dense
-from pretrain.config.characters import KEY, OBJECTIVES_OF_CHARACTERS, CharacterShape
 from pretrain.config.families import Capabilities
 from pretrain.config.model_values import ModelValues
 from pretrain.config.parallel import Parallel
@@ -57,11 +57,6 @@ class CharactersPart(ModelPart[CharacterShape]):
         """See `ModelPart`."""
         shape, reads = self.of(model), "label_positions" in objective.columns
         if shape is None:
-            if reads:
-                raise ValueError(
-                    f"objective.name={objective.name} is for the {self.families} family, which reads "
-                    f"characters: choose another for {model.family}"
-                )
             return
         if objective.row_length is not None and objective.row_length % shape.rate:
             raise ValueError(
@@ -152,3 +147,6 @@ def _check_predictions(shape: CharacterShape, objective: Objective) -> None:
             f"objective.buckets={buckets} numbers characters otherwise than model.characters.buckets={shape.buckets}, "
             "whose hashes embed what was predicted: make them equal"
         )
+
+
+CHARACTERS = CharactersPart()

@@ -29,7 +29,7 @@ def _against_transformers(padded: bool, length: int, asked: bool) -> tuple[float
     from transformers import CanineModel
 
     from data_pipeline.tokenizers.specials import Specials
-    from pretrain.checkpoint.hf.canine import CANINE
+    from pretrain.classics.canine.hf import CANINE
     from pretrain.data.synthetic import SyntheticStream
     from tests.helpers.hf import randomise
 
@@ -153,7 +153,7 @@ def test_an_encoder_goes_to_transformers_class_and_back(asked: bool, tmp_path: P
     )[0]
     assert max(there.difference, back.difference) < 1e-4
     assert there.compared == back.compared == "hidden state"
-    assert "head that predicts characters" in warnings[-1]
+    assert "head that it was pretrained with" in warnings[-1]
     drawn: tuple[str, ...] = ("model/output_layer.", "model/characters.known.")
     drawn += tuple(
         f"model/head.{name}." for name in ("transform", "norm", "next_sentence", *(() if asked else ("pooler",)))
@@ -168,6 +168,19 @@ def test_the_hash_functions_are_those_of_transformers() -> None:
     """Configs of tests have few of the sixteen."""
     from transformers.models.canine import modeling_canine
 
-    from pretrain.models import characters
+    from pretrain.classics.canine import modules
 
-    assert list(characters._PRIMES) == modeling_canine._PRIMES
+    assert list(modules._PRIMES) == modeling_canine._PRIMES
+
+
+def test_an_exported_tokenizer_has_a_mask_that_no_text_spells(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.checkpoint.hf.tokenizer import write
+
+    config, tokenizer = family_config("canine"), CharacterTokenizer()
+    described = hf_family_of(config.model).hf_config(config.model, config.objective.specials(tokenizer))
+    described.save_pretrained(tmp_path)
+    write(tokenizer, config.objective, config.model, tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).mask_token_id == 0xE003

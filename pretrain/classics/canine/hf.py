@@ -13,8 +13,10 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, same
+from pretrain.classics.canine.hf_class import check_model
+from pretrain.classics.canine.key import KEY
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
+from pretrain.model_spec.hf_fits import ACTIVATIONS
 
 _POOLER = "canine.pooler"
 _LONGEST = 2048
@@ -23,8 +25,8 @@ _LONGEST = 2048
 
 def hf_config(model: Model, specials: Specials) -> CanineConfig:
     """Every field stated. Raises ConfigError for a model that CANINE's class cannot express."""
-    check_class(model, "canine")
-    shape = model.characters
+    check_model(model)
+    shape = KEY.of(model)
     assert shape is not None, "of the family"
     return CanineConfig(
         hidden_size=model.hidden,
@@ -81,7 +83,7 @@ def model_of(config: CanineConfig) -> dict[str, Any]:
 
 
 def links(model: Model) -> Iterator[Link]:
-    shape = model.characters
+    shape = KEY.of(model)
     assert shape is not None, "of the family"
     tables = tuple(f"canine.char_embeddings.HashBucketCodepointEmbedder_{n}.weight" for n in range(shape.hashes))
     yield one(
@@ -96,7 +98,7 @@ def links(model: Model) -> Iterator[Link]:
         yield from _layer(f"encoder.layers.{layer}", f"canine.encoder.layer.{layer}", model)
     if model.binary_head and model.task_head is None:
         yield from linear("head.pooler", f"{_POOLER}.dense", model)
-    if model.ends_in_characters:
+    if model.upsamples:
         yield from _convolution("characters.up", "canine.projection", model, shape.kernel)
         yield from _layer("characters.layer", "canine.final_char_encoder.layer.0", model)
 
@@ -129,8 +131,10 @@ CANINE = HfFamily(
     head_prefixes=("pooler.", "canine.pooler."),
     hf_config=hf_config,
     model_of=model_of,
+    objective_of=lambda section: {"buckets": section["characters"]["buckets"]},
     links=links,
     encoder=CanineModel,
+    drawn=("head.", "output_layer.", "characters.known."),
     untrained=("pooler.", "canine.pooler."),
     pooler="canine.pooler.dense",
     heads={

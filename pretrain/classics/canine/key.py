@@ -2,14 +2,14 @@
 
 from pydantic import Field
 
+from pretrain.config.downsampling import DownsamplingSettings
 from pretrain.config.part_key import PartKey
-from pretrain.config.section import Section
 
 OBJECTIVES_OF_CHARACTERS = ("character_spans", "character_subwords")
 """first the one that predicts them one after the other"""
 
 
-class CharacterShape(Section):
+class CharacterShape(DownsamplingSettings):
     """CANINE (Clark et al. 2022, arXiv 2103.06874, section 3). `model.layers` work on every `rate` characters as one
     position, a molecule; one more layer before them, and one behind them, work on characters. Widths, heads, norms and
     dropout are those of `model`."""
@@ -30,6 +30,21 @@ class CharacterShape(Section):
         description="predict characters one after the other, each by a further layer that reads those before it "
         "(objective.name=character_spans)",
     )
+
+    @property
+    def row_rate(self) -> int:
+        """See `DownsamplingSettings`."""
+        return self.rate
+
+    @property
+    def position_rows(self) -> int:
+        """See `DownsamplingSettings`."""
+        return self.buckets
+
+    @property
+    def in_order(self) -> bool:
+        """See `DownsamplingSettings`."""
+        return self.autoregressive
 
 
 KEY = PartKey(

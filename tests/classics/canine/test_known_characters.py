@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pretrain.models.characters import FIRST_KNOWN, CharacterEmbedding
+from pretrain.classics.canine.modules import FIRST_KNOWN, CharacterEmbedding
 
 BUCKETS, PLACES, SEGMENTS = 64, 10, 2
 LABELS = torch.tensor([[5, 9, 63, 0], [7, 7, 1, 0]])

@@ -1,0 +1,49 @@
+"""A class of transformers that models of a family are exported to, known without that library."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from data_pipeline.common.plugins import Registry
+from pretrain.config.classics import declared
+from pretrain.config.model import Model
+
+Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
+
+
+def kin(name: str, *kinds: Kind) -> dict[Kind, str]:
+    """Classes of fine-tuned models by kind, as transformers names them after a model."""
+    ends = {"sequence": "SequenceClassification", "tokens": "TokenClassification", "spans": "QuestionAnswering"}
+    more = {"choice": "MultipleChoice"}
+    return {kind: f"{name}For{(ends | more)[kind]}" for kind in kinds}
+
+
+def _takes_any(model: Model) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfClass:
+    """The class for a family of `pretrain/classics` or of a package, declared under the family's name; an `HfFamily`
+    converts to it."""
+
+    model_type: str
+    """`model_type` in config.json"""
+    check: Callable[[Model], None] = _takes_any
+    """raises ConfigError for a model that it cannot express"""
+    heads: Mapping[Kind, str] = field(default_factory=dict)
+    """classes of fine-tuned models by kind of head"""
+    otherwise: Mapping[Kind, str] = field(default_factory=dict)
+    """why a class that transformers has for a kind of head computes something else"""
+    encoder_alone: bool = False
+    """encoders without a head are exported"""
+
+
+_GROUP = "pretrain.hf_classes"
+HF_CLASSES: Registry[HfClass] = Registry(_GROUP, {}, HfClass, declared(_GROUP))
+"""Classes by the name of our family."""
+
+
+def declared_class(model_type: str) -> HfClass | None:
+    """The class with that `model_type`, of a family of `pretrain/classics` or of a package; None: there is none."""
+    return next((one for one in HF_CLASSES.values() if one.model_type == model_type), None)
