@@ -10,6 +10,8 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   data units DATASET      find the named entities that are masked as a whole
   train CONFIG            train, or resume a run
   plan CONFIG             layouts for a cluster, the best first: seconds, memory, days, cost
+  plan attention CONFIG   which keys each layer and head sees, printed and drawn
+  plan calibrate RUN      speed of a run's software beside the estimates; without RUN, this machine's
   plan data CONFIG        hours and cores of a build, from a sample of it
   rehearse CONFIG         one rank's memory, work and exchanges, counted without GPUs
   launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host

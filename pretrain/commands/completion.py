@@ -9,13 +9,11 @@ from data_pipeline.steps.registry import STEPS
 from pretrain.commands.arguments import Parser, ParserFound, finding_parsers
 from pretrain.commands.completion_scripts import SCRIPTS, CompletedCommand, CompletedOption, CompletionWords
 from pretrain.commands.output import print_lines
-from pretrain.commands.verbs import MODULES, command
+from pretrain.commands.verbs import BELOW, MODULES, command
 from pretrain.config.keys import Key, keys
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 
-_BESIDE = {"eval": ("fetch", "report"), "finetune": ("fetch",), "plan": ("data",)}
-"""second words of verbs that are commands without them, too"""
 _OTHERS = ("lm-eval",)
 """verbs whose options are another package's"""
 _OF_BUILDS = "data/"
@@ -56,7 +54,7 @@ def commands() -> Iterator[tuple[str, CompletedCommand]]:
     for verb in MODULES:
         if verb in _OTHERS:
             continue
-        found = _completed(_parser([verb]), _BESIDE.get(verb, ()))
+        found = _completed(_parser([verb]), tuple(BELOW.get(verb, ())))
         yield verb, found
         for below in found.words:
             yield f"{verb} {below}", _completed(_parser([verb, below]), ())

@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.commands import eval_fetch, eval_report
 from pretrain.commands.arguments import Parser, at_least_zero, check_directory, count, names, numbers
 from pretrain.commands.decoding import HOW, add_decoding, decoding
 from pretrain.commands.local_ranks import SCORING_RANKS, needs_local_ranks, start_local_ranks, under_launcher
+from pretrain.commands.verbs import command_below
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.signals import unblock
 
@@ -24,10 +24,8 @@ _PAPER = "paper"
 def main(argv: list[str]) -> int:
     """Scores a checkpoint, or all checkpoints of a run, and writes the report; `fetch` downloads benchmark files, and
     `report` combines finished reports."""
-    if argv[:1] == ["report"]:
-        return eval_report.main(argv[1:])
-    if argv[:1] == ["fetch"]:
-        return eval_fetch.main(argv[1:])
+    if (below := command_below("eval", argv)) is not None:
+        return below(argv[1:])
     unblock()
     options = _parser().parse(argv)
     decoding = _decoding(options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.commands.arguments import Parser, numbers
-from pretrain.commands.finetune_fetch import main as fetch
+from pretrain.commands.verbs import command_below
 from pretrain.process.signals import StopRequest
 from pretrain.process.streams import print_a_log
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def main(argv: list[str]) -> int:
     """Fine-tunes a checkpoint to the end of the run, or until a signal asks to stop."""
-    if argv[:1] == ["fetch"]:
-        return fetch(argv[1:])
+    if (below := command_below("finetune", argv)) is not None:
+        return below(argv[1:])
     stop = StopRequest()  # before the slow imports
     options = finetune_parser().parse(argv)
     print_a_log()

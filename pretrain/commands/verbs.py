@@ -30,6 +30,12 @@ MODULES = {
     "scale": "scale",
 }
 """verb -> file in `commands/`"""
+BELOW = {
+    "eval": {"fetch": "eval_fetch", "report": "eval_report"},
+    "finetune": {"fetch": "finetune_fetch"},
+    "plan": {"attention": "plan_attention", "calibrate": "plan_calibrate", "data": "plan_data"},
+}
+"""verb that is also a command without a second word -> second word -> file in `commands/`"""
 
 
 def unknown(verb: str) -> str | None:
@@ -44,3 +50,10 @@ def command(module: str) -> Callable[[list[str]], int]:
     """`main` of a file in `commands/`. Imports this file alone, as most need seconds."""
     main: Callable[[list[str]], int] = import_module(f"pretrain.commands.{module}").main
     return main
+
+
+def command_below(verb: str, argv: list[str]) -> Callable[[list[str]], int] | None:
+    """`main` of the second word that `argv` of a verb of `BELOW` begins with; None if it begins with another. A config
+    file of such a name is given as `./data`."""
+    module = BELOW[verb].get(argv[0]) if argv else None
+    return None if module is None else command(module)

@@ -59,7 +59,7 @@ class Device(DevicePeaks):
     measured: dict[int, dict[str, float]] = Field(
         {},
         description="constants of estimate/constants.yaml measured on this machine, by the number of ranks of a node "
-        "at work: `pretrain plan --calibrate` writes them",
+        "at work: `pretrain plan calibrate` writes them",
     )
     watts: float | None = Field(
         None, gt=0, description="power in watts of one device at work, with its share of the node"

@@ -1,4 +1,4 @@
-"""Measurements of this machine for `pretrain plan --calibrate`: seconds of small training steps and of messages.
+"""Measurements of this machine for `pretrain plan calibrate`: seconds of small training steps and of messages.
 
 One rank works, then two, then four at the same time, on the engine that trains and each in a process group of its own,
 so the figures include what ranks on one machine cost each other. After that the same ranks communicate.

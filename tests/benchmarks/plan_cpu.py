@@ -84,7 +84,7 @@ def main() -> None:
         file = options.hardware or Path(folder) / "here.yaml"
         if options.hardware is None:
             started_s = time.monotonic()
-            subprocess.run([sys.executable, "-m", "pretrain", "plan", "--calibrate", "--out", str(file)], check=True)
+            subprocess.run([sys.executable, "-m", "pretrain", "plan", "calibrate", "--out", str(file)], check=True)
             print(f"calibrated in {time.monotonic() - started_s:.0f} s")
         device = find_device(str(file))
     cores, omp_threads = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")

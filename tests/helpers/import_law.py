@@ -171,7 +171,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "conversation dispatch",
         (
             "launch_rehearsal nodes_options site_options decoding eval_fetch eval_report finetune_fetch "
-            "scale_coordinates scale_fit scale_ladder scale_predict plan_data"
+            "scale_coordinates scale_fit scale_ladder scale_predict plan_attention plan_calibrate plan_data"
         ),
         (
             "train eval finetune verify compare replay export import_ translate generate features lm_eval keys plan "

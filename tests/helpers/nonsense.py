@@ -41,7 +41,7 @@ _PLANNED = (
     "plan CONFIG --gpus 4 --hardware h100", "plan gpt3/175b --gpus 1024 --hardware h100 --target cost",
     "plan CONFIG --gpus 4 --hardware h100 --price 2 --watts 700 --save-seconds 10 --restart-seconds 60",
     "plan CONFIG --gpus 4 --hardware h100 --failures-per-gpu-hour 1 --frontier frontier.png", "plan data CONFIG",
-    "plan CONFIG --show-attention --png map.png", "scale fit RUN --samples 2 --out law",
+    "plan attention CONFIG --png map.png", "scale fit RUN --samples 2 --out law",
     "scale predict RUN --flops 1e9",
     "scale ladder CONFIG --sizes 1M --tokens-per-parameter 20 --out ladder", "launch status RUN", "launch logs RUN",
     "launch slurm CONFIG --nodes 1 --ranks-per-node 4 --time 60 --partition p --memory 9G --dry-run",

@@ -1,4 +1,4 @@
-"""`pretrain plan --calibrate` without a run: ranks measure the machine that they are on."""
+"""`pretrain plan calibrate` without a run: ranks measure the machine that they are on."""
 
 import os
 from pathlib import Path

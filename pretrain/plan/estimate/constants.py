@@ -75,7 +75,7 @@ def fitted_stacks() -> dict[str, StackFactor]:
 
 
 class StackFile(Section):
-    """A user's own software stack, as `pretrain plan --calibrate` writes it."""
+    """A user's own software stack, as `pretrain plan calibrate` writes it."""
 
     source: str = Field(description="run and steps that the factor was measured on")
     factor: float = Field(gt=0, description="factor on the estimated seconds that devices compute")

@@ -47,6 +47,7 @@ def test_verbs_and_verbs_of_verbs(script: Path) -> None:
     assert completed(script, "pretrain data ") == ["build", "inspect", "report", "ledger", "trace", "units"]
     assert completed(script, "pretrain completion z") == ["zsh"]
     assert "fetch" in completed(script, "pretrain eval f")
+    assert {"attention", "calibrate", "data"} < set(completed(script, "pretrain plan "))
 
 
 def test_options_and_their_choices(script: Path) -> None:
@@ -54,6 +55,8 @@ def test_options_and_their_choices(script: Path) -> None:
     assert completed(script, "pretrain rehearse gpt3/125m --what ") == ["train", "score", "generate"]
     assert completed(script, "pretrain data trace --t") == ["--text"]
     assert completed(script, "pretrain plan data --r") == ["--rates"]
+    assert completed(script, "pretrain plan attention gpt3/125m --") == ["--help", "--png"]
+    assert completed(script, "pretrain plan calibrate runs/a --th") == ["--threads"]
     assert completed(script, "pretrain train gpt3/125m --nproc ") == []
 
 

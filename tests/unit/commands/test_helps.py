@@ -13,13 +13,13 @@ from pretrain.checkpoint.hf.registry import model_types
 from pretrain.checkpoint.hf.released import TEXT_TYPES
 from pretrain.commands import data, launch, scale
 from pretrain.commands.import_ import GGUF_ARCHITECTURES, hf_model_types
-from pretrain.commands.verbs import MODULES
+from pretrain.commands.verbs import BELOW, MODULES
 
 OF_GROUPS = {"data": data._MODULES, "launch": launch._MODULES, "scale": scale._MODULES}
 COMMANDS = [
     *(verb for verb in MODULES if verb != "lm-eval"),  # its options are EleutherAI's
     *(f"{group} {verb}" for group, verbs in OF_GROUPS.items() for verb in verbs),
-    *("eval fetch", "eval report", "finetune fetch", "plan data"),
+    *(f"{verb} {word}" for verb, words in BELOW.items() for word in words),
 ]
 RESUME = ("train", "finetune", "data build", "launch local")
 """Commands that end with 75: a signal stops them after they have saved."""

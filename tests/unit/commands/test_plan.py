@@ -65,22 +65,31 @@ def test_a_family_that_is_not_planned_is_named_with_what_counts_it(config: str) 
         main([config, "model.vocabulary=30000", "--gpus", "8", "--hardware", "h100"])
 
 
+ATTENTION = (("attention", *SMALL), (*SMALL, "--show-attention"))
+"""the verb and the older option"""
+
+
 def test_attention_is_printed_and_drawn_without_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    png = tmp_path / "map.png"
-    assert main([*SMALL, "model.layers=2", "model.heads=2", "--show-attention", "--png", str(png)]) == 0
-    assert "keys, 100.0% of dense" in capsys.readouterr().out
-    assert png.read_bytes().startswith(b"\x89PNG")
+    said = []
+    for number, words in enumerate(ATTENTION):
+        png = tmp_path / f"map-{number}.png"
+        assert main([*words, "model.layers=2", "model.heads=2", "--png", str(png)]) == 0
+        assert png.read_bytes().startswith(b"\x89PNG")
+        said.append(capsys.readouterr().out.replace(str(png), "PNG"))
+    assert "keys, 100.0% of dense" in said[0]
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("name", ["map.doc", "map", "none/map.png"])
 @pytest.mark.parametrize(
-    ("option", "more"), [("--png", ["--show-attention"]), ("--frontier", ["--gpus", "8", "--hardware", "h100"])]
+    ("option", "words"),
+    [*(("--png", words) for words in ATTENTION), ("--frontier", (*SMALL, "--gpus", "8", "--hardware", "h100"))],
 )
 def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
-    option: str, more: list[str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, words: tuple[str, ...], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{option} .*{name}"):
-        main([*SMALL, *more, option, str(tmp_path / name)])
+        main([*words, option, str(tmp_path / name)])
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -103,14 +112,46 @@ def test_what_no_cluster_and_no_model_has_is_a_sentence(told: list[str], said: s
         main([*SMALL, "--gpus", "8", "--hardware", "h100", *told])
 
 
-def test_attention_of_more_layers_than_plans_are_made_for_is_not_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ATTENTION)
+def test_attention_of_more_layers_than_plans_are_made_for_is_not_drawn(words: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a model of 1,000,000 layers"):
-        main([*SMALL, "model.layers=1000000", "--show-attention", "--png", str(tmp_path / "map.png")])
+        main([*words, "model.layers=1000000", "--png", str(tmp_path / "map.png")])
 
 
-def test_a_machine_is_not_measured_with_more_threads_than_it_has_cores(tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["calibrate", "--calibrate"])
+def test_a_machine_is_not_measured_with_more_threads_than_it_has_cores(word: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--threads 100,000: this machine has"):
-        main(["--calibrate", "--threads", "100000", "--nproc", "1", "--out", str(tmp_path / "machine.yaml")])
+        main([word, "--threads", "100000", "--nproc", "1", "--out", str(tmp_path / "machine.yaml")])
+
+
+@pytest.mark.parametrize("word", ["calibrate", "--calibrate"])
+def test_ranks_of_the_same_command_measure_a_machine(
+    word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[int, list[str]]] = []
+
+    def start(ranks: int, command: list[str], stop: None) -> int:
+        started.append((ranks, command))
+        return 0
+
+    monkeypatch.setattr("pretrain.commands.local_ranks.start_local_ranks", start)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    out = ["--out", str(tmp_path / "machine.yaml")]
+    assert main([word, *out]) == 0
+    assert started == [(4, ["plan", word, *out, "--threads", "1"])]
+
+
+@pytest.mark.parametrize("word", ["attention", "calibrate", "data"])
+def test_a_file_with_the_name_of_a_verb_is_given_with_its_folder(
+    word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(word).write_text("extends: gpt3/125m\n")
+    with pytest.raises(ConfigError, match=r"^plan: --gpus and --hardware are needed"):
+        main([f"./{word}"])
+    with pytest.raises(ConfigError, match=f"^plan {word}: "):
+        main([word, "--nodes" if word == "data" else "--hardware"])
 
 
 def test_a_cluster_is_asked_for() -> None:

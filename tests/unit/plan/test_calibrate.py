@@ -1,4 +1,4 @@
-"""`pretrain plan --calibrate RUN`: the factor that a run's steps give, and what plan says with it."""
+"""`pretrain plan calibrate RUN`: the factor that a run's steps give, and what plan says with it."""
 
 import json
 from pathlib import Path
@@ -38,8 +38,8 @@ def _write(
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _calibrate(run: Path, out: Path) -> int:
-    return main(["--calibrate", str(run), "--hardware", "a100-80", "--out", str(out)])
+def _calibrate(run: Path, out: Path, word: str = "calibrate") -> int:
+    return main([word, str(run), "--hardware", "a100-80", "--out", str(out)])
 
 
 def test_a_plan_with_the_factor_says_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,6 +60,32 @@ def test_steps_with_less_than_a_whole_batch_do_not_count(tmp_path: Path, capsys:
     _write(tmp_path / "run", [*[20.0] * 14, *[10.0] * 15], small=15)
     assert _calibrate(tmp_path / "run", tmp_path / "ours.yaml") == 0
     assert capsys.readouterr().out.startswith("11 steps: median 20 s")
+
+
+def test_the_older_option_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, written = tmp_path / "ours.yaml", []
+    _write(tmp_path / "run", [20.0] * 15)
+    for word in ("calibrate", "--calibrate"):
+        assert _calibrate(tmp_path / "run", out, word) == 0
+        written.append((capsys.readouterr().out, out.read_text()))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["RUN"], "RUN needs --hardware, the hardware that it ran on"),
+        (
+            ["RUN", "--hardware", "h100", "--threads", "1"],
+            "--nproc and --threads are for a measurement of this machine",
+        ),
+        (["--hardware", "h100"], "--hardware and --gpus-per-node are of a RUN; without one"),
+        (["--gpus-per-node", "8"], "--hardware and --gpus-per-node are of a RUN; without one"),
+    ],
+)
+def test_options_of_a_run_and_of_this_machine_do_not_mix(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^plan calibrate: {said}"):
+        main(["calibrate", *words])
 
 
 def test_what_cannot_be_counted_is_said(tmp_path: Path) -> None:
