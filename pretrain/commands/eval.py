@@ -17,6 +17,8 @@ from pretrain.process.signals import unblock
 if TYPE_CHECKING:
     from pretrain.checkpoint.one_model import ModelOfRun
     from pretrain.config.run_config import RunConfig
+    from pretrain.evaluate.checkpoints import EvalRequest
+    from pretrain.evaluate.settings import EvalSettings
 
 _PAPER = "paper"
 
@@ -51,36 +53,44 @@ def main(argv: list[str]) -> int:
     from pretrain.evaluate.opening import open_checkpoint
 
     check_reads_own_vocabulary(expected, options.checkpoint)
+    request = EvalRequest(
+        tasks=options.tasks,
+        settings=_settings(options, decoding),
+        overlap=options.overlap,
+        out=options.out,
+        command=shlex.join(["pretrain", "eval", *argv]),
+    )
+    alike = _alike(request, model)
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, model)
+    evaluate_checkpoints(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request, print)
+    return 0
+
+
+def _settings(options: argparse.Namespace, decoding: Decoding | None) -> "EvalSettings":
     from pretrain.evaluate.settings import EvalSettings
 
-    shots = None if options.shots == _PAPER else options.shots
-    settings = EvalSettings(
-        shots=shots,
+    return EvalSettings(
+        shots=None if options.shots == _PAPER else options.shots,
         limit=options.limit,
         seed=options.seed,
         draws=options.draws,
         data_dir=options.data,
         decoding=decoding,
     )
-    request = EvalRequest(
-        tasks=options.tasks,
-        settings=settings,
-        overlap=options.overlap,
-        out=options.out,
-        command=shlex.join(["pretrain", "eval", *argv]),
-    )
-    alike = {
-        "--tasks": str(options.tasks),
-        "--shots": str(shots),
-        "--limit": str(options.limit),
-        "--seed": str(options.seed),
-        "--draws": str(options.draws),
-        "options of decoding": str(decoding),
+
+
+def _alike(request: "EvalRequest", model: "ModelOfRun | None") -> dict[str, str]:
+    """What must be the same on every rank."""
+    settings = request.settings
+    return {
+        "--tasks": str(request.tasks),
+        "--shots": str(settings.shots),
+        "--limit": str(settings.limit),
+        "--seed": str(settings.seed),
+        "--draws": str(settings.draws),
+        "options of decoding": str(settings.decoding),
         "--model": str(model),
     }
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike, model)
-    evaluate_checkpoints(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request, print)
-    return 0
 
 
 def _check_one_model(options: argparse.Namespace, expected: "RunConfig") -> None:
@@ -121,8 +131,6 @@ def _answer_rows(options: argparse.Namespace, candidates: list[Path], one_rank: 
 
 
 def _parser() -> Parser:
-    from pretrain.evaluate.tasks.registry import known_names
-
     parser = Parser(
         "eval",
         "Scores a checkpoint on tasks and writes report.html, report.json and documents.jsonl (the result of each "
@@ -137,6 +145,34 @@ def _parser() -> Parser:
     parser.add_run_overrides()
     parser.add_trust_code()
     parser.add_model("score", "the only one of the run; both, for --tasks heldout")
+    _add_tasks(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="Output directory; a different command replaces the report in it.",
+    )
+    _add_documents(parser)
+    parser.add_argument(
+        "--all-checkpoints", action="store_true", help="Score every checkpoint of the run and plot the curves."
+    )
+    parser.add_argument(
+        "--seed",
+        type=at_least_zero,
+        default=0,
+        help="Seed of the choice of few-shot examples, of generated questions (arithmetic_*, arbitrary_labels) and of "
+        "sampling (default 0).",
+    )
+    parser.add_nproc(SCORING_RANKS)
+    add_decoding(parser, "Without these options, each task uses the decoding of the GPT-3 paper.")
+    return parser
+
+
+def _add_tasks(parser: Parser) -> None:
+    """What is scored, with how many examples in a prompt."""
+    from pretrain.evaluate.tasks.registry import known_names
+
     parser.add_argument(
         "--tasks",
         required=True,
@@ -151,13 +187,10 @@ def _parser() -> Parser:
         help="Numbers of few-shot examples per prompt, each scored, such as 0,1,8 (default 0); `paper`: 0, 1 and the "
         "GPT-3 paper's few-shot count for the task.",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="Output directory; a different command replaces the report in it.",
-    )
+
+
+def _add_documents(parser: Parser) -> None:
+    """Which documents of the tasks are scored, and where they are."""
     parser.add_argument("--limit", type=count, help="Score at most the first N documents of each task (default: all).")
     parser.add_argument(
         "--draws",
@@ -178,19 +211,6 @@ def _parser() -> Parser:
         help="Dataset whose training shards are searched for the tasks' documents, so that clean and contaminated "
         "documents are scored separately (default: the overlaps recorded when the run's datasets were built).",
     )
-    parser.add_argument(
-        "--all-checkpoints", action="store_true", help="Score every checkpoint of the run and plot the curves."
-    )
-    parser.add_argument(
-        "--seed",
-        type=at_least_zero,
-        default=0,
-        help="Seed of the choice of few-shot examples, of generated questions (arithmetic_*, arbitrary_labels) and of "
-        "sampling (default 0).",
-    )
-    parser.add_nproc(SCORING_RANKS)
-    add_decoding(parser, "Without these options, each task uses the decoding of the GPT-3 paper.")
-    return parser
 
 
 def _decoding(options: argparse.Namespace) -> Decoding | None:

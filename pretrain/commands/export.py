@@ -1,11 +1,17 @@
 """`pretrain export CHECKPOINT_OR_RUN --to hf|peft|gguf DIR [--base NAME] [--encoder]
 [--dtype fp32|bf16|fp16|q8_0|source] [--shard-size SIZE] [--model discriminator|generator]`"""
 
+import argparse
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pretrain.config.run_config import RunConfig
 
 _DTYPES = {"hf": ("fp32", "bf16", "fp16", "source"), "peft": ("fp32",), "gguf": ("fp32", "fp16", "q8_0")}
 """format -> types of its weights"""
@@ -13,8 +19,29 @@ _DTYPES = {"hf": ("fp32", "bf16", "fp16", "source"), "peft": ("fp32",), "gguf": 
 
 def main(argv: list[str]) -> int:
     """Writes weights for another library, if they pass the gate."""
-    parser = _parser()
-    options = parser.parse(argv)
+    options = _parser().parse(argv)
+    _check(options)
+    kind, directory = options.to
+    most = _most_bytes(options.shard_size)
+    from pretrain.commands.checkpoint_argument import find_checkpoints
+
+    candidates, _ = find_checkpoints(options, [], one_rank=True, model=options.model)
+    from pretrain.evaluate.opening import open_checkpoint
+
+    config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True, model=options.model)
+    from pretrain.checkpoint.state import check_reads_forward
+
+    check_reads_forward(config, options.checkpoint, "no class of transformers does")
+    print(f"{directory}: {_export(options, checkpoint, config, most)}")
+    from pretrain.checkpoint.hf.export import leaves_out_mtp
+
+    if leaves_out_mtp(checkpoint, config, to_folder=kind == "hf" and not options.encoder):
+        print("warning: not exported: the modules of model.mtp, which this format has no place for", file=sys.stderr)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises ConfigError for options that the format has not, and for a directory that cannot be written."""
     kind, directory = options.to
     if kind not in _DTYPES:
         raise ConfigError(f"--to {kind}: known formats are {', '.join(_DTYPES)}")
@@ -29,56 +56,37 @@ def main(argv: list[str]) -> int:
     if options.shard_size is not None and kind != "hf":
         raise ConfigError(f"--shard-size is for --to hf: leave it out with --to {kind}")
     check_directory(f"--to {kind}", Path(directory).parent if kind == "gguf" else Path(directory))
-    from pretrain.checkpoint.hf.repack import StoredAs, size_in_bytes
+
+
+def _most_bytes(shard_size: str | None) -> int | None:
+    """Bytes of `--shard-size`. Raises ConfigError."""
+    from pretrain.checkpoint.hf.repack import size_in_bytes
 
     try:
-        most = None if options.shard_size is None else size_in_bytes(options.shard_size)
+        return None if shard_size is None else size_in_bytes(shard_size)
     except ValueError as error:
         raise ConfigError(f"--shard-size: {error}") from None
-    from pretrain.commands.checkpoint_argument import find_checkpoints
 
-    candidates, _ = find_checkpoints(options, [], one_rank=True, model=options.model)
-    from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
-    config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True, model=options.model)
-    from pretrain.checkpoint.state import check_reads_forward
+def _export(options: argparse.Namespace, checkpoint: Path, config: "RunConfig", most: int | None) -> str:
+    """Writes the format of `--to`, in files of at most `most` bytes, and returns what the gate found."""
+    from pretrain.evaluate.opening import build_scorer
 
-    check_reads_forward(config, options.checkpoint, "no class of transformers does")
+    kind, out, scorer = options.to[0], Path(options.to[1]), partial(build_scorer, config, checkpoint)
     if kind == "peft":
         from pretrain.checkpoint.hf.peft_export import export_adapter
 
-        found = str(
-            export_adapter(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), options.base)
-        )
-    elif kind == "gguf":
+        return str(export_adapter(checkpoint, config, out, scorer, options.base))
+    if kind == "gguf":
         from pretrain.checkpoint.hf.gguf_export import export_gguf
 
-        found = str(
-            export_gguf(
-                checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint), dtype=options.dtype
-            )
-        )
-    else:
-        from pretrain.checkpoint.hf.export import dtype_of_source, export
+        return str(export_gguf(checkpoint, config, out, scorer, dtype=options.dtype))
+    from pretrain.checkpoint.hf.export import dtype_of_source, export
+    from pretrain.checkpoint.hf.repack import StoredAs
 
-        dtype = dtype_of_source(checkpoint) if options.dtype == "source" else options.dtype
-        stored = StoredAs(dtype, most)
-        found = str(
-            export(
-                checkpoint,
-                config,
-                Path(directory),
-                lambda: build_scorer(config, checkpoint),
-                encoder=options.encoder,
-                stored=stored,
-            )
-        )
-    print(f"{directory}: {found}")
-    from pretrain.checkpoint.hf.export import leaves_out_mtp
-
-    if leaves_out_mtp(checkpoint, config, to_folder=kind == "hf" and not options.encoder):
-        print("warning: not exported: the modules of model.mtp, which this format has no place for", file=sys.stderr)
-    return 0
+    dtype = dtype_of_source(checkpoint) if options.dtype == "source" else options.dtype
+    stored = StoredAs(dtype, most)
+    return str(export(checkpoint, config, out, scorer, encoder=options.encoder, stored=stored))
 
 
 def _parser() -> Parser:

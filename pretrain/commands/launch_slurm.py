@@ -80,6 +80,21 @@ def _parser() -> Parser:
     parser.add_argument("--nodes", type=count, required=True, help="Number of nodes; of an array, for each task.")
     add_site_options(parser)
     parser.add_argument("--hardware", metavar="NAME_OR_FILE", help=Site.model_fields["hardware"].description)
+    _add_restarts(parser)
+    _add_other_commands(parser)
+    parser.add_argument(
+        "--no-rehearse",
+        action="store_true",
+        help="Queue a run on GPUs without rehearsing its first, middle and last rank.",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Check and rehearse all the same, and print the scripts instead."
+    )
+    return parser
+
+
+def _add_restarts(parser: Parser) -> None:
+    """What the job does after failures."""
     parser.add_argument(
         "--restarts",
         type=at_least_zero,
@@ -100,6 +115,10 @@ def _parser() -> Parser:
         metavar="N",
         help="Further nodes that stay idle until one is lost, which is then replaced without the queue (default 0).",
     )
+
+
+def _add_other_commands(parser: Parser) -> None:
+    """Commands before and after the run, and those that an array runs in its place."""
     parser.add_argument(
         "--before",
         type=_command,
@@ -128,15 +147,6 @@ def _parser() -> Parser:
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="Directory for the script, logs and records of an array."
     )
-    parser.add_argument(
-        "--no-rehearse",
-        action="store_true",
-        help="Queue a run on GPUs without rehearsing its first, middle and last rank.",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Check and rehearse all the same, and print the scripts instead."
-    )
-    return parser
 
 
 def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:

@@ -8,7 +8,7 @@ from pretrain.plan.advice import advice
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.builder import LayoutChoice
 from pretrain.plan.estimate.constants import StackFactor, find_stack
-from pretrain.plan.goodput import Failures, best_goodput
+from pretrain.plan.goodput import Failures, Goodput, best_goodput
 from pretrain.plan.plan_report import Plan, Prices
 from pretrain.plan.planned import check_planned
 from pretrain.plan.search import SearchResult, Target, search, too_large
@@ -43,12 +43,7 @@ def make_plan(
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
     config = with_vocabulary(config)
     device, stack = find_device(hardware), find_stack(stack_name)
-    per_node = min(per_node or device.devices, gpus)
-    if gpus % per_node:
-        raise ConfigError(
-            f"--gpus {gpus} are no whole number of machines with {per_node} each: use {gpus // per_node * per_node}, "
-            "or say --gpus-per-node"
-        )
+    per_node = _devices_per_node(device, gpus, per_node)
     configured = (
         LayoutChoice(plan_layout(config, gpus), config.batch.micro_sequences, config.parallel.recompute)
         if as_is
@@ -60,23 +55,11 @@ def make_plan(
     if not result.options:
         raise ConfigError(too_large(config, device, gpus, per_node, result))
     per_node, best = min(per_node, gpus), result.options[0]
-    prices = Prices(
-        device.price_per_hour if prices.per_gpu_hour is None else prices.per_gpu_hour,
-        device.watts if prices.watts is None else prices.watts,
-    )
     sentences = (
         advice(config, device, gpus, per_node=per_node, stack=stack, best=best)
         if target == "throughput" and not as_is
         else []
     )
-    goodput = best_goodput(best.seconds, gpus, failures)
-    if goodput.share < _LEAST_SHARE:
-        raise ConfigError(
-            f"with {goodput.failures_per_day:.3g} failures a day, steps of {best.seconds:.3g} s, "
-            f"checkpoints that take {failures.save_s:g} s and "
-            f"restarts that take {failures.restart_s:g} s, less than {_LEAST_SHARE:.1%} of the time is spent on steps "
-            "that count: lower --failures-per-gpu-hour, --save-seconds or --restart-seconds, or use fewer GPUs"
-        )
     return Plan(
         config=config,
         device=device,
@@ -86,10 +69,42 @@ def make_plan(
         stack_name=stack_name,
         stack=stack,
         result=result,
-        goodput=goodput,
+        goodput=_goodput(best.seconds, gpus, failures),
         advice=sentences,
-        prices=prices,
+        prices=_with_device_prices(prices, device),
     )
+
+
+def _devices_per_node(device: Device, gpus: int, per_node: int | None) -> int:
+    """Devices per node. Raises ConfigError if they don't divide `gpus`."""
+    per_node = min(per_node or device.devices, gpus)
+    if gpus % per_node:
+        raise ConfigError(
+            f"--gpus {gpus} are no whole number of machines with {per_node} each: use {gpus // per_node * per_node}, "
+            "or say --gpus-per-node"
+        )
+    return per_node
+
+
+def _with_device_prices(prices: Prices, device: Device) -> Prices:
+    """Prices, with those of the hardware's file for what is None."""
+    return Prices(
+        device.price_per_hour if prices.per_gpu_hour is None else prices.per_gpu_hour,
+        device.watts if prices.watts is None else prices.watts,
+    )
+
+
+def _goodput(step_s: float, gpus: int, failures: Failures) -> Goodput:
+    """Goodput of steps that take `step_s` seconds. Raises ConfigError if hardly any step counts."""
+    goodput = best_goodput(step_s, gpus, failures)
+    if goodput.share < _LEAST_SHARE:
+        raise ConfigError(
+            f"with {goodput.failures_per_day:.3g} failures a day, steps of {step_s:.3g} s, "
+            f"checkpoints that take {failures.save_s:g} s and "
+            f"restarts that take {failures.restart_s:g} s, less than {_LEAST_SHARE:.1%} of the time is spent on steps "
+            "that count: lower --failures-per-gpu-hour, --save-seconds or --restart-seconds, or use fewer GPUs"
+        )
+    return goodput
 
 
 def check_layers(model: Model) -> None:

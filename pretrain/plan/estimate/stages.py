@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.config.optimizer import MuonOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
@@ -16,6 +17,8 @@ from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.layer_stacks import alike_layers
+
+Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,9 @@ class StateByDepth:
 class ParametersByDepth:
     """Parameters of a model by depth, summed once."""
 
+    _SUMMED = ("sharded", "replicated", "sharded_trained", "replicated_trained", "experts", "experts_trained")
+    """fields of `StageGroups`, and attributes"""
+
     def __init__(self, config: RunConfig, left_out: Container[str] = (), frozen: bool = False) -> None:
         """`left_out`: names of parameters that another model has, too. `frozen`: whether none is trained."""
         self.model = config.model
@@ -153,68 +159,21 @@ class ParametersByDepth:
         """Stages of a legal pipeline."""
         counts = chunk_layers(self.model, pipeline, virtual)
         ends = np.cumsum(counts)
-        layer_depths = np.arange(1, ends[-1] + 1)
-        of_chunk = np.searchsorted(ends, layer_depths)
-        of_stage = of_chunk % pipeline  # stage of each layer
-        # What another chunk sent has a gradient, whether or not a parameter needs it.
-        is_trained = self.first_trained < len(self.sharded)
-        sends_back = (of_chunk > 0) & is_trained
-        backward = (layer_depths >= self.first_trained) | sends_back
-        inputs = np.maximum(self._inputs, sends_back)
-        of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
-        at_depth = np.eye(pipeline)[of_depth]
-        sharded, replicated, sharded_trained, replicated_trained, experts, experts_trained = (
-            values @ at_depth
-            for values in (
-                *(self.sharded, self.replicated, self.sharded_trained, self.replicated_trained),
-                *(self.experts, self.experts_trained),
-            )
-        )
-        summed = np.zeros(pipeline)
-        state = self.state.copy()
-        for original, depths in self.copies.values():
-            first = of_depth[original.depth]
-            elsewhere = np.unique(of_depth[list(depths)])
-            elsewhere = elsewhere[elsewhere != first]
-            is_sharded = _is_sharded(original)
-            (sharded if is_sharded else replicated)[elsewhere] += original.size
-            if not original.trained:
-                continue
-            (sharded_trained if is_sharded else replicated_trained)[elsewhere] += original.size
-            state.add(original, [int(np.flatnonzero(of_depth == stage)[0]) for stage in elsewhere])
-            holders = 1 + len(elsewhere)
-            summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
-        first_stack = len(alike_layers(self.model)[0])
-        on_stage = np.eye(pipeline)[of_stage]
+        of_chunk = np.searchsorted(ends, np.arange(1, ends[-1] + 1))  # chunk of each layer
+        first, last = np.eye(pipeline)[[0, -1]]
         in_flight = np.ones(pipeline)
         if not self.model.is_encoder_decoder:  # whose chunks have layers of two kinds
             in_flight = in_flight_share(np.reshape(counts, (virtual, pipeline)))
-
-        def by_stage(of_layers: Array) -> Array:
-            """Sums over layers, [..., layers], of each part of them and stage: [2, ..., s]."""
-            parts = slice(None, first_stack), slice(first_stack, None)
-            return np.stack([of_layers[..., part] @ on_stage[part] for part in parts])
-
         groups = {
             "count": np.ones(pipeline),
-            "layers": by_stage(np.ones(len(of_stage))),
-            "backward_layers": by_stage(backward.astype(float)),
-            "input_gradients": by_stage(inputs),
-            "weight_gradients": by_stage(self._weights),
-            "sharded": sharded,
-            "replicated": replicated,
-            "sharded_trained": sharded_trained,
-            "replicated_trained": replicated_trained,
-            "experts": experts,
-            "experts_trained": experts_trained,
-            "embeds": np.eye(pipeline)[0],
-            "trains_embedding": np.eye(pipeline)[0] * (self.first_trained == 0),
-            "predicts": np.eye(pipeline)[-1],
-            "head_input": np.eye(pipeline)[-1] * (is_trained if of_chunk[-1] else self.gradients.head_input),
+            **self._layer_sums(of_chunk, pipeline),
+            **self._parameter_sums(of_chunk % pipeline, pipeline),
+            "embeds": first,
+            "trains_embedding": first * (self.first_trained == 0),
+            "predicts": last,
+            "head_input": last * (self._is_trained if of_chunk[-1] else self.gradients.head_input),
             "position": np.arange(pipeline, dtype=np.float64),
             "in_flight_share": in_flight,
-            "summed": summed,
-            **{name: values @ at_depth for name, values in state.values.items()},
         }
         differ = all(alike_layers(self.model)) or (self._weights != self._weights[:, :1]).any()
         differ = differ or len(set(counts)) > 1
@@ -223,6 +182,52 @@ class ParametersByDepth:
         first_middle_last = [0, 1, pipeline - 1]  # stages between the ends are alike
         groups = {name: values[..., first_middle_last] for name, values in groups.items()}
         return StageGroups(**groups | {"count": np.array([1.0, pipeline - 2.0, 1.0])})
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether any parameter is."""
+        return self.first_trained < len(self.sharded)
+
+    def _layer_sums(self, of_chunk: Indices, pipeline: int) -> dict[str, Array]:
+        """Layers by stage, and those with each kind of gradient. `of_chunk` [layers]: chunk of each layer."""
+        # What another chunk sent has a gradient, whether or not a parameter needs it.
+        sends_back = (of_chunk > 0) & self._is_trained
+        backward = (np.arange(1, len(of_chunk) + 1) >= self.first_trained) | sends_back
+        first_stack = len(alike_layers(self.model)[0])
+        on_stage = np.eye(pipeline)[of_chunk % pipeline]
+
+        def by_stage(of_layers: Array) -> Array:
+            """Sums over layers, [..., layers], of each part of them and stage: [2, ..., s]."""
+            parts = slice(None, first_stack), slice(first_stack, None)
+            return np.stack([of_layers[..., part] @ on_stage[part] for part in parts])
+
+        return {
+            "layers": by_stage(np.ones(len(of_chunk))),
+            "backward_layers": by_stage(backward.astype(float)),
+            "input_gradients": by_stage(np.maximum(self._inputs, sends_back)),
+            "weight_gradients": by_stage(self._weights),
+        }
+
+    def _parameter_sums(self, of_stage: Indices, pipeline: int) -> dict[str, Array]:
+        """Parameters by stage, and what is kept and computed of them. `of_stage` [layers]: stage of each layer."""
+        of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
+        at_depth = np.eye(pipeline)[of_depth]
+        sums = {name: getattr(self, name) @ at_depth for name in self._SUMMED}
+        summed = np.zeros(pipeline)
+        state = self.state.copy()
+        for original, depths in self.copies.values():
+            first = of_depth[original.depth]
+            elsewhere = np.unique(of_depth[list(depths)])
+            elsewhere = elsewhere[elsewhere != first]
+            kind = "sharded" if _is_sharded(original) else "replicated"
+            sums[kind][elsewhere] += original.size
+            if not original.trained:
+                continue
+            sums[f"{kind}_trained"][elsewhere] += original.size
+            state.add(original, [int(np.flatnonzero(of_depth == stage)[0]) for stage in elsewhere])
+            holders = 1 + len(elsewhere)
+            summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
+        return {**sums, "summed": summed, **{name: values @ at_depth for name, values in state.values.items()}}
 
 
 def in_flight_share(counts: Array) -> Array:
