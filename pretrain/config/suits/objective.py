@@ -1,9 +1,13 @@
 """Which objectives suit a model, and which may be those of the sources of one run."""
 
+from collections.abc import Collection
+
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
+from pretrain.config.downsampling import DownsamplingSettings
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
+from pretrain.config.part_keys import KEYS_APART
 from pretrain.config.parts.registry import PARTS
 
 _SHARED = (
@@ -23,9 +27,10 @@ def check_suits(model: Model, objective: Objective) -> None:
     for part in PARTS.values():
         part.check_objective(model, objective)
     if "label_positions" in objective.columns and model.downsampling is None:
+        having = " or ".join(name for name, can in CAPABILITIES.items() if _downsamples(can.parts))
         raise ValueError(
-            f"objective.name={objective.name} predicts at positions that each row names, and no layers of the "
-            f"{model.family} family have these apart: choose another objective"
+            f"objective.name={objective.name} predicts at positions that each row names, which is for the "
+            f"{having or 'no installed'} family: choose another for {model.family}"
         )
     masks = getattr(objective, "document_mask", False)
     if (masks or getattr(objective, "packing", None) == "best_fit") and not model.capabilities.packing:
@@ -53,6 +58,11 @@ def check_suits(model: Model, objective: Objective) -> None:
             f"objective.name={objective.name} restarts positions at each text, and model.positions="
             f"{model.positions.name} uses distances in the row: use learned or sinusoidal"
         )
+
+
+def _downsamples(parts: Collection[str]) -> bool:
+    """Whether one of these parts makes a position of layers out of several of a row."""
+    return any(name in parts and issubclass(key.settings, DownsamplingSettings) for name, key in KEYS_APART.items())
 
 
 def check_goes_with(source: str, its_own: Objective, of_run: Objective) -> None:
