@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from data_pipeline.common.plugins import Registry
-from pretrain.config.attention import Dense
 from pretrain.config.classics import declared
 from pretrain.config.section import NameIn
 
@@ -57,6 +56,8 @@ class Capabilities:
     """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
+    without_hf_class: str | None = None
+    """why no class of transformers has its models, in the end of a sentence about that class; None: one has them"""
     hashes_inputs: bool = False
     """inputs are any numbers, which hash functions embed: there is no table with a row for each"""
     planned: bool = True
@@ -83,12 +84,6 @@ _PLAIN = BEFORE_LLAMA | {
 _DEBERTA = BEFORE_LLAMA | {
     "binary_head": False, "norm": "post", "kv_heads": None, "embedding_size": None, "shared_layers": False,
     "bias": True,
-}  # fmt: skip
-
-_RECURRENT = BEFORE_LLAMA | {
-    "heads": 1, "kv_heads": None, "head_dim": None, "ffn": None, "norm": "pre", "norm_type": "layer", "bias": True,
-    "activation": "gelu_tanh", "embedding_norm": False, "embedding_scale": False, "shared_layers": False,
-    "tie_encoder_decoder": False, "attention_dropout": 0.0, "ffn_dropout": 0.0, "attention.pattern": [Dense()],
 }  # fmt: skip
 
 _BUILT_IN: dict[str, Capabilities] = {
@@ -223,6 +218,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         fewest_segments=1,
         pooler="tanh",
         long_convolution=True,
+        without_hf_class="has the long convolutions of model.family=monarch_mixer",
         planned=False,
         positions=("learned", "sinusoidal"),
         only=BEFORE_LLAMA
@@ -257,15 +253,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         pooler="tanh",
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
-    ),
-    "rnn": Capabilities(
-        encoder=True,
-        decoder=True,
-        decoder_alone=True,
-        parts=("recurrent",),
-        planned=False,
-        positions=("nope",),
-        only=_RECURRENT,
     ),
     "albert": Capabilities(
         parts=("mup",),

@@ -61,12 +61,13 @@ class Model(ModelValues):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.decoder_alone)
             raise ValueError(
-                "model.encoder_layers=0, a decoder alone, is a variant of the t5 family (and rnn), or use gpt"
+                f"model.encoder_layers=0, a decoder alone, is for the {having} family: give it layers, or use gpt"
             )
         if (self.segments or self.binary_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
-        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or self.is_recurrent
+        has_two_widths = (can.masked_head and "embedding_size" not in can.only) or self.recurrence is not None
         if self.embedding_size is not None and not has_two_widths:
             having = " or ".join(
                 name for name, other in CAPABILITIES.items() if other.masked_head and "embedding_size" not in other.only

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
-from pretrain.config import experts, latent_attention, mtp, mup, recurrent, source_encoder
+from pretrain.config import experts, latent_attention, mtp, mup, source_encoder
 from pretrain.config.classics import declared
 from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
@@ -16,7 +16,6 @@ _ROWS: tuple[PartKey[Any], ...] = (
     latent_attention.KEY,
     mtp.KEY,
     mup.KEY,
-    recurrent.KEY,
 )
 _GROUP = "pretrain.part_keys"
 _REGISTRY: Registry[PartKey[Any]] = Registry(_GROUP, {key.name: key for key in _ROWS}, PartKey, declared(_GROUP))
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
         latent_attention: latent_attention.LatentAttention | None
         mtp: mtp.Mtp | None
         mup: mup.Mup | None
-        recurrent: recurrent.Recurrent | None
 
 else:
     PartKeys = Section

@@ -30,9 +30,9 @@ class AttentionMatrix:
 
 def check_attends(model: Model) -> None:
     """Raises ConfigError for a model that has no one matrix of attention to its source."""
-    if model.recurrent is None or model.recurrent.score is None or not model.is_encoder_decoder:
+    if model.recurrence is None or not model.recurrence.attends or not model.is_encoder_decoder:
         raise ConfigError(
-            "--attention draws the one attention matrix of a recurrent encoder-decoder with model.recurrent.score, "
+            "--attention draws the one attention matrix of a recurrent encoder-decoder with an attention score, "
             f"which this {model.family} model does not have: leave it out"
         )
 

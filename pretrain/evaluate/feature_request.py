@@ -101,7 +101,7 @@ class FeatureRequest:
     def stack_of(self, model: Model) -> "tuple[Stack, int]":
         """The stack and its number of layers. Raises ConfigError for a stack or layers that the model lacks,
         and for a recurrent one."""
-        if model.recurrent is not None:
+        if model.recurrence is not None:
             raise ConfigError(f"features are hidden states of Transformer layers, and this is a {model.family} model")
         encoder_layers, decoder_layers = model.stacks
         stack: Stack = self.stack or ("encoder" if encoder_layers else "decoder")

@@ -29,7 +29,7 @@ def embeddings(model: Model, words: Specs | None = None) -> Iterator[ParameterSp
             yield table(f"{name}segment_embeddings.weight", model.segments, model)
         if layers and model.embedding_norm:
             yield from under(f"{name}norm.", norm(model, model.embedding_dim))
-        if layers and model.embedding_size and model.recurrent is None:
+        if layers and model.embedding_size and model.recurrence is None:
             fixed = replicated_linear(model, model.embedding_size, model.hidden, fan_in=None)
             yield from under(f"{name}projection.", fixed)
         if layers and model.positions.name == "relative":

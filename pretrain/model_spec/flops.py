@@ -9,7 +9,6 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
 from pretrain.model_spec.mtp import mtp_depths
-from pretrain.model_spec.parts.recurrent import multiply_adds
 from pretrain.model_spec.slots import specs_apart
 
 
@@ -76,8 +75,7 @@ class TrainingFlops:
 
     Modules that predict further tokens count at every position, each with its projection, a layer and the output layer.
 
-    Recurrent layers count each matrix once per position, and attention the score and the weighted sum of each pair of a
-    decoder's and an encoder's position.
+    Recurrent layers count as their part says.
     """
 
     def __init__(self, model: Model) -> None:
@@ -95,14 +93,13 @@ class TrainingFlops:
         self._of_convolutions = 0
         """times that the long convolutions of a layer are computed in all passes"""
         self._of_memory = 0.0
-        """multiply-adds of the keys and values of a row's memory, or of a row's first state"""
+        """multiply-adds of the keys and values of a row's memory"""
         self._decoder = self._mask_decoder(gradients)
         self._head = self._of_head(gradients)
         self._embedding = 0.0
         self._known: dict[tuple[int, int], float] = {}
         self._around, self._passes = specs_apart(model), (1 + 2 * gradients.has_embedding, 1 + 2 * gradients.head_input)
-        if model.recurrent is not None:
-            self._count_cells()
+        if model.recurrence is not None:  # whose layers its part counts
             return
         scores, depth = model.heads * (model.dim_per_head + model.value_dim), 0
         source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
@@ -145,13 +142,6 @@ class TrainingFlops:
             pattern = model.attention.of_layer(number)
             pairs[pattern] = pairs.get(pattern, 0.0) + 3 * model.heads * (model.dim_per_head + model.value_dim)
             self._head += of_logits
-
-    def _count_cells(self) -> None:
-        """Counts recurrent layers, whose products all have both gradients."""
-        cells = multiply_adds(self._model)
-        self._of_position = [3.0 * cells.of_encoder_position, 3.0 * cells.of_decoder_position]
-        self._of_encoder_position, self._of_cross_pair = 3.0 * cells.of_key, 3.0 * cells.of_pair
-        self._of_memory = 3.0 * cells.of_row
 
     def of_row(self, inputs: int, labels: int) -> float:
         """Operations of a row of `inputs` positions, and of `labels` positions with labels: the decoder's, or the

@@ -24,11 +24,6 @@ KINDS: dict[Kind, str] = {
     "choice": "multiple choice",
     "detector": "replaced token detection",
 }
-_WITHOUT_CLASS = {
-    "monarch_mixer": "has the long convolutions of model.family=monarch_mixer",
-    "rnn": "is a recurrent network, with attention or without",
-}
-"""what transformers lacks of our families"""
 _RELU = "the dense layer before the classifier of DistilBERT's class ends with ReLU, and that of a BERT with tanh"
 _NOT_CAUSAL = "its class has a dense layer before the last one"
 
@@ -162,8 +157,8 @@ def model_type_of(model: Model) -> str:
         raise ConfigError(
             "finetune.adapters are layers that no class of transformers has: the checkpoint cannot be exported"
         )
-    if model.family in _WITHOUT_CLASS:
-        raise ConfigError(f"no class of transformers {_WITHOUT_CLASS[model.family]}: the checkpoint cannot be exported")
+    if (reason := model.capabilities.without_hf_class) is not None:
+        raise ConfigError(f"no class of transformers {reason}: the checkpoint cannot be exported")
     for key in model.parts_apart:
         if model.family in _TAKES:
             raise ConfigError(

@@ -76,8 +76,9 @@ class NetworkPart:
         return iter(())
 
     def multiply_adds(self, model: Model, passes: tuple[int, int], inputs: int, labels: int) -> float:
-        """Multiply-adds of a row in front of the layers and behind them, each computed in so many `passes`; without the
-        embeddings and the head. `inputs`: positions of the row; `labels`: those with a label."""
+        """Multiply-adds of a row in front of the layers and behind them, each computed in so many `passes`, and in
+        layers that are in place of Transformer layers; without the embeddings and the head. `inputs`: positions of the
+        row; `labels`: those with a label."""
         return 0.0
 
 

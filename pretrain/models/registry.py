@@ -12,8 +12,6 @@ from pretrain.models.layers import FinalNormAlone
 from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network import FamilyParts, Network
-from pretrain.models.recurrent import RecurrentLayers
-from pretrain.models.recurrent_cells import DroppedEmbedding
 
 _BUILT_IN: dict[str, FamilyParts] = {
     "gpt": FamilyParts(head=heads.plain, embedding=gpt.GptEmbedding, final=gpt.final_norm),
@@ -33,7 +31,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "xlm": FamilyParts(head=heads.plain),
     "transformer_xl": FamilyParts(head=heads.dropped),
     "xlnet": FamilyParts(head=heads.dropped),
-    "rnn": FamilyParts(head=heads.plain, embedding=DroppedEmbedding, layers=RecurrentLayers),
 }
 
 _GROUP = "pretrain.family_parts"

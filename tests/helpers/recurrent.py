@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrain.classics.rnn.key import cells_of
 from pretrain.config.run_config import RunConfig
 from tests.helpers.tiny import LENGTH, tiny_config
 
@@ -34,7 +35,7 @@ class Oracle:
     """The model of `config` written with torch's cells and dense attention, from `weights` by their global names."""
 
     def __init__(self, config: RunConfig, weights: dict[str, Tensor]) -> None:
-        self.model, self.cells, self.weights = config.model, config.model.cells, weights
+        self.model, self.cells, self.weights = config.model, cells_of(config.model), weights
 
     def loss(self, source: Tensor | None, shown: Tensor | None, read: Tensor, labels: Tensor) -> Tensor:
         """Mean cross entropy of `labels` [B, L]. `shown` [B, S]: False at padding. Each row of the source is encoded

@@ -13,7 +13,6 @@ from pretrain.config.parts.experts import ExpertsPart
 from pretrain.config.parts.latent_attention import LatentAttentionPart
 from pretrain.config.parts.mtp import MtpPart
 from pretrain.config.parts.mup import MupPart
-from pretrain.config.parts.recurrent import RecurrentPart
 from pretrain.config.parts.source_encoder import SourceEncoderPart
 
 _ROWS: tuple[ModelPart[Any], ...] = (
@@ -22,7 +21,6 @@ _ROWS: tuple[ModelPart[Any], ...] = (
     LatentAttentionPart(),
     MtpPart(),
     MupPart(),
-    RecurrentPart(),
 )
 _GROUP = "pretrain.parts"
 _REGISTRY: Registry[ModelPart[Any]] = Registry(

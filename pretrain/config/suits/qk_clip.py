@@ -13,7 +13,7 @@ def check_qk_clip(config: RunSections) -> None:
     if not isinstance(optimizer, MuonOptimizer) or optimizer.qk_clip_threshold is None:
         return
     refused = None
-    if model.has_encoder or model.recurrent is not None or model.task_head is not None:
+    if model.has_encoder or model.recurrence is not None or model.task_head is not None:
         refused = "is for language models that are decoders with attention alone"
     elif model.positions.name not in _POSITIONS:
         refused = f"scales queries and keys, and model.positions={model.positions.name} adds to their products"

@@ -4,9 +4,9 @@ from pretrain.config.values.downsampling import DownsamplingValues
 from pretrain.config.values.experts import ExpertValues
 from pretrain.config.values.latent_attention import LatentValues
 from pretrain.config.values.mup import MupValues
-from pretrain.config.values.recurrent import RecurrentValues
+from pretrain.config.values.recurrence import RecurrenceValues
 from pretrain.config.values.source_encoder import SourceEncoderValues
 
 
-class PartValues(MupValues, SourceEncoderValues, DownsamplingValues, LatentValues, ExpertValues, RecurrentValues):
+class PartValues(MupValues, SourceEncoderValues, DownsamplingValues, LatentValues, ExpertValues, RecurrenceValues):
     """Values of a model with these parts, or without them."""

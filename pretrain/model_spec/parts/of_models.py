@@ -3,13 +3,11 @@
 from pretrain.model_spec.parts.deberta import DistanceSpecs
 from pretrain.model_spec.parts.monarch_mixer import MixerSpecs
 from pretrain.model_spec.parts.mtp import MtpSpecs
-from pretrain.model_spec.parts.recurrent import RecurrentSpecs
 from pretrain.model_spec.parts.source_encoder import SourceEncoderSpecs
 from pretrain.model_spec.slots import NetworkPart
 
 NETWORK_PARTS: tuple[NetworkPart, ...] = (
     SourceEncoderSpecs(),
-    RecurrentSpecs(),
     MixerSpecs(),
     MtpSpecs(),
     DistanceSpecs(),

@@ -7,7 +7,9 @@ import torch
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.config.families import Capabilities
 from pretrain.config.load import load
+from pretrain.config.model_values import ModelValues
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec import hf_classes
@@ -138,6 +140,7 @@ def test_a_family_of_a_package_without_its_classes_is_not_exported(
     from pretrain.checkpoint.hf.registry import hf_family_of
 
     monkeypatch.setattr(hf_classes, "HF_CLASSES", classes)
+    monkeypatch.setattr(ModelValues, "capabilities", Capabilities(decoder=True))
     model = load(RunConfig, RUNS[0], ["model.vocabulary=50000"]).model.model_copy(update={"family": "theirs"})
     with pytest.raises((ConfigError, DataError), match=said):
         hf_family_of(model)

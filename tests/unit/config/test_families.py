@@ -54,7 +54,7 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("t5", "model.encoder_layers=0", "model.target_length=32 does nothing with model.encoder_layers=0"),
         ("transformer", "model.positions.offset=2", "does nothing with model.positions.name=sinusoidal"),
         ("transformer", "model.positions.num_buckets=16", "does nothing with model.positions.name=sinusoidal"),
-        ("bart", "model.encoder_layers=0", "is a variant of the t5 family"),
+        ("bart", "model.encoder_layers=0", "a decoder alone, is for the t5"),
         ("bart", "data={sources: [{path: a}], mixing: {name: equal}}", "data.mixing is between data.sources"),
         ("bart", "model.segments=2", "are BERT's"),
         ("bert", "objective={name: character_spans}", "predicts at positions that each row names"),

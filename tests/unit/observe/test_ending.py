@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.hf.heads import with_head
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, hf_family_of
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES_APART, hf_family_of
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
@@ -107,9 +107,10 @@ def _head_class(config: RunConfig) -> str:
 
 
 def test_classes_with_heads_are_those_that_models_are_converted_to() -> None:
+    every = BY_MODEL_TYPE | {family.model_type: family for family in FAMILIES_APART.values()}
     found = {
         model_type: {kind: head.model_class.__name__ for kind, head in family.heads.items()}
-        for model_type, family in BY_MODEL_TYPE.items()
+        for model_type, family in every.items()
         if family.heads
     }
     assert found == hf_classes.head_classes()

@@ -58,7 +58,7 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
         layouts = [layout for layout in layouts if not layout.sequence and layout.context == 1]
     if config.model.long_convolution is not None:  # whose tensor ranks share blocks
         layouts = [layout for layout in layouts if config.model.ffn_blocks % layout.tensor == 0]
-    if config.model.recurrent is not None:  # step by step
+    if config.model.recurrence is not None:  # step by step
         layouts = [one for one in layouts if one.tensor == one.context == one.pipeline == one.virtual == 1]
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
@@ -71,7 +71,7 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
         assert job.reference.precision == "fp32"
         kept = ("norm", "tie_word_embeddings", "dropout", "attention_dropout", "family", "norm_eps")
         assert [getattr(small.model, key) for key in kept] == [getattr(config.model, key) for key in kept]
-        if config.model.recurrent is None:
+        if config.model.recurrence is None:
             assert small.model.init == config.model.init
         elif small.model.init.name == "normal":  # by which a step multiplies a state
             gains = [model.init_std * math.sqrt(model.hidden) for model in (small.model, config.model)]

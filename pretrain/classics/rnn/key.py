@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field
 
 from pretrain.config.part_key import PartKey
+from pretrain.config.recurrence import RecurrenceSettings
 from pretrain.config.section import Section, named
 
 
@@ -70,7 +71,7 @@ ScoreSettings = Annotated[
 ]
 
 
-class Recurrent(Section):
+class Recurrent(RecurrenceSettings):
     """Settings of the rnn family, whose encoder-decoder and language model have cells of one kind."""
 
     cell: CellSettings = LstmCell()
@@ -92,6 +93,11 @@ class Recurrent(Section):
         description="state in which the decoder starts. dense: tanh of a linear map of the encoder's last states, "
         "layer by layer; copy: these states; default: dense",
     )
+
+    @property
+    def attends(self) -> bool:
+        """See `RecurrenceSettings`."""
+        return self.score is not None
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -146,3 +152,10 @@ KEY = PartKey(
     description="cells, encoder and attention of a recurrent network (rnn); default: none",
     follows="attention",
 )
+
+
+def cells_of(model: Section) -> Recurrent:
+    """The settings of a model that has them."""
+    settings = KEY.of(model)
+    assert settings is not None, "of the family"
+    return settings

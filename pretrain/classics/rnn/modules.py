@@ -15,13 +15,15 @@ from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache, LayerCache, Pair
+from pretrain.classics.rnn.cells import Cell, DroppedEmbedding, RecurrentEncoder, State, outputs
+from pretrain.classics.rnn.key import GeneralScore, cells_of
+from pretrain.classics.rnn.specs import fed_width
 from pretrain.config.model import Model
-from pretrain.config.recurrent import GeneralScore
-from pretrain.model_spec.parts.recurrent import fed_width
+from pretrain.models import heads
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.layers import LayerInputs
 from pretrain.models.megatron_config import MegatronConfig
-from pretrain.models.recurrent_cells import Cell, RecurrentEncoder, State, outputs
+from pretrain.models.network import FamilyParts
 from pretrain.models.step_linear import StepLinear
 from pretrain.models.stream import Stream
 
@@ -35,7 +37,7 @@ class DecoderStart(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
-        cells, hidden, linear = model.cells, model.hidden, megatron.kernels.linear
+        cells, hidden, linear = cells_of(model), model.hidden, megatron.kernels.linear
         self.num_states, (self.encoder_layers, self.decoder_layers) = cells.states, model.stacks
         width = cells.annotation(hidden)
         self.key = linear(width, cells.score_size(hidden)) if cells.compares_by_vector else None
@@ -73,13 +75,13 @@ class SourceAttention(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        score, hidden, width = model.cells.score, model.hidden, model.cells.annotation(model.hidden)
+        score, hidden, width = cells_of(model).score, model.hidden, cells_of(model).annotation(model.hidden)
         self.query: StepLinear | None = None
         self.vector: StepLinear | None = None
         self.watch: Callable[[Tensor], None] | None = None
         """is called with the weights [B, S] of each step"""
-        if model.cells.compares_by_vector:
-            size = model.cells.score_size(hidden)
+        if cells_of(model).compares_by_vector:
+            size = cells_of(model).score_size(hidden)
             self.query, self.vector = StepLinear(hidden, size, bias=False), StepLinear(size, 1, bias=False)
         elif isinstance(score, GeneralScore):
             self.query = StepLinear(hidden, width, bias=False)
@@ -126,7 +128,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig, number: int) -> None:
         super().__init__()
-        inputs, by_step = (model.hidden, model.cells.score is not None) if number else (model.embedding_dim, False)
+        inputs, by_step = (model.hidden, cells_of(model).score is not None) if number else (model.embedding_dim, False)
         self.cell = Cell(model, megatron, inputs, model.hidden, 0 if number else fed_width(model), by_step)
         self.dropout = HiddenDropout(megatron) if number < model.stacks[1] - 1 else None
 
@@ -140,7 +142,7 @@ class RecurrentDecoder(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
-        cells, hidden, width = model.cells, model.hidden, model.embedding_dim
+        cells, hidden, width = cells_of(model), model.hidden, model.embedding_dim
         self.layers = nn.ModuleList(DecoderLayer(model, megatron, number) for number in range(model.stacks[1]))
         self.feeds, self.reads_context, self.width = cells.feeds, cells.reads_context, width
         self.attention = None if cells.score is None else SourceAttention(model)
@@ -228,7 +230,7 @@ class RecurrentLayers(nn.Module):
         self.start = DecoderStart(model, megatron) if model.has_encoder else None
         self.decoder = RecurrentDecoder(model, megatron)
         self.layers: tuple[nn.Module, ...] = ()  # that megatron-core numbers micro-batches for
-        self.num_states = model.cells.states
+        self.num_states = cells_of(model).states
         self.recomputes = megatron.recompute_granularity == "full"
 
     def output_stream(self, stream: Stream) -> Stream:
@@ -335,3 +337,6 @@ def _before(cache: LayerCache, at_B: Tensor, first: State) -> State:
         return first
     begins_B1 = (at_B < 0)[:, None]
     return tuple(torch.where(begins_B1, one, kept) for one, kept in zip(first, held, strict=False))
+
+
+PARTS = FamilyParts(head=heads.plain, embedding=DroppedEmbedding, layers=RecurrentLayers)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrain.classics.rnn.key import CellSettings, LstmCell, cells_of
 from pretrain.config.model import Model
-from pretrain.config.recurrent import CellSettings, LstmCell
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.step_linear import StepLinear
@@ -69,7 +69,7 @@ class Cell(nn.Module):
     ) -> None:
         """`by_step`: its inputs come one after the other."""
         super().__init__()
-        cells = model.cells
+        cells = cells_of(model)
         self.units, self.num_states, self.advance = units, cells.states, advance_of(cells.cell)
         linear = StepLinear if by_step else megatron.kernels.linear
         self.input: Any = linear(inputs, cells.gates * units, bias=True)
@@ -108,7 +108,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, model: Model, megatron: MegatronConfig, number: int) -> None:
         super().__init__()
-        cells = model.cells
+        cells = cells_of(model)
         self.directions = cells.directions
         inputs = cells.annotation(model.hidden) if number else model.embedding_dim
         for direction in self.directions:

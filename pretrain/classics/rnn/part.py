@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import Any
 
+from pretrain.classics.rnn.key import KEY, DotScore, Recurrent
 from pretrain.config.init import NormalInit
 from pretrain.config.model_values import ModelValues
 from pretrain.config.parallel import Parallel
 from pretrain.config.part import ModelPart, RunSettings, SmallSizes
-from pretrain.config.recurrent import KEY, DotScore, Recurrent
 
 Refusal = tuple[str, bool, str, str]
 """(key, whether it is set, why not, what to set it to)"""
@@ -147,3 +147,6 @@ def _check_sizes(cells: Recurrent, model: ModelValues) -> None:
             f"model.recurrent.initial_state=copy hands {encoder_layers} states of {width} units to {layers} layers of "
             f"{model.hidden}: make them equal, or use dense"
         )
+
+
+RECURRENT = RecurrentPart()

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from pretrain.models.recurrent_cells import Cell, advance_of, outputs
+from pretrain.classics.rnn.cells import Cell, advance_of, outputs
+from pretrain.classics.rnn.key import cells_of
 from pretrain.models.step_linear import StepLinear
 from tests.helpers.recurrent import CELLS, language_model_config
 
@@ -51,7 +52,7 @@ def test_gates_of_a_bf16_model_are_computed_in_fp32() -> None:
     draw = torch.Generator().manual_seed(0)
     x, of_state = (torch.randn(ROWS, 4 * UNITS, generator=draw).to(BF16) for _ in range(2))
     state = torch.randn(ROWS, UNITS, generator=draw)
-    advance = advance_of(language_model_config().model.cells.cell)
+    advance = advance_of(cells_of(language_model_config().model).cell)
     out, found = advance(x, of_state, (state.to(BF16), state))
     entering, forgetting, value, leaving = (x + of_state).double().chunk(4, dim=-1)
     cell = (forgetting + 1).sigmoid() * state.double() + entering.sigmoid() * value.tanh()

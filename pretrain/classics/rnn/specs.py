@@ -1,20 +1,21 @@
-"""The parameters of recurrent layers (the rnn family), and the multiply-adds of their matrices. `models/recurrent.py`
-builds modules of the same names. No rank has a part of a matrix: tensor parallelism is refused."""
+"""The parameters of recurrent layers, and the multiply-adds of their matrices. `modules.py` builds modules of the same
+names. No rank has a part of a matrix: tensor parallelism is refused. No torch."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pretrain.classics.rnn.key import KEY, GeneralScore, cells_of
 from pretrain.config.model import Model
-from pretrain.config.recurrent import GeneralScore
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES
+from pretrain.model_spec.once import once_for_each
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
-from pretrain.model_spec.slots import NetworkPart, Specs
+from pretrain.model_spec.slots import PartSpecs, Specs
 
 
 def fed_width(model: Model) -> int:
     """Width of what attention hands to the first decoder layer's cell: a context, an attentional state, or nothing."""
-    cells = model.cells
+    cells = cells_of(model)
     if cells.reads_context:
         return cells.annotation(model.hidden)
     return model.embedding_dim if cells.feeds else 0
@@ -22,7 +23,7 @@ def fed_width(model: Model) -> int:
 
 def encoder_layer(model: Model, number: int) -> Iterator[ParameterSpec]:
     """Cells of one layer, one for each direction; both read what both of the layer below say."""
-    cells = model.cells
+    cells = cells_of(model)
     inputs = cells.annotation(model.hidden) if number else model.embedding_dim
     for direction in cells.directions:
         yield from _under(f"{direction}_cell.", _cell(model, inputs, cells.encoder_units(model.hidden)))
@@ -37,7 +38,7 @@ def decoder_layer(model: Model, number: int) -> Iterator[ParameterSpec]:
 def after_layers(model: Model) -> Iterator[ParameterSpec]:
     """What a decoder has besides its layers: what it makes of the encoder before its first step, attention, and the map
     of its result and the state to the width of embeddings."""
-    cells, hidden = model.cells, model.hidden
+    cells, hidden = cells_of(model), model.hidden
     width = cells.annotation(hidden)
     if cells.compares_by_vector:
         yield from _under("start.key.", _linear(model, width, cells.score_size(hidden)))
@@ -56,20 +57,31 @@ def after_layers(model: Model) -> Iterator[ParameterSpec]:
         yield from _under("readout.", _linear(model, hidden, model.embedding_dim))
 
 
-class RecurrentSpecs(NetworkPart):
+class RecurrentSpecs(PartSpecs):
     """Parameters of recurrent layers."""
 
     def layer(self, model: Model, stack: int, number: int) -> Specs | None:
         """See `NetworkPart`."""
-        if model.recurrent is None:
+        if KEY.of(model) is None:
             return None
         return decoder_layer(model, number) if stack else encoder_layer(model, number)
 
     def after_layers(self, model: Model, stack: int) -> Specs | None:
         """See `NetworkPart`."""
-        if model.recurrent is None:
+        if KEY.of(model) is None:
             return None
         return after_layers(model) if stack else iter(())
+
+    def multiply_adds(self, model: Model, passes: tuple[int, int], inputs: int, labels: int) -> float:
+        """See `NetworkPart`: each matrix once per position, and attention the score and the weighted sum of each pair
+        of a decoder's and an encoder's position. All products have both gradients."""
+        if KEY.of(model) is None:
+            return 0.0
+        adds, (encoder_layers, layers) = multiply_adds(model), model.stacks
+        found = adds.of_row + inputs * adds.of_key + inputs * labels * adds.of_pair
+        found += inputs * adds.of_encoder_position if encoder_layers else 0
+        found += labels * adds.of_decoder_position if layers else 0
+        return 3.0 * found
 
 
 @dataclass(frozen=True)
@@ -86,10 +98,11 @@ class MultiplyAdds:
     """multiply-adds of each row's first state"""
 
 
+@once_for_each
 def multiply_adds(model: Model) -> MultiplyAdds:
     """Each matrix of `model` once for each of its positions."""
     encoder_layers, layers = model.stacks
-    cells, width = model.cells, model.cells.annotation(model.hidden)
+    cells, width = cells_of(model), cells_of(model).annotation(model.hidden)
     after = list(after_layers(model))
     compared = cells.score_size(model.hidden) if cells.compares_by_vector else width
     return MultiplyAdds(
@@ -109,9 +122,9 @@ def _matrices(specs: Iterable[ParameterSpec]) -> int:
 def _cell(model: Model, inputs: int, units: int, fed: int = 0) -> Iterator[ParameterSpec]:
     """The gates' matrices of the input, of the state, and of what attention feeds. A GRU has two biases, as its reset
     gate lies between them."""
-    gates = model.cells.gates
+    gates = cells_of(model).gates
     yield from _under("input.", _linear(model, inputs, units, blocks=gates))
-    yield from _under("recurrent.", _linear(model, units, units, bias=model.cells.cell.name == "gru", blocks=gates))
+    yield from _under("recurrent.", _linear(model, units, units, bias=cells_of(model).cell.name == "gru", blocks=gates))
     if fed:
         yield from _under("fed.", _linear(model, fed, units, bias=False, blocks=gates))
 
@@ -135,3 +148,6 @@ def _linear(model: Model, inputs: int, outputs: int, bias: bool = True, blocks: 
 
 def _under(prefix: str, specs: Iterator[ParameterSpec]) -> Iterator[ParameterSpec]:
     return (spec.at(prefix + spec.name) for spec in specs)
+
+
+SPECS = RecurrentSpecs()
