@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.rank_rehearsal import STATE, RankRehearsal
 
 _GIB, _MIB, _TERA = 2**30, 2**20, 1e12
 

@@ -6,7 +6,7 @@ from typing import TextIO
 
 from data_pipeline.common.live_line import LiveLine
 from pretrain.observe.progress import duration
-from pretrain.rehearse.rank import RankRehearsal
+from pretrain.rehearse.rank_rehearsal import RankRehearsal
 
 _BAR = 20
 

@@ -1,5 +1,5 @@
 """Rehearses one rank: builds the engine as that rank and runs its work (`work.py`), on tensors without data. Runs in a
-process of its own, in which torch is patched (`patches.py`)."""
+process of its own, in which torch is patched (`patches`)."""
 
 import os
 import re
@@ -8,9 +8,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,150 +28,21 @@ from pretrain.engine.base import GlobalPart, TeacherWeights
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import Layout
 from pretrain.plan.device import Device
-from pretrain.rehearse import patches
-from pretrain.rehearse.exchange import Log
-from pretrain.rehearse.loading import LoadCounts, load_without_data
+from pretrain.rehearse.loading import load_without_data
+from pretrain.rehearse.patches.attention import rehearsed_kernels
+from pretrain.rehearse.patches.install import install_patches
+from pretrain.rehearse.rank_rehearsal import CACHE, STATE, EqualTensors, Exchanges, PartCounts, RankRehearsal
 from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.unmeasured import MOST_COMMUNICATORS, unmeasured_bytes
 from pretrain.rehearse.work import RehearsedWork, WorkPart, parts_of
 
-STATE = ("weights", "gradients", "optimizer")
-CACHE = "cache"
-"""category of the keys and values that generation reads again"""
 _MEMORY_OF_ROWS = "memory/"
 """begins the names of what layers have read of the rows before"""
 _LARGEST = 8
 """most kinds of tensors that are named"""
-_MOST_CAUSES = 3
-"""most causes that are named in one line"""
 _NUMBERS = re.compile(r"\.\d+(?=\.|$)")
 _STEP_PARTS = ("reduce", "norm", "scale", "update")
 _ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EqualTensors:
-    """Equal tensors that live at the peak."""
-
-    count: int
-    total_bytes: int
-    category: str
-    operator: str
-    """torch's operator that made them"""
-    module: str
-    """module whose forward or backward pass made them, with * for the numbers of layers"""
-    line: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchanges:
-    """Exchanges of one kind in one group of ranks, in one part of the work."""
-
-    group: str
-    kind: str
-    ranks: int
-    device: str
-    count: int
-    total_bytes: int
-    sent_bytes: float
-    """bytes that this rank sends if the group is a ring"""
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether the rank's device sends something."""
-        return self.device == "cuda" and self.kind not in ("recv", "broadcast")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartCounts:
-    """What one rank does in one part of its work, such as a step."""
-
-    name: str
-    repeats: bool
-    """whether an equal part ran before, so that this one does what every later one will"""
-    peak_bytes: int
-    flops: Mapping[str, int]
-    exchanges: tuple[Exchanges, ...]
-    operators: int
-    waits: Mapping[str, int]
-    """what makes the host wait, with the line and how often"""
-
-    @property
-    def sent_bytes(self) -> dict[str, float]:
-        """Bytes that the rank's device sends, by group of ranks."""
-        return _sent_bytes(self.exchanges)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankRehearsal:
-    """What one rank does: in the first part of its work (when training, a step), where a field does not say
-    otherwise."""
-
-    rank: int
-    coordinates: tuple[int, int, int, int]
-    """tensor, context, data and pipeline rank"""
-    problem: str | None = None
-    """why the rank could not be built, or do its work"""
-    parameters: int = 0
-    build_peak_bytes: int = 0
-    build_reserved_bytes: int = 0
-    """most memory that torch's caching allocator reserves while the engine is built"""
-    state_bytes: Mapping[str, int] = field(default_factory=dict)
-    """weights, gradients, optimizer, and other memory that lives once the engine is built"""
-    peak_bytes: int = 0
-    """peak of all parts"""
-    peak_phase: str = ""
-    reserved_bytes: int = 0
-    """most memory that torch's caching allocator reserves after the build, in all parts and to load a checkpoint"""
-    allocator_retries: int = 0
-    """how often it had to return memory to the driver first, as the device was full"""
-    unmeasured_bytes: int = 0
-    """constant for what no rehearsal sees: libraries' workspaces, NCCL's buffers, the CUDA context"""
-    at_peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    """bytes at the peak: weights, gradients, optimizer, cache, and other memory by the phase that allocated it"""
-    phase_peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    largest: tuple[EqualTensors, ...] = ()
-    """largest tensors at the peak, without the training state"""
-    flops: Mapping[str, int] = field(default_factory=dict)
-    exchanges: tuple[Exchanges, ...] = ()
-    exchange_log: Log = field(default_factory=dict)
-    """exchanges and waits for them in order, of the build and of each part"""
-    operators: int = 0
-    first_waits: Mapping[str, int] = field(default_factory=dict)
-    """what makes the host wait in the first part, with the line and how often"""
-    waits: Mapping[str, int] = field(default_factory=dict)
-    """what makes the host wait in the last part: when training, in the second step and so in every later one"""
-    without_kernel: Mapping[str, int] = field(default_factory=dict)
-    """operators without a CUDA kernel, with the line and how often in a part at most"""
-    approximations: tuple[str, ...] = ()
-    """what was counted as something else: names of `report.APPROXIMATIONS`"""
-    left_bytes: int = 0
-    """memory that the last part left behind"""
-    load: LoadCounts | None = None
-    """what loading a checkpoint takes; None: none was loaded"""
-    parts: tuple[PartCounts, ...] = ()
-    """each part of the work, in order"""
-    build_s: float = 0.0
-    step_s: float = 0.0
-    cpu_s: float = 0.0
-    host_bytes: int = 0
-
-    @property
-    def most_reserved_bytes(self) -> int:
-        """Most memory that the allocator reserves at any time: this decides whether the rank fits."""
-        return max(self.build_reserved_bytes, self.reserved_bytes)
-
-    @property
-    def needed_bytes(self) -> int:
-        """Memory of a device that the rank needs."""
-        return self.most_reserved_bytes + self.unmeasured_bytes
-
-    @property
-    def sent_bytes(self) -> dict[str, float]:
-        """Bytes that the rank's device sends in the first part, by group of ranks."""
-        return _sent_bytes(self.exchanges)
 
 
 def rehearse_rank(
@@ -182,7 +53,7 @@ def rehearse_rank(
     config = config.model_copy(update={"health": config.health.model_copy(update={"replay_every": 0})})  # it needs data
     recorder = Recorder(hardware.memory_gib * 2**30 - unmeasured_bytes(MOST_COMMUNICATORS))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    patches.install(config, hardware, recorder)
+    install_patches(config, hardware, recorder)
     device.set_max_connections(config.parallel)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world)
     found: dict[str, Any] = {}
@@ -191,7 +62,7 @@ def rehearse_rank(
         # DeepSpeed prints; the command's output is a report.
         with redirect_stdout(sys.stderr), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             begun = time.perf_counter()
-            kernels = partial(patches.kernels, config, recorder)
+            kernels = partial(rehearsed_kernels, config, recorder)
             engine: Any = make_engine(config, layout, train=work.trains, kernels=kernels, hosts_backend="fake")
             found["build_s"] = time.perf_counter() - begun
             found |= _built(recorder, engine)
@@ -327,14 +198,6 @@ def _add(found: dict[str, Any], part: WorkPart, recorder: Recorder) -> None:
         found |= _at_peak(recorder)
 
 
-def _sent_bytes(exchanges: Iterable[Exchanges]) -> dict[str, float]:
-    sent: dict[str, float] = {}
-    for one in exchanges:
-        if one.is_sent:
-            sent[one.group] = sent.get(one.group, 0.0) + one.sent_bytes
-    return sent
-
-
 def _at_peak(recorder: Recorder) -> dict[str, Any]:
     by_category: Counter[str] = Counter()
     equal: dict[tuple[Any, ...], list[int]] = {}
@@ -374,20 +237,7 @@ def _sentence(error: Exception) -> str:
     own = [
         (path, line)
         for path, line in paths
-        if _ROOT / "pretrain" in path.parents and path.parent != Path(__file__).parent
+        if _ROOT / "pretrain" in path.parents and Path(__file__).parent not in path.parents
     ]
     line = f" ({own[-1][0].relative_to(_ROOT)}:{own[-1][1]})" if own else ""
     return f"{type(error).__name__}: {text[0] if text else 'no message'}{line}"
-
-
-def causes(counts: Mapping[str, int]) -> str:
-    """The most frequent causes, each with how often if that is more than once."""
-    ordered = largest_first(counts)
-    shown = [f"{cause}{f' ({n:,} times)' if n > 1 else ''}" for cause, n in ordered[:_MOST_CAUSES]]
-    rest = len(ordered) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more lines" if rest else "")
-
-
-def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Items by falling count."""
-    return sorted(counts.items(), key=lambda item: -item[1])

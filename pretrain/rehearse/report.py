@@ -7,7 +7,7 @@ from typing import Any
 from pretrain.rehearse.against_plan import compare_with_plan
 from pretrain.rehearse.agreement import ExchangeAgreement
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal, causes, largest_first
+from pretrain.rehearse.rank_rehearsal import STATE, RankRehearsal, causes, largest_first
 from pretrain.rehearse.run import Rehearsal
 
 _GIB, _MIB, _GIGA, _TERA = 2**30, 2**20, 1e9, 1e12

@@ -19,7 +19,8 @@ from pretrain.plan.planned import is_planned
 from pretrain.rehearse.agreement import ExchangeAgreement, compare
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.planned import PlannedRank, plan_rank
-from pretrain.rehearse.rank import RankRehearsal, causes, rehearse_rank
+from pretrain.rehearse.rank import rehearse_rank
+from pretrain.rehearse.rank_rehearsal import RankRehearsal, causes
 from pretrain.rehearse.work import RehearsedWork, What, plan_work
 from pretrain.run_dir.paths import RECORD
 

@@ -151,12 +151,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.rehearse": (
         "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured work",
         "deadlock device_memory loading",
-        "agreement recorder",
+        "agreement rank_rehearsal recorder",
         "patches",
         "rank",
         "against_plan progress run",
         "report",
     ),
+    "pretrain.rehearse.patches": ("attributes", "attention cuda tensor_device tensor_values", "deepspeed", "install"),
     "pretrain.scaling": (
         "points size",
         "forms isoflop shape rules runs",
@@ -264,7 +265,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         *("pretrain/engine", "pretrain/models", "pretrain/objectives", "pretrain/attention", "pretrain/random"),
         "pretrain/classics/*/modules.py",
     ),
-    "deepspeed": ("pretrain/engine/zero", "pretrain/rehearse/patches.py"),
+    "deepspeed": ("pretrain/engine/zero", "pretrain/rehearse/patches"),
     "transformers": ("pretrain/checkpoint/hf", "pretrain/classics/*/hf.py"),
     "huggingface_hub": ("pretrain/checkpoint/hf",),
     "peft": ("pretrain/checkpoint/hf/peft_gate.py",),

@@ -23,7 +23,8 @@ from pretrain.plan.device import find_device
 from pretrain.rehearse.agreement import compare
 from pretrain.rehearse.deadlock import find_deadlock
 from pretrain.rehearse.exchange import Exchange, Log, RankGroup, Wait
-from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
+from pretrain.rehearse.rank import rehearse_rank
+from pretrain.rehearse.rank_rehearsal import RankRehearsal
 from pretrain.rehearse.recorder import DEVICE
 from pretrain.rehearse.run import rehearse
 

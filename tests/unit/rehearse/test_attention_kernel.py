@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.rehearse.patches import _sdpa
+from pretrain.rehearse.patches.attention import fused_attention
 
 aten = torch.ops.aten
 FLASH, EFFICIENT = aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention
@@ -30,7 +30,7 @@ class Called(TorchDispatchMode):
 def _run(dtype: torch.dtype, mask: torch.Tensor | None, causal: bool = False) -> list[Call]:
     q, k, v = (torch.empty(B, H, length, D, dtype=dtype, device="meta") for length in (S, K, K))
     with Called() as called:
-        out = _sdpa(q, k, v, attn_mask=mask, dropout_p=0.25, is_causal=causal)
+        out = fused_attention(q, k, v, attn_mask=mask, dropout_p=0.25, is_causal=causal)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     return called.noted
 

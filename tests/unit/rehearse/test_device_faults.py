@@ -13,7 +13,8 @@ import pytest
 
 from pretrain.commands.rehearse import main
 from pretrain.rehearse import run
-from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
+from pretrain.rehearse.rank import rehearse_rank
+from pretrain.rehearse.rank_rehearsal import RankRehearsal
 from tests.helpers.breadth import only
 
 ROOT = Path(__file__).parents[3]

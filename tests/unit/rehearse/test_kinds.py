@@ -12,7 +12,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.rehearse.kinds import rank_numbers
 from pretrain.rehearse.progress import RehearsalProgress
-from pretrain.rehearse.rank import RankRehearsal
+from pretrain.rehearse.rank_rehearsal import RankRehearsal
 
 
 def coordinates(name: str, gpus: int, *overrides: str) -> tuple[Layout, list[tuple[int, int, int, int]]]:

@@ -16,9 +16,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
-from pretrain.rehearse import patches
+from pretrain.rehearse.patches import deepspeed
+from pretrain.rehearse.patches.install import install_patches
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal, rehearse_rank
+from pretrain.rehearse.rank import rehearse_rank
+from pretrain.rehearse.rank_rehearsal import STATE, RankRehearsal
 from pretrain.rehearse.recorder import Recorder
 from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
@@ -238,7 +240,7 @@ def test_deepspeed_makes_its_step(stage: int) -> None:
 
 def _figures(few_ranks: int) -> tuple[Any, ...]:
     """What is counted of a rank of 24, of which six share the state; they cut gradients if they are so few."""
-    patches._FEW_RANKS = few_ranks
+    deepspeed._FEW_RANKS = few_ranks
     sharded = ("parallel.zero=3", "parallel.zero_engine=deepspeed", "batch.sequences=48", "batch.micro_sequences=1")
     run = config("debug/gpt", *sharded)
     found = rehearse_rank(run, plan_layout(run, 24), 23, H100)
@@ -259,7 +261,7 @@ def _moved() -> tuple[list[bool], list[bool], list[int]]:
     """Whether tensors that are moved to where they are, and others, are the same as before, and bytes that live after
     each is copied. In a process of its own."""
     recorder = Recorder(2**30)
-    patches.install(config("debug/gpt"), H100, recorder)
+    install_patches(config("debug/gpt"), H100, recorder)
     with FakeTensorMode(allow_non_fake_inputs=True), recorder:
         x, flags = torch.zeros(1024, device="cuda"), {"non_blocking": True}
         stays = [x.to("cuda"), x.to(torch.device("cuda", 0), **flags), x.to(0), x.to(x), x.to("cuda", torch.float32)]

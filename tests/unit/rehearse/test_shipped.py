@@ -13,7 +13,7 @@ from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
 from pretrain.plan.planner import with_vocabulary
 from pretrain.rehearse.planned import PlannedRank
-from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.rank_rehearsal import STATE, RankRehearsal
 from pretrain.rehearse.run import rehearse
 from tests.helpers import classics
 from tests.helpers.breadth import only

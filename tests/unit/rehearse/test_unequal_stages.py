@@ -5,7 +5,7 @@ import pytest
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.device import find_device
-from pretrain.rehearse.rank import STATE
+from pretrain.rehearse.rank_rehearsal import STATE
 from pretrain.rehearse.run import rehearse
 
 SIZES = (

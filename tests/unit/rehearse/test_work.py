@@ -17,7 +17,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import find_device
-from pretrain.rehearse.rank import CACHE, RankRehearsal, rehearse_rank
+from pretrain.rehearse.rank import rehearse_rank
+from pretrain.rehearse.rank_rehearsal import CACHE, RankRehearsal
 from pretrain.rehearse.report import as_json, lines
 from pretrain.rehearse.run import Rehearsal, rehearse
 from pretrain.rehearse.work import What, plan_work
