@@ -73,9 +73,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "logits",
         (
             "decoding generator hidden_states label_scores layer_norms layer_outputs memory_part miscomputed "
-            "on_demand qk_clip router_terms step_work teacher"
+            "on_demand qk_clip router_terms step_cutter step_work teacher"
         ),
-        "replay",
+        "forward_engine replay",
         "step_parts",
         "engine",
     ),

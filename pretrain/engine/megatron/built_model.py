@@ -1,7 +1,7 @@
-"""One model of a run, as a rank holds it: the chunks of its pipeline stage, and their parameters."""
+"""The models of a run, as a rank holds them: the chunks of its pipeline stage, and their parameters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -43,6 +43,46 @@ class BuiltModel:
         return {name: bias_E for name, bias_E in found.items() if bias_E is not None}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunModels:
+    """The model of a run, and its generator if it has one."""
+
+    main: BuiltModel
+    generator: BuiltModel | None
+    chunks: Sequence[Any]
+    """model chunks of `main` as the schedule is to call them"""
+    generator_chunks: Sequence[Any]
+    """those of `generator` likewise"""
+
+    @property
+    def built(self) -> Sequence[BuiltModel]:
+        """The models that there are."""
+        return [self.main] if self.generator is None else [self.main, self.generator]
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The parameters of both models."""
+        return [parameter for one in self.built for parameter in one.parameters]
+
+    def in_precision(self, half: bool) -> "RunModels":
+        """The models with chunks as they compute, see `BuiltModel.in_precision`."""
+        generator_chunks = () if self.generator is None else self.generator.in_precision(half)
+        return self.with_chunks(self.main.in_precision(half), generator_chunks)
+
+    def with_chunks(self, chunks: Sequence[Any], generator_chunks: Sequence[Any]) -> "RunModels":
+        """The models with other chunks for the schedule."""
+        return replace(self, chunks=chunks, generator_chunks=generator_chunks)
+
+
+def build_models(config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels) -> RunModels:
+    """This rank's part of the models of `config`, whose chunks no wrapper has yet."""
+    main, generator = build_model(config, layout, groups, kernels), None
+    if config.generator is not None:
+        generator = _build_generator(config, layout, groups, kernels, main)
+    chunks_of_generator = () if generator is None else generator.chunks
+    return RunModels(main=main, generator=generator, chunks=main.chunks, generator_chunks=chunks_of_generator)
+
+
 def build_model(config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels) -> BuiltModel:
     """This rank's part of the model of `config`."""
     megatron = megatron_config(config, kernels)
@@ -52,7 +92,7 @@ def build_model(config: RunConfig, layout: Layout, groups: Groups, kernels: Kern
     )
 
 
-def build_generator(
+def _build_generator(
     config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels, main: BuiltModel
 ) -> BuiltModel:  # fmt: skip
     """This rank's part of the generator of `config`, beside that of its model, `main`. Its parameters are its own: not

@@ -1,12 +1,10 @@
 """megatron-core as an engine: its models, schedules, data parallel and optimizer, driven by our objective."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,16 +12,11 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from data_pipeline.batch import Batch, Rows
-from data_pipeline.lengths import by_length
 from pretrain.config.run_config import RunConfig
-from pretrain.engine import groups
-from pretrain.engine.base import GlobalPart, P, Scores, Stack, StepResult
+from pretrain.engine.base import GlobalPart, P, StepResult
 from pretrain.engine.loss_scale import make_loss_scale
-from pretrain.engine.megatron.built_model import build_generator, build_model
-from pretrain.engine.megatron.decoding import Decoder, Hypotheses
-from pretrain.engine.megatron.hidden_states import HiddenStates
-from pretrain.engine.megatron.label_scores import LabelScores
-from pretrain.engine.megatron.logits import compute_logits
+from pretrain.engine.megatron.built_model import RunModels, build_models
+from pretrain.engine.megatron.forward_engine import ForwardEngine
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.on_demand import weights_on_demand
 from pretrain.engine.megatron.padding import PaddingTrimmer
@@ -31,6 +24,7 @@ from pretrain.engine.megatron.ranges import named_ranges
 from pretrain.engine.megatron.replay import check_repeats
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
+from pretrain.engine.megatron.step_cutter import StepCutter
 from pretrain.engine.megatron.step_part import Compute, ComputedStep, Report, StepPasses, united
 from pretrain.engine.megatron.step_parts import step_parts
 from pretrain.engine.megatron.step_work import StepWork
@@ -38,118 +32,71 @@ from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
-from pretrain.model_spec.mtp import mtp_depths
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, Term, scales, source_term, sum_pairs, total
-from pretrain.objectives.registry import make_loss
-from pretrain.objectives.tokens import Tokens
+from pretrain.objectives.base import Term, scales, source_term, sum_pairs, total
 from pretrain.random import dropout
-from pretrain.run_length.ramp import micro_sequences
 
 
-class MegatronEngine:
+class MegatronEngine(ForwardEngine):
     """See `base.Engine`. With `train=False` there is no optimizer and no gradient memory."""
 
     def __init__(
         self, config: RunConfig, layout: Layout, kernels: Kernels, train: bool, hosts_backend: str = "gloo"
     ) -> None:
-        self.config, self.layout, self.device = config, layout, kernels.device
         if train:
             check_repeats(config, kernels.on_gpu)
-        if config.run.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which torch refuses cuBLAS
-            torch.use_deterministic_algorithms(True)
-        self.groups = groups.Groups(layout, config.health.timeout_s, hosts_backend)
-        self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
-        self.is_reporter = self.groups.rank == 0
+        super().__init__(config, layout, kernels, hosts_backend)
         self.shares_weights = train and (config.parallel.zero == 3 or layout.expert > 1)
-        self.decodes = layout.virtual == layout.context == 1
         self.updates = 0
         self.keeps_gradients = False
-        loss_groups = LossGroups(self.groups.tensor_group, self.groups.context_group)
-        self.objective = make_loss(config, kernels, loss_groups)
-        with select.model_init(config, self.groups) if train else nullcontext():
-            built = build_model(config, layout, self.groups, kernels)
-            generator = None
-            if config.generator is not None:
-                generator = build_generator(config, layout, self.groups, kernels, built)
-        self.megatron_config, self.bare = built.megatron, built.chunks
-        models = [built] if generator is None else [built, generator]
-        self.parameters = [parameter for one in models for parameter in one.parameters]
-        half = config.precision != "fp32"
-        chunks = built.in_precision(half)
-        generator_chunks: Sequence[Any] = () if generator is None else generator.in_precision(half)
         self.loss_scale = make_loss_scale(config)
-        self.sharding: Sharding | None = None
-        if train:
-            self.sharding = select.make_sharding(
-                config=config,
-                layout=layout,
-                groups=self.groups,
-                megatron=self.megatron_config,
-                chunks=chunks,
-                generator_chunks=generator_chunks,
-                parameters=self.parameters,
-                device=self.device,
-            )
-            chunks, generator_chunks = self.sharding.chunks, self.sharding.generator_chunks
-            for one in models if config.precision == "fp16" else ():
-                one.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
-        self.chunks, self._all_chunks = chunks, [*chunks, *generator_chunks]
-        self._router_biases = built.router_biases
+        with select.model_init(config, self.groups) if train else nullcontext():
+            models = build_models(config, layout, self.groups, kernels)
+        models = models.in_precision(half=config.precision != "fp32")
+        self.sharding = self._shard(models) if train else None
+        if self.sharding is not None:
+            models = models.with_chunks(self.sharding.chunks, self.sharding.generator_chunks)
+        self.megatron_config, self.bare = models.main.megatron, models.main.chunks
+        self.parameters, self.chunks = models.parameters, models.chunks
+        self._all_chunks = [*models.chunks, *models.generator_chunks]
+        self._router_biases = models.main.router_biases
         self._state = State(self.parameters, self.groups, self.sharding, self._router_biases)
         self._parts = step_parts(
             config,
             layout,
             self.groups,
             kernels,
-            built=built,
-            chunks=chunks,
-            generator=generator,
-            generator_chunks=generator_chunks,
-            parameters=self.parameters,
+            models=models,
             objective=self.objective,
             sharding=self.sharding,
         )
         reads = frozenset[str]().union(*(part.reads for part in self._parts))
-        self._cutter = Cutter(self.groups, self.device, config.model, reads)
-        self._trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
+        cutter = Cutter(self.groups, self.device, config.model, reads)
+        trimmer = PaddingTrimmer(config, layout, on_gpu=kernels.on_gpu)
+        runner = Runner(config.model, layout, self.bare, self.chunks)
+        self._step_cutter = StepCutter(config, layout, cutter, trimmer)
         self._work = StepWork(config)
-        self._runner = Runner(config.model, layout, self.bare, chunks)
-        self._label_scores = LabelScores(
-            config=config,
-            layout=layout,
-            groups=self.groups,
-            runner=self._runner,
-            cutter=self._cutter,
-            trimmer=self._trimmer,
-            parts=self._parts,
-            objective=self.objective,
-            device=self.device,
-            shares_weights=self.shares_weights,
-        )
-        self._decoder = Decoder(
-            config=config,
-            layout=layout,
-            groups=self.groups,
-            runner=self._runner,
-            cutter=self._cutter,
-            objective=Tokens(config, kernels, loss_groups),
-            device=self.device,
-            any_rank=self.groups.any if self.shares_weights else None,
-        )
-        self._hidden_states = HiddenStates(
-            model=config.model,
-            layout=layout,
-            groups=self.groups,
-            runner=self._runner,
-            cutter=self._cutter,
-            device=self.device,
-        )
+        self._prepare_passes(runner, cutter, trimmer, self._parts, self.shares_weights)
         if kernels.on_gpu:  # segments of the first copies of weights are too small for a step's tensors
             torch.cuda.empty_cache()
+
+    def _shard(self, models: RunModels) -> Sharding:
+        """Shards the state of `models`; in fp16, their losses are scaled in the backward pass."""
+        sharding = select.make_sharding(
+            config=self.config,
+            layout=self.layout,
+            groups=self.groups,
+            megatron=models.main.megatron,
+            chunks=models.chunks,
+            generator_chunks=models.generator_chunks,
+            parameters=models.parameters,
+            device=self.device,
+        )
+        for built in models.built if self.config.precision == "fp16" else ():
+            built.megatron.grad_scale_func = lambda loss: loss * self._backward_scale()
+        return sharding
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
@@ -200,7 +147,7 @@ class MegatronEngine:
         `Sharding.begin`. Collective."""
         self._sharding.begin(keeps)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + data_rank * len(batch.tokens)
-        micro_batches: Sequence[MicroBatch] = self._cut(batch, first_row)
+        micro_batches: Sequence[MicroBatch] = self._step_cutter.cut(batch, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
         of_parts = (count for part in self._parts for count in part.counts(batch))
         local = [*self.objective.counts(batch), *of_parts, positions, *self._work.of_rows(batch)]
@@ -277,54 +224,15 @@ class MegatronEngine:
             tokens_per_expert=tokens_per_expert,
         )
 
-    def score(self, batch: Rows) -> Scores:
-        """See `base.ScoreEngine`."""
-        return self._label_scores.compute(batch)
-
     def part(self, kind: type[P]) -> P:
         """See `base.TrainEngine`."""
         return next(part for part in self._parts if isinstance(part, kind))
-
-    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
-        """See `base.InspectEngine`."""
-        assert self.layout.world == 1, "logits are for one rank"
-        return compute_logits(self._runner, self._cutter, batch, self.config.model.vocabulary)
 
     def weights_on_demand(self, load: Callable[[dict[str, GlobalPart]], None]) -> AbstractContextManager[None]:
         """See `base.InspectEngine`."""
         assert self.sharding is None, "built to train"
         assert self.layout.world == 1, "layers are read on one rank"
         return weights_on_demand(self.bare, self.parameters, self.groups, self._router_biases, load)
-
-    def in_step(self) -> AbstractContextManager[None]:
-        """See `base.DecodeEngine`."""
-        return self._decoder.in_step()
-
-    def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
-        """See `base.DecodeEngine`."""
-        return self._decoder.prefill(inputs)
-
-    def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """See `base.DecodeEngine`."""
-        return self._decoder.next_tokens(hypotheses, parents, tokens)
-
-    def score_continuations(
-        self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See `base.DecodeEngine`."""
-        return self._decoder.score_continuations(hypotheses, parents, tokens, labels)
-
-    def argmax_tokens(self, batch: Rows) -> np.ndarray:
-        """See `base.DecodeEngine`."""
-        return self._decoder.argmax_tokens(batch)
-
-    def source_attention(self, batch: Rows) -> np.ndarray:
-        """See `base.DecodeEngine`."""
-        return self._decoder.source_attention(batch)
-
-    def hidden_states(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
-        """See `base.HiddenStateEngine`."""
-        return self._hidden_states.compute(batch, stack, layers, pooled)
 
     def named_ranges(self) -> AbstractContextManager[None]:
         """See `base.TrainEngine`."""
@@ -351,35 +259,6 @@ class MegatronEngine:
             self.loss_scale.load(loss_scale)
         if self.sharding is not None:
             self.sharding.loaded(updates)
-
-    def any(self, flag: bool) -> bool:
-        """See `base.Ranks`."""
-        return self.groups.any(flag)
-
-    def largest(self, values: np.ndarray) -> np.ndarray:
-        """See `base.Ranks`."""
-        return self.groups.largest(values)
-
-    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
-        """See `base.Ranks`."""
-        return self.groups.sum_over_data(values)
-
-    def _cut(self, batch: Rows, first_row: int) -> list[MicroBatch]:
-        """Micro-batches without padding that no row needs: rows of like lengths together, each micro-batch cut to its
-        longest row; or in a pipeline, whose stages exchange tensors of one shape, all to the longest row of this data
-        rank."""
-        group = self.layout.pipeline if self.layout.virtual > 1 else 1
-        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
-        further = len(mtp_depths(self.config.model))
-        if self.layout.pipeline > 1 or not self._trimmer.enabled:
-            dropout.number_rows({})
-            return self._cutter.cut(self._trimmer.trim(batch), micro, first_row, further)
-        order = by_length(batch)
-        parts = [order[n : n + micro] for n in range(0, len(order), micro)]
-        trimmed = [(rows, self._trimmer.trim(batch[rows])) for rows in parts]
-        micro_batches = self._cutter.cut_each(trimmed, first_row, further)
-        dropout.number_rows({x.first_row: x.row_offsets_B for x in micro_batches if x.row_offsets_B is not None})
-        return micro_batches
 
     def _report(
         self, factors: dict[str, float], names: Sequence[str], terms: dict[str, Term]

@@ -1,12 +1,9 @@
 """The parts of a run's step, in the order in which they see its micro-batches."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.megatron.built_model import BuiltModel
+from pretrain.engine.megatron.built_model import RunModels
 from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.engine.megatron.layer_norms import LayerNorms
 from pretrain.engine.megatron.layer_outputs import LayerOutputs
@@ -19,7 +16,6 @@ from pretrain.engine.megatron.teacher import TeacherPass
 from pretrain.engine.zero.base import Sharding
 from pretrain.layout.layout import Layout
 from pretrain.models.kernels import Kernels
-from pretrain.models.placement import Parameter
 from pretrain.objectives.base import LossObjective, SampledLoss
 
 
@@ -29,40 +25,36 @@ def step_parts(
     groups: Groups,
     kernels: Kernels,
     *,
-    built: BuiltModel,
-    chunks: Sequence[Any],
-    generator: BuiltModel | None,
-    generator_chunks: Sequence[Any],
-    parameters: Sequence[Parameter],
+    models: RunModels,
     objective: LossObjective,
     sharding: Sharding | None,
 ) -> list[StepPart]:
-    """`chunks` and `generator_chunks`: those of the model, `built`, and of `generator` as the schedule is to call them.
-    `parameters` of both models. `sharding`: None where nothing is trained."""
+    """`sharding`: None where nothing is trained."""
     train, device, parts = sharding is not None, kernels.device, list[StepPart]()
+    bare, parameters = models.main.chunks, models.parameters
     if train and config.track.activations_every_steps:
-        parts.append(LayerOutputs(config, groups, built.chunks, device))
+        parts.append(LayerOutputs(config, groups, bare, device))
     if train and isinstance(config.optimizer, MuonOptimizer) and config.optimizer.qk_clip_threshold is not None:
-        parts.append(QkClip(config.model, config.optimizer.qk_clip_threshold, built.chunks, device))
+        parts.append(QkClip(config.model, config.optimizer.qk_clip_threshold, bare, device))
     if train and config.distillation.teacher is not None:
         parts.append(TeacherPass(config, layout, groups, kernels))
-    if generator is not None:
+    if models.generator is not None:
         assert isinstance(objective, SampledLoss)
         parts.append(
             GeneratorPass(
                 config,
                 layout,
                 groups,
-                built=generator,
-                chunks=generator_chunks,
+                built=models.generator,
+                chunks=models.generator_chunks,
                 objective=objective,
                 device=device,
             )
         )
     if config.model.memory_length:
-        parts.append(MemoryPart(config, groups, built.chunks, device, train))
+        parts.append(MemoryPart(config, groups, bare, device, train))
     if train and config.model.experts is not None:
-        parts.append(RouterTerms(config, groups, built.chunks, device))
+        parts.append(RouterTerms(config, groups, bare, device))
     if train and config.track.norms_every_steps:
         parts.append(LayerNorms(config, parameters, groups, device))
     if sharding is not None and config.health.replay_every:
@@ -72,7 +64,7 @@ def step_parts(
                 layout=layout,
                 groups=groups,
                 sharding=sharding,
-                chunks=[*generator_chunks, *chunks],
+                chunks=[*models.generator_chunks, *models.chunks],
                 parameters=parameters,
                 parts=list(parts),
                 device=device,
