@@ -17,13 +17,8 @@ from pretrain.engine.base import ScoreEngine
 from pretrain.engine.collective import gather
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.finetune.answers import RowAnswer, by_row, reader
-from pretrain.finetune.metrics import (
-    Label,
-    MetricContext,
-    check_metric,
-    compute_metric,
-    default_metrics,
-)
+from pretrain.finetune.metric_context import Label, MetricContext
+from pretrain.finetune.metrics import check_metric, compute_metric, default_metrics
 from pretrain.finetune.text_figures import how_computed, unfit_notes
 from pretrain.process import watchdog
 

@@ -8,7 +8,8 @@ from data_pipeline.writing.folding import is_unspaced
 from pretrain.evaluate.bleu import BY_SPACE, CHRF, bleu, chrf
 from pretrain.evaluate.rouge import KINDS, loses_letters
 from pretrain.evaluate.tasks.normalization import NORMALIZATIONS, PUTS_SPACES, for_every_script
-from pretrain.finetune.metrics import MetricContext, any_of
+from pretrain.finetune.metric_context import MetricContext
+from pretrain.finetune.text_metrics import any_of
 
 _COMPARED = ("exact_match", "f1_of_tokens")
 

@@ -18,12 +18,8 @@ from pretrain.evaluate.decoding.prompts import USUAL
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.finetune.answers import RowAnswer
 from pretrain.finetune.judge import AnsweredSplit
-from pretrain.finetune.metrics import (
-    MetricContext,
-    check_metric,
-    compute_metric,
-    default_metrics,
-)
+from pretrain.finetune.metric_context import MetricContext
+from pretrain.finetune.metrics import check_metric, compute_metric, default_metrics
 from pretrain.finetune.text_figures import how_computed, unfit_notes
 from pretrain.process import watchdog
 

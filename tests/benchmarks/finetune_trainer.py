@@ -26,7 +26,8 @@ from transformers import (
     set_seed,
 )
 
-from pretrain.finetune.metrics import MetricContext, compute_metric
+from pretrain.finetune.metric_context import MetricContext
+from pretrain.finetune.metrics import compute_metric
 from pretrain.finetune.sets.registry import published_set
 from tests.benchmarks.finetune_tasks import BATCH, TASKS
 from tests.benchmarks.finetune_windows import Windows

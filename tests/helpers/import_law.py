@@ -118,7 +118,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "combine write",
     ),
     "pretrain.finetune": (
-        "answers metrics sets",
+        "answers metric_context sets",
+        "label_metrics text_metrics",
+        "metrics",
         "fetch text_figures",
         "judge",
         "texts",

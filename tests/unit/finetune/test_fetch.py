@@ -18,7 +18,8 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.finetune import fetch
-from pretrain.finetune.metrics import DEFAULT_METRICS, MetricContext, check_metric, default_metrics
+from pretrain.finetune.metric_context import MetricContext
+from pretrain.finetune.metrics import DEFAULT_METRICS, check_metric, default_metrics
 from pretrain.finetune.sets.base import Archive, PublishedSet, PublishedSplit, SourceFile
 from pretrain.finetune.sets.readers import (
     boolean_questions,

@@ -7,10 +7,10 @@ import warnings
 import pytest
 
 from pretrain.errors import ConfigError, RunError
+from pretrain.finetune.metric_context import MetricContext
 from pretrain.finetune.metrics import (
     DEFAULT_METRICS,
     METRICS,
-    MetricContext,
     check_metric,
     compute_metric,
     default_metrics,

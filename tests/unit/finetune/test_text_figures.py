@@ -5,7 +5,8 @@ import sacrebleu
 
 from pretrain.config.evaluate import Evaluate
 from pretrain.errors import ConfigError
-from pretrain.finetune.metrics import MetricContext, check_metric, compute_metric
+from pretrain.finetune.metric_context import MetricContext
+from pretrain.finetune.metrics import check_metric, compute_metric
 from pretrain.finetune.text_figures import how_computed, unfit_notes
 
 ANSWERS, REFERENCES = ["北京。", "１２ дома", "a dog"], [["北京"], ["12 дома"], ["the dog"]]
