@@ -52,7 +52,7 @@ class RunModels:
     chunks: Sequence[Any]
     """model chunks of `main` as the schedule is to call them"""
     generator_chunks: Sequence[Any]
-    """those of `generator` likewise"""
+    """model chunks of `generator` as the schedule is to call them; none without one"""
 
     @property
     def built(self) -> Sequence[BuiltModel]:
