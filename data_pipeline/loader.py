@@ -7,7 +7,6 @@ of ranks, with other threads or another batch size, still sees each sample of th
 from __future__ import annotations
 
 import copy
-import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.dataset.source import DataSource
 from data_pipeline.errors import DataError
 from data_pipeline.order.mixture import Mixture
-from data_pipeline.order.order import permute, permute_each, round_keys
+from data_pipeline.order.sample_order import Lanes, SampleOrder
 from data_pipeline.order.skipped_ranges import SkippedRanges
 from data_pipeline.recipes.base import Recipe, Samples, interleave
 from data_pipeline.recipes.causal import CausalRecipe
@@ -32,9 +31,6 @@ from data_pipeline.recipes.causal import CausalRecipe
 _ORDER_VERSION = 1  # increase it when the order or the windows change for the same settings
 _BLEND_VERSION = 2  # increase it when the blend of several sources changes
 _RECIPES_VERSION = 1  # increase it when the samples of a recipe other than the causal one change
-_BLOCK, _BLOCKS = 2**14, 4  # most samples whose ids are computed together, and how many such blocks are cached
-_BLOCK_EPOCHS = 2**8  # of all sources, that a block spans at most: each has keys of its own
-_FEW = 2**8  # samples of a source that are shuffled together with those of its other epochs in a block
 
 
 class SampleStream:
@@ -63,44 +59,35 @@ class SampleStream:
         self.datasets: list[DataSource] = [
             Dataset(given) if isinstance(given, str | Path) else given for given, _ in sources
         ]
+        _check_tokenizers(self.datasets)
         self.split, self._seed = split, seed
-        first = self.datasets[0]
-        for other in self.datasets[1:]:
-            if other.tokenizer_identity != first.tokenizer_identity:
-                raise DataError(
-                    f"{first.address} and {other.address} were made with different tokenizers; build one of them "
-                    f"again with tokenizer.path={first.tokenizer_path}."
-                )
-        self.recipe = _recipe_of(recipe, first)
+        self.recipe = _recipe_of(recipe, self.datasets[0])
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
-        self.lanes = lanes
-        # Some samples are of more than one reading of a split, which lanes share (`PermutedSamples`).
-        self._readings = getattr(self.samples[0], "readings", 1)
-        if lanes:
-            self.num_samples = [_in_lanes(self.num_samples, lanes, self._readings)]
         """Samples per epoch of each source."""
+        self.lanes = lanes
+        self._lanes: Lanes | None = None
+        if lanes:
+            # Some samples are of more than one reading of a split, which lanes share (`PermutedSamples`).
+            self._lanes = Lanes.of(lanes, self.num_samples, getattr(self.samples[0], "readings", 1))
+            self.num_samples = [self._lanes.samples]
+        self._fingerprints = [self._fingerprint_of(weights[:last]) for last in range(1, len(weights) + 1)]
+        """one for the order up to the end of each phase"""
+        self.fingerprint = self._fingerprints[0]
+        """Digest of the order that a run begins with."""
+        self._order = SampleOrder(self.mixture, self.num_samples, seed, self._lanes)
+        self._skipped = SkippedRanges()
+
+    def _fingerprint_of(self, weights: Sequence[tuple[int, Sequence[float]]]) -> str:
+        """Digest of the order of phases with these weights."""
         identities = [dataset.identity for dataset in self.datasets]
         settings = self.recipe.settings
         notes = [getattr(samples, "annotations", None) for samples in self.samples]
-        self._fingerprints = []  # one for the order up to the end of each phase
-        for last in range(1, len(weights) + 1):
-            blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights[:last]]
-            order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
-            order += [{"lanes": lanes}] if lanes else []
-            order += [{"annotations": notes}] if any(notes) else []
-            self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
-        self.fingerprint = self._fingerprints[0]
-        """Digest of the order that a run begins with."""
-        self._skipped = SkippedRanges()
-        # For small batches ids cost more than reading, unless they are computed for many samples at once; but a block
-        # of a source of one sample has as many epochs.
-        self._block_size = _BLOCK
-        while self._block_size > _BLOCK_EPOCHS and self.epochs(self._block_size).sum() > _BLOCK_EPOCHS:
-            self._block_size //= 2
-        self._block = functools.lru_cache(_BLOCKS)(
-            lambda number: self._ids(number * self._block_size, self._block_size)
-        )
+        blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights]
+        order = [_ORDER_VERSION, identities, blend, self._seed, self.recipe.sequence_length, self.split]
+        order += [{"lanes": self.lanes}] if self.lanes else []
+        order += [{"annotations": notes}] if any(notes) else []
+        return digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings])
 
     def skipping(self, skips: Sequence[tuple[int, int]]) -> SampleStream:
         """A copy with these `skips` (`order/skipped_ranges.py`) in place of its own. Phases keep their positions in the
@@ -111,7 +98,7 @@ class SampleStream:
 
     def skipped_ids(self, number: int) -> NDArray[np.int64]:
         """[samples, 3] (source, epoch, number) of the samples that skip `number` leaves out."""
-        return np.concatenate([self._in_order(first, count) for first, count in self._skipped.skipped(number)])
+        return np.concatenate([self._order.ids(first, count) for first, count in self._skipped.skipped(number)])
 
     def cursor(self, samples: int) -> Cursor:
         """The data cursor after `samples` samples of this stream. Phases and skips after them don't count, since a run
@@ -144,49 +131,8 @@ class SampleStream:
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
-        parts = [self._in_order(*one) for one in self._skipped.ranges(start, count)]
+        parts = [self._order.ids(*one) for one in self._skipped.ranges(start, count)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _in_order(self, start: int, count: int) -> NDArray[np.int64]:
-        """`sample_ids` of the order, without skips."""
-        size = self._block_size
-        if not 0 < count <= size:
-            return self._ids(start, count)
-        first, last = start // size, (start + count - 1) // size
-        blocks = [self._block(number) for number in range(first, last + 1)]
-        begin = start - first * size
-        ids = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        return ids[begin : begin + count].copy()
-
-    def _ids(self, start: int, count: int) -> NDArray[np.int64]:
-        """Computes what `_in_order` caches."""
-        source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
-        samples_of = np.array(self.num_samples, np.int64)
-        epoch, offset = np.divmod(index, samples_of[source])
-        if self.lanes:
-            row, turn = offset % self.lanes, offset // self.lanes
-            reading, lane = np.divmod(row, self.lanes // self._readings)
-            number = reading * self._of_reading + lane * (self.num_samples[0] // self.lanes) + turn
-            return np.stack([source, epoch, number], axis=1)
-        number = np.empty_like(offset)
-        turn = epoch * len(samples_of) + source  # one for each (source, epoch)
-        few = samples_of[source] < _FEW
-        if few.any():
-            its, which = np.unique(turn[few], return_inverse=True)
-            keys = [round_keys(self._seed, *divmod(value, len(samples_of))[::-1]) for value in its.tolist()]
-            number[few] = permute_each(offset[few], samples_of[source[few]], np.stack(keys, axis=1)[:, which])
-            turn[few] = -1  # done
-        present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # np.unique is slow for a block
-        for value in present[present >= 0].tolist():
-            e, s = divmod(value, len(samples_of))
-            rows = np.flatnonzero(turn == value)
-            number[rows] = permute(offset[rows], self.num_samples[s], round_keys(self._seed, s, e))
-        return np.stack([source, epoch, number], axis=1)
-
-    @property
-    def _of_reading(self) -> int:
-        """Samples of one reading of the only source."""
-        return self.samples[0].count // self._readings
 
     def token_spans(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens that the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream,
@@ -206,11 +152,10 @@ class SampleStream:
         """
         ids = self.sample_ids(start, count)
         mine = ids[rows_of_rank(count, data_rank, data_world)]
-        if self.lanes:
-            of_lane = self.num_samples[0] // self.lanes
+        if self._lanes is not None:
             rows = self.samples[0].rows(self._seed, mine)
             advance = getattr(self.recipe, "advance", self.recipe.sequence_length)
-            before = mine[:, 2] % self._of_reading % of_lane * advance
+            before = self._lanes.samples_before(mine[:, 2]) * advance
             return batch_of(replace(rows, before=before), ids, self.cursor(start + count))
         if len(self.samples) == 1:
             return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
@@ -322,22 +267,14 @@ def load(
     return _prefetched(lambda span: stream.batch(*span, data_rank, data_world), spans, workers, max(prefetch, workers))
 
 
-def _in_lanes(counts: Sequence[int], lanes: int, readings: int) -> int:
-    """Samples of an epoch of the only source, of which each lane has as many, of one of its `readings`."""
-    if len(counts) != 1:
-        raise DataError(
-            "Rows that continue each other are read from one dataset: choose one, or mix them in its build."
-        )
-    if lanes % readings:
-        raise DataError(
-            f"Text that is read from both ends needs an even number of rows that continue each other, and there are "
-            f"{lanes}: change batch.sequences, or turn objective.bi_data off."
-        )
-    if counts[0] < lanes:
-        raise DataError(
-            f"{counts[0]} samples are too few for {lanes} rows that continue each other: add text, or use fewer rows."
-        )
-    return counts[0] // readings // (lanes // readings) * lanes
+def _check_tokenizers(datasets: Sequence[DataSource]) -> None:
+    first = datasets[0]
+    for other in datasets[1:]:
+        if other.tokenizer_identity != first.tokenizer_identity:
+            raise DataError(
+                f"{first.address} and {other.address} were made with different tokenizers; build one of them "
+                f"again with tokenizer.path={first.tokenizer_path}."
+            )
 
 
 def _recipe_of(recipe: Recipe | int, dataset: DataSource) -> Recipe:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline import loader
-from data_pipeline.order import blend
+from data_pipeline.order import blend, sample_order
 from data_pipeline.recipes import base, masked, segments
 from pretrain.engine.megatron import micro_batches
 from tests.helpers import faults
@@ -29,8 +29,8 @@ def positions_of_the_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def order_of_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
-    keys = loader.round_keys
-    patch.setattr(loader, "round_keys", lambda seed, source, epoch: keys(seed, source, 0))
+    keys = sample_order.round_keys
+    patch.setattr(sample_order, "round_keys", lambda seed, source, epoch: keys(seed, source, 0))
 
 
 def batches_of_every_worker(patch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Simulated:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids are computed by the block; batches shall cross their borders."""
-    monkeypatch.setattr("data_pipeline.loader._BLOCK", 128)
+    monkeypatch.setattr("data_pipeline.order.sample_order._BLOCK", 128)
 
 
 @pytest.fixture

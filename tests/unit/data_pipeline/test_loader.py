@@ -125,7 +125,7 @@ def test_sources_of_few_samples_are_shuffled_epoch_by_epoch_at_little_cost(
         return round_keys(seed, source, epoch)
 
     counts = iter(sizes)
-    monkeypatch.setattr("data_pipeline.loader.round_keys", counted)
+    monkeypatch.setattr("data_pipeline.order.sample_order.round_keys", counted)
     monkeypatch.setattr(CausalRecipe, "samples", lambda *given: SimpleNamespace(count=next(counts)))
     stream = SampleStream([(dataset, 1) for _ in sizes], 16, seed=3)
     stream.sample_ids(0, 4)
