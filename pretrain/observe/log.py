@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -25,8 +25,8 @@ from pretrain.observe.idle_experts import IdleExperts, idle_sentence
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
+from pretrain.observe.results import HeldOutLoss, Result, TaskResults, heldout_terms, means, means_of_sources
 from pretrain.observe.run_dir_writer import RunDirWriter
-from pretrain.observe.spikes import StepNumbers
 from pretrain.observe.track import Trackers, keep_report
 from pretrain.observe.tracker import RunStatus
 from pretrain.plan.hardware import peak_flops
@@ -36,45 +36,6 @@ from pretrain.run_dir.paths import RunDir
 from pretrain.run_dir.records import StepMetrics, read_events
 from pretrain.run_length.changes import change_record, describe_change
 from pretrain.run_length.segments import run_length
-
-
-class Result(StepNumbers, Protocol):
-    """Fields of the engine's StepResult that are reported."""
-
-    @property
-    def loss_scale(self) -> float | None: ...
-    @property
-    def terms(self) -> Mapping[str, tuple[float, int]]: ...
-    @property
-    def by_source(self) -> Mapping[str, tuple[float, int]]: ...
-    @property
-    def tokens(self) -> int | None: ...
-    @property
-    def flops(self) -> float | None: ...
-    @property
-    def figures(self) -> Mapping[str, float]: ...
-    @property
-    def tokens_per_expert(self) -> Mapping[str, Sequence[int]]: ...
-
-
-class HeldOutLoss(Protocol):
-    """Fields of the held-out evaluation that are reported."""
-
-    @property
-    def loss(self) -> float: ...
-    @property
-    def token_count(self) -> int: ...
-    @property
-    def terms(self) -> Mapping[str, tuple[float, int]]: ...
-    @property
-    def by_source(self) -> Sequence[tuple[float, int]]: ...
-    @property
-    def bits_per_byte_by_source(self) -> Sequence[float | None]: ...
-
-
-TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""task -> number of shots -> its figures, of which `metric` names the main one"""
-
 
 Report = TypeVar("Report", bound=Callable[..., None])
 
@@ -181,7 +142,7 @@ class RunLog:
             loss_scale=result.loss_scale,
             device_peak_bytes=peak.device,
             host_peak_bytes=peak.host,
-            terms=_means(result.terms) | _means_of_sources(result.by_source),
+            terms=means(result.terms) | means_of_sources(result.by_source),
             figures=result.figures,
             tokens_per_expert=result.tokens_per_expert,
         )
@@ -218,12 +179,7 @@ class RunLog:
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss, sources: Sequence[str] = ()) -> None:
         """The held-out loss after `step` steps; of several `sources` also that of each, and its bits per byte."""
         assert self._trackers is not None, "the run has begun"
-        terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
-        if len(sources) > 1:
-            each = _means_of_sources(dict(zip(sources, heldout.by_source, strict=True)))
-            terms |= {f"loss_{name}": mean for name, mean in each.items()}
-            bits = zip(sources, heldout.bits_per_byte_by_source, strict=False)
-            terms |= {f"bits_per_byte_source_{name}": value for name, value in bits if value is not None}
+        terms = heldout_terms(heldout, sources)
         self.event(
             "heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count, **terms
         )
@@ -374,15 +330,6 @@ class RunLog:
         """Whether a command that would have resumed a run was refused: the status of the run is unchanged."""
         begun = self._trackers is not None or not RunDir(self._directory).config.exists()
         return isinstance(error, ConfigError | DataError) and not begun
-
-
-def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-    return {name: value / count if count else math.nan for name, (value, count) in terms.items()}
-
-
-def _means_of_sources(by_source: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-    """The mean loss of each source that has labels here."""
-    return {f"source_{name}": mean for name, mean in _means(by_source).items() if by_source[name][1]}
 
 
 def _peak_flops(config: RunConfig, layout: Layout) -> float | None:

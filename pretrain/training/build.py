@@ -40,9 +40,9 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import check_data_dir
 from pretrain.finetune.sources import SourceJudges, make_judges
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.profile import StepProfiler, check_profile
+from pretrain.observe.results import TaskResults
 from pretrain.observe.stragglers import Stragglers
 from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
@@ -107,17 +107,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
     with watchdog.allow_slow_io():
         stream, recipe = open_stream(config, datasets)
         check_repeats(config, stream)
-    notes = (
-        *_unused_embedding_rows(config, recipe),
-        *warnings_of_training(config, stream.datasets),
-        *_warnings_of_text(config, stream.datasets),
-        *_skipped_documents(stream, recipe),
-        *_padding(stream),
-        *_verified_later(config, stream),
-        *doubtful_settings(config),
-        *warnings_of_versions(),
-        *_rows_not_read(stream, recipe),
-    )
+    notes = _notes(config, stream, recipe)
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     watchdog.kick("building the model")
@@ -136,11 +126,6 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
             tasks = live_tasks(config, engine, heldout)
     judges = make_judges(config, engine, stream.datasets, recipe)
     check_best(config.checkpoint.best, () if judges is None or judges.writes_texts else judges.figures)
-    every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
-    stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
-    stragglers = Stragglers(
-        every, dist.get_rank(), locations=locations, stages=stages, largest=engine.largest, measure=own_seconds
-    )
     return TrainingRun(
         config=config,
         layout=layout,
@@ -152,9 +137,32 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         source_tokenizer=source_tokenizer,
         tasks=tasks,
         judges=judges,
-        stragglers=stragglers,
+        stragglers=_stragglers(config, layout, engine, locations),
         profiler=StepProfiler(config.profile, Path(config.run.dir), dist.get_rank(), engine.named_ranges),
         notes=notes,
+    )
+
+
+def _stragglers(config: RunConfig, layout: Layout, engine: Engine, locations: Sequence[RankLocation]) -> Stragglers:
+    every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
+    stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
+    return Stragglers(
+        every, dist.get_rank(), locations=locations, stages=stages, largest=engine.largest, measure=own_seconds
+    )
+
+
+def _notes(config: RunConfig, stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
+    """Warnings about data, settings and versions. Raises DataError if no held-out sample remains."""
+    return (
+        *_unused_embedding_rows(config, recipe),
+        *warnings_of_training(config, stream.datasets),
+        *_warnings_of_text(config, stream.datasets),
+        *_skipped_documents(stream, recipe),
+        *_padding(stream),
+        *_verified_later(config, stream),
+        *doubtful_settings(config),
+        *warnings_of_versions(),
+        *_rows_not_read(stream, recipe),
     )
 
 
