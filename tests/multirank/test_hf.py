@@ -105,7 +105,8 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     import torch.nn.functional as F
     from torch import from_numpy
 
-    from pretrain.checkpoint.hf.gate import hf_outputs, rows_for
+    from pretrain.checkpoint.hf.gate import rows_for
+    from pretrain.checkpoint.hf.hf_answers import hf_outputs
 
     config = _config(family, {})
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})
@@ -156,7 +157,8 @@ def _with_padding_before_and_within(family: str) -> float:
     """The largest difference of logits, where there is no padding."""
     from dataclasses import replace
 
-    from pretrain.checkpoint.hf.gate import hf_logits, rows_for
+    from pretrain.checkpoint.hf.gate import rows_for
+    from pretrain.checkpoint.hf.hf_answers import hf_logits
 
     config = _config(family, {})
     engine = build_engine(config, train=False)

@@ -111,8 +111,9 @@ def head_config(family: str, objective: str, parallel: dict[str, Any] | None = N
 
 def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float, float]:
     """(our gradients, theirs, our loss, theirs) of one batch, by the names of transformers; the loss is its own."""
-    from pretrain.checkpoint.hf.gate import head_rows_for, hf_inputs
+    from pretrain.checkpoint.hf.gate import head_rows_for
     from pretrain.checkpoint.hf.heads import with_head
+    from pretrain.checkpoint.hf.hf_answers import hf_inputs
     from pretrain.checkpoint.hf.registry import hf_family_of
 
     config = head_config(family, objective)
@@ -166,7 +167,7 @@ def _loss_of_choices(config: RunConfig, theirs: Any, rows: Any) -> Any:
     """Loss of the class in transformers; GPT's classes have a second loss, that of the next token."""
     import torch
 
-    from pretrain.checkpoint.hf.gate import choice_inputs
+    from pretrain.checkpoint.hf.hf_answers import choice_inputs
 
     inputs, right = choice_inputs(theirs, rows, config.model), torch.zeros(len(rows.tokens), dtype=torch.int64)
     if "mc_token_ids" not in inputs:

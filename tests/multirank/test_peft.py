@@ -77,7 +77,7 @@ def _loss(config: RunConfig, theirs: Any, rows: Rows, labels: dict[str, Any]) ->
     import torch.nn.functional as F
     from torch import from_numpy
 
-    from pretrain.checkpoint.hf.gate import hf_inputs, hf_outputs
+    from pretrain.checkpoint.hf.hf_answers import hf_inputs, hf_outputs
 
     if labels:
         inputs = hf_inputs(theirs, rows, config.model.position_offset) | labels

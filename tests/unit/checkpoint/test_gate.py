@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
-from pretrain.checkpoint.hf.gate import (
-    GATE,
-    check_stored,
-    head_outputs,
-    hf_logits,
-    largest_difference,
-    our_answers,
-    pass_gate,
-)
+from pretrain.checkpoint.hf.gate import GATE, check_stored, largest_difference, our_answers, pass_gate
+from pretrain.checkpoint.hf.hf_answers import head_outputs, hf_logits
 from pretrain.errors import RunError
 from tests.helpers.tiny import tiny_config
 
