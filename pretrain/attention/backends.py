@@ -26,6 +26,11 @@ from pretrain.config.patterns.base import MaskRule
 
 def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
     """The backends, where `sdpa` is the kernel for a mask or none: torch's scaled_dot_product_attention."""
+    return (*_without_tiles(sdpa), *_of_generation(sdpa), *_by_tiles(sdpa))
+
+
+def _without_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
+    """Backends for what no tiles of a pattern can compute, and those that divide a case into simpler ones."""
     return (
         AttentionBackend(
             case="vectors of distances (`positions: shaw`, `disentangled`, `transformer_xl`)",
@@ -65,6 +70,12 @@ def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             applies=lambda case: len(case.heads.indices_by_rule(case.keys)) > 1,
             compute=_by_rule,
         ),
+    )
+
+
+def _of_generation(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
+    """Backends of new positions behind a key-value cache."""
+    return (
         AttentionBackend(
             case="generation, one new position",
             runs="`scaled_dot_product_attention` over the keys that the pattern selects",
@@ -77,6 +88,12 @@ def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             applies=lambda case: case.cached,
             compute=partial(_last_queries, sdpa=sdpa),
         ),
+    )
+
+
+def _by_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
+    """Backends of a pattern over all positions: in one kernel, or in several tiles of it. The last one is for all."""
+    return (
         AttentionBackend(
             case="dense attention; up to 256 positions; tiles that are no less work than all pairs",
             runs="`scaled_dot_product_attention`, causal or under the pattern's mask",

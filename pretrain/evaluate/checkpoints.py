@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.state import Record
@@ -50,17 +51,7 @@ def evaluate_checkpoints(
     tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
     datasets, scorer = run_datasets(config, tokenizer), make_scorer(config, engine, tokenizer)
     dataset = datasets[0] if datasets else None
-    objective = config.objective
-    in_windows = objective.predicts_next and not objective.columns and not objective.backward
-    windows = in_windows and not config.data.of_several_objectives
-    recipe = None if windows else recipe_of(config, tokenizer)
-    settings = replace(
-        request.settings,
-        recipe=recipe,
-        window=config.model.sequence_length,
-        lanes=config.heldout_lanes,
-        held_out=open_datasets(config) if datasets and config.data.of_several_objectives else datasets,
-    )
+    settings = _settings_of_run(config, request.settings, tokenizer, datasets)
     loaded = read(scorer, dataset, request.tasks, settings)
     searched = None
     if searched_dataset is not None:
@@ -106,6 +97,22 @@ def evaluate_checkpoints(
             publish(config, checkpoint, evaluation=evaluation, facts=facts, searched=searched, out=out, say=say)
     if len(checkpoints) > 1 and engine.is_reporter:
         say(f"curves: {combine(outs, request.out)}")
+
+
+def _settings_of_run(
+    config: RunConfig, settings: EvalSettings, tokenizer: Tokenizer, datasets: Sequence[Dataset]
+) -> EvalSettings:
+    """The settings with the run's held-out text, and how a model of it reads that."""
+    objective = config.objective
+    in_windows = objective.predicts_next and not objective.columns and not objective.backward
+    windows = in_windows and not config.data.of_several_objectives
+    return replace(
+        settings,
+        recipe=None if windows else recipe_of(config, tokenizer),
+        window=config.model.sequence_length,
+        lanes=config.heldout_lanes,
+        held_out=open_datasets(config) if datasets and config.data.of_several_objectives else datasets,
+    )
 
 
 def _identity(config: RunConfig, checkpoint: Path) -> str:

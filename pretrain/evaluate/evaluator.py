@@ -7,6 +7,7 @@ travel between ranks, so equal outcomes give equal results on any layout.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from data_pipeline.dataset.dataset import Dataset
@@ -65,6 +66,18 @@ class LoadedTasks:
     pools: dict[str, Examples | None]
     """what examples are drawn from; None: the task's own documents, or nothing is drawn"""
 
+    def draw(self, name: str, shots: int, number: int) -> Draw:
+        """The draw of that number of so many examples for each document of a task."""
+        return Draw(self.tasks[name], self.documents[name], self.pools[name], shots, number)
+
+    def documents_of_tasks(self, limit: int | None) -> dict[str, Sequence[TaskDocument]]:
+        """The first `limit` documents of each task, by its own name."""
+        return {task.name: self.documents[name].documents[:limit] for name, task in self.tasks.items()}
+
+    def problems_of_pools(self) -> dict[str, Sequence[Problem]]:
+        """Lines of each task's examples' file that are no documents, as far as they were drawn, by its own name."""
+        return {self.tasks[n].name: list(pool.problems) for n, pool in self.pools.items() if pool is not None}
+
 
 def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings: EvalSettings) -> LoadedTasks:
     """Reads all that will be needed, so that nothing fails after hours. Raises ConfigError as `evaluate`."""
@@ -101,7 +114,7 @@ def evaluate(
     """
     outcomes = outcomes or Outcomes()
     work = read_before or read(scorer, dataset, tasks, settings)
-    chosen, loaded, shots, pools = work.tasks, work.documents, work.shots, work.pools
+    score = partial(score_draw, engine, scorer, settings=settings, outcomes=outcomes, progress=progress)
     results: Results = {}
     samples: dict[str, dict[str, list[dict[str, Any]]]] = {}
     right: dict[str, dict[str, Sequence[bool | None]]] = {}
@@ -112,39 +125,27 @@ def evaluate(
             progress(name, 0, 0)
             results[name] = {"0": _held_out(engine, scorer, dataset, settings)}
             continue
-        task = chosen[name]
+        task, unreadable = work.tasks[name], work.documents[name].problems
         results[task.name], samples[task.name], right[task.name] = {}, {}, {}
-        problems[task.name] = list(loaded[name].problems)
-        for k in shots[name]:
-            draws = [
-                score_draw(
-                    engine,
-                    scorer,
-                    Draw(task, loaded[name], pools[name], k, draw),
-                    settings=settings,
-                    outcomes=outcomes,
-                    progress=progress,
-                )
-                for draw in range(settings.draws if k else 1)
-            ]
+        problems[task.name] = list(unreadable)
+        for k in work.shots[name]:
+            draws = [score(work.draw(name, k, number)) for number in range(settings.draws if k else 1)]
             first, kept = draws[0], kept + draws
-            results[task.name][str(k)] = average_draws([draw.result for draw in draws], len(loaded[name].problems))
+            results[task.name][str(k)] = average_draws([draw.result for draw in draws], len(unreadable))
             samples[task.name][str(k)], right[task.name][str(k)] = first.samples, first.right
-            if k == shots[name][0]:
-                problems[task.name] = [*loaded[name].problems, *first.problems]
+            if k == work.shots[name][0]:
+                problems[task.name] = [*unreadable, *first.problems]
     if engine.is_reporter:
         outcomes.finish((scored.of, scored.about, scored.results) for scored in kept)
-    scored_documents = {chosen[n].name: loaded[n].documents[: settings.limit] for n in chosen}
-    not_shown = {chosen[n].name: list(pool.problems) for n, pool in pools.items() if pool is not None}
     return Evaluation(
         results=results,
         samples=samples,
-        documents=scored_documents,
+        documents=work.documents_of_tasks(settings.limit),
         right=right,
         problems=problems,
-        notes={task.name: task.note for task in chosen.values() if task.note},
-        titles={task.name: task.title for task in chosen.values() if task.title not in ("", task.name)},
-        not_shown=not_shown,
+        notes={task.name: task.note for task in work.tasks.values() if task.note},
+        titles={task.name: task.title for task in work.tasks.values() if task.title not in ("", task.name)},
+        not_shown=work.problems_of_pools(),
     )
 
 

@@ -147,6 +147,13 @@ def heldout_loss(
             for name, term in scores.terms.items():
                 terms[name] = terms.get(name, 0) + np.array([*term, 0])
     summed = engine.sum_over_data(np.stack([*by_source, *terms.values()])).tolist()
+    return _held_out(datasets, recipe, summed, list(terms))
+
+
+def _held_out(
+    datasets: Sequence[DataSource], recipe: Recipe | int, summed: Sequence[tuple[float, float, float]], terms: list[str]
+) -> HeldOut:
+    """The sums of each source, and behind them those of `terms`: loss, labels, and labels that are tokens of a text."""
     pairs = [(value, int(count)) for value, count, _ in summed]
     each = pairs[: len(datasets)]
     token_count = sum(count for _, count in each)

@@ -141,20 +141,6 @@ def score_draw(
         if engine.is_reporter:
             outcomes.add(of, about, (scoring.document_result(index, numbers[index]) for index in part))
     results = [scoring.document_result(index, numbers[index]) for index in range(count)]
-    answerable = [index for index, one in enumerate(results) if one.outcomes]
-    if not answerable:
-        raise ConfigError(f"task {task.name}: no document's answer fits the {scorer.length} positions of the model")
-    result: dict[str, Any] = {
-        "documents": len(answerable),
-        "not_asked": len(results) - len(answerable),
-        "truncated": int(numbers[answerable, 1].sum()),
-        "mean_shots": float(numbers[answerable, 0].sum()) / len(answerable),
-        "redrawn": int(numbers[answerable, 3].sum()),
-        "metric": task.metric,
-    }
-    for measure in measures:
-        of_measure = [results[index].outcomes[measure.name] for index in answerable]
-        result |= measure.result(of_measure, [documents[index] for index in answerable])
     right = [_right(one.outcomes, task.metric) if one.outcomes else None for one in results]
     problems = [
         Problem(documents[index].where or f"document {index}", f"its answer is longer than the model's {scorer.length}")
@@ -165,7 +151,7 @@ def score_draw(
         of=of,
         about=about,
         results=results,
-        result=result,
+        result=scoring.result(results, numbers),
         samples=scoring.samples(results, right),
         right=right,
         problems=problems,
@@ -230,6 +216,27 @@ class _DrawScoring:
             column += measure.width
         shown = self._draw.shown(index, self._seed)[: int(numbers[0])]
         return DocumentResult(index, document.where, shown, bool(numbers[1]), outcomes)
+
+    def result(self, results: Sequence[DocumentResult], numbers: NDArray[np.float64]) -> dict[str, Any]:
+        """Sums, counts and metrics over the documents whose answer fits the model. Raises ConfigError if none does."""
+        task, documents = self._draw.task, self._draw.documents
+        answerable = [index for index, one in enumerate(results) if one.outcomes]
+        if not answerable:
+            raise ConfigError(
+                f"task {task.name}: no document's answer fits the {self._scorer.length} positions of the model"
+            )
+        result: dict[str, Any] = {
+            "documents": len(answerable),
+            "not_asked": len(results) - len(answerable),
+            "truncated": int(numbers[answerable, 1].sum()),
+            "mean_shots": float(numbers[answerable, 0].sum()) / len(answerable),
+            "redrawn": int(numbers[answerable, 3].sum()),
+            "metric": task.metric,
+        }
+        for measure in self._measures:
+            of_measure = [results[index].outcomes[measure.name] for index in answerable]
+            result |= measure.result(of_measure, [documents[index] for index in answerable])
+        return result
 
     def samples(self, results: Sequence[DocumentResult], right: Sequence[bool | None]) -> list[dict[str, Any]]:
         """The first documents that were answered correctly, and the first that were not."""

@@ -73,23 +73,9 @@ class MegatronSharding(OptimizerState):
                 for chunk in wrapped:
                     get_model_config(chunk).no_sync_func = waits if len(waits) > 1 else waits[0]
         self._settings = settings = config.optimizer
-        moments = {}
-        if isinstance(settings, AdamOptimizer | AdamWOptimizer):  # under a rule megatron-core's Adam never makes a step
-            moments = {"adam_beta1": settings.beta1, "adam_beta2": settings.beta2, "adam_eps": settings.eps}
-        optimizer_config = OptimizerConfig(
-            optimizer="adam",
-            lr=settings.learning_rate,
-            min_lr=0.0,
-            weight_decay=settings.weight_decay,
-            **moments,
-            decoupled_weight_decay=settings.name != "adam",
-            clip_grad=settings.clip_norm,
-            bf16=config.precision != "fp32",  # means fp32 weights beside those in use; loss scaling is the engine's
-            params_dtype=DTYPES[config.precision],
-            use_distributed_optimizer=shares,
+        chained = get_megatron_optimizer(
+            _optimizer_config(config, shares), self._all_chunks, _overrides(parameters), use_gloo_process_groups=False
         )
-        overrides = _overrides(parameters)
-        chained = get_megatron_optimizer(optimizer_config, self._all_chunks, overrides, use_gloo_process_groups=False)
         self.optimizers: Sequence[Any] = chained.chained_optimizers
         """megatron-core's, each around the optimizer of torch that is its `optimizer`"""
         for optimizer in self.optimizers[:-1] if shares else ():
@@ -244,6 +230,26 @@ def _mains_of(optimizer: Any) -> Iterator[tuple[nn.Parameter, Tensor, int]]:
         ):
             for parameter, main in _pairs(models, mains):
                 yield parameter, main, 0
+
+
+def _optimizer_config(config: RunConfig, shares: bool) -> OptimizerConfig:
+    """megatron-core's settings of the optimizer; whether data ranks share its state."""
+    settings = config.optimizer
+    moments = {}
+    if isinstance(settings, AdamOptimizer | AdamWOptimizer):  # under a rule megatron-core's Adam never makes a step
+        moments = {"adam_beta1": settings.beta1, "adam_beta2": settings.beta2, "adam_eps": settings.eps}
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=settings.learning_rate,
+        min_lr=0.0,
+        weight_decay=settings.weight_decay,
+        **moments,
+        decoupled_weight_decay=settings.name != "adam",
+        clip_grad=settings.clip_norm,
+        bf16=config.precision != "fp32",  # means fp32 weights beside those in use; loss scaling is the engine's
+        params_dtype=DTYPES[config.precision],
+        use_distributed_optimizer=shares,
+    )
 
 
 def _overrides(parameters: Sequence[Parameter]) -> dict[ParamKey, ParamGroupOverride]:
