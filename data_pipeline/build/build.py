@@ -221,29 +221,14 @@ def _finish(
         splits = {split: split_record(*of_split) for split, of_split in by_split.items()}
         np.save(directory / _UNIGRAM, unigram_counts(by_split["train"][0], tokenizer.vocabulary_size))
         (directory / _REPORT).write_text(json.dumps(_report(config, source, groups, folder), indent=1) + "\n")
-        files, held_out = file_records(source, sha256), [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
         manifest = DatasetManifest(
             identity=stream_identity(tokenizer.identity, dtype, splits),
             dtype=dtype,
-            tokenizer=TokenizerRecord(
-                file=tokenizer.file_name,
-                sha256=file_sha256(tokenizer_path),
-                identity=tokenizer.identity,
-                library=tokenizer.library,
-                version=tokenizer.library_version,
-                vocabulary=tokenizer.vocabulary_size,
-                end_of_text=tokenizer.end_of_text,
-            ),
+            tokenizer=_tokenizer_record(tokenizer, tokenizer_path),
             unigram=_file(directory / _UNIGRAM),
             splits=splits,
-            build=BuildRecord(
-                identity=identity,
-                config=config.model_dump(mode="json", exclude=set(EXECUTION_SETTINGS)),
-                source=source.name,
-                inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
-                validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),
-            ),
+            build=_build_record(config, source, sha256, identity),
             report=_file(directory / _REPORT),
             pairs=config.pair_fields is not None,
             begin_of_text=tokenizer.begin_of_text,
@@ -256,6 +241,29 @@ def _finish(
             identity=identity,
             sources=tuple(MixSource(name=s.name, weight=s.weight, identity=identities[s.name]) for s in sources),
         ).save(output)
+
+
+def _tokenizer_record(tokenizer: Tokenizer, path: Path) -> TokenizerRecord:
+    return TokenizerRecord(
+        file=tokenizer.file_name,
+        sha256=file_sha256(path),
+        identity=tokenizer.identity,
+        library=tokenizer.library,
+        version=tokenizer.library_version,
+        vocabulary=tokenizer.vocabulary_size,
+        end_of_text=tokenizer.end_of_text,
+    )
+
+
+def _build_record(config: BuildConfig, source: InputSource, sha256: dict[Path, str], identity: str) -> BuildRecord:
+    files, held_out = file_records(source, sha256), [file.validation for file in source.inputs]
+    return BuildRecord(
+        identity=identity,
+        config=config.model_dump(mode="json", exclude=set(EXECUTION_SETTINGS)),
+        source=source.name,
+        inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
+        validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),
+    )
 
 
 def _versions() -> list[str]:

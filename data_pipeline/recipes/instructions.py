@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
@@ -24,6 +23,7 @@ from data_pipeline.labelled.dataset import LabelledDataset, Row
 from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.best_fit import Packing
 from data_pipeline.recipes.chat_template import ChatTemplate, TurnPart
+from data_pipeline.recipes.conversation_encoder import Conversation, ConversationEncoder
 from data_pipeline.recipes.conversation_rows import ConversationRows
 from data_pipeline.recipes.conversations import VARIABLES, found_fields
 from data_pipeline.recipes.labelled import TOKENIZED_TOGETHER, LabelledObjective, LabelledRecipe
@@ -131,21 +131,6 @@ class Instructions(LabelledObjective, NextTokenObjective):
         )
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """The tokens of a conversation."""
-
-    ids: Ids
-    counts: NDArray[np.bool_]
-    """[tokens] whether the loss of each counts."""
-    offsets: NDArray[np.int64] | None = None
-    """[tokens, 2] the characters that each is of; None: they are not known."""
-
-    def is_same(self, other: Conversation) -> bool:
-        """Whether the other one is the same for a model."""
-        return np.array_equal(self.ids, other.ids) and np.array_equal(self.counts, other.counts)
-
-
 @dataclass(frozen=True, kw_only=True)
 class InstructionsRecipe(LabelledRecipe):
     """Rows of `sequence_length`. A conversation that is longer is cut off at its end."""
@@ -176,6 +161,10 @@ class InstructionsRecipe(LabelledRecipe):
         return ConversationRows(**names, template=self.template, marked=self.objective.loss_on == "generation")
 
     @property
+    def _encoder(self) -> ConversationEncoder:
+        return ConversationEncoder(self.tokenizer, self.template)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The objective, and the digest of the template."""
         return {"objective": self.objective.settings(), "template": self.template and self.template.digest}
@@ -190,11 +179,12 @@ class InstructionsRecipe(LabelledRecipe):
         annotations = set[str]()
 
         def measure() -> None:
-            made = self._tokenize(waiting, threads=None)
+            made = self._encoder.encode(waiting, threads=None)
             if self.template is not None:
                 self._check_special(dataset, split, len(lengths), waiting, made)
-                if not annotations and not all(map(Conversation.is_same, made, self._in_parts(waiting, threads=None))):
-                    annotations.add(_AS_A_WHOLE)
+                if not annotations:
+                    in_parts = self._encoder.encode_in_parts(waiting, threads=None)
+                    annotations.update([] if all(map(Conversation.is_same, made, in_parts)) else [_AS_A_WHOLE])
             for conversation in made:
                 pairs = min(len(conversation.ids) - 1, self.sequence_length)
                 lengths.append(pairs if conversation.counts[1 : pairs + 1].any() else 0)
@@ -236,7 +226,7 @@ class InstructionsRecipe(LabelledRecipe):
     def conversations(self, rows: Sequence[Row]) -> list[Conversation]:
         """The tokens of each row."""
         reader = self.reader
-        return self._tokenize([reader.pieces(row) for row in rows], threads=1)
+        return self._encoder.encode([reader.pieces(row) for row in rows], threads=1)
 
     def _check_special(
         self,
@@ -259,53 +249,7 @@ class InstructionsRecipe(LabelledRecipe):
 
     def question(self, row: Row) -> Ids:
         """The tokens of all before the last response of a row. Raises ValueError if the template can't render it."""
-        text = self.reader.question(row)
-        if self.template is not None:
-            return self.template.encode([text])[0][0]
-        return np.array(self.tokenizer.opened(self.tokenizer.encode(text)), np.int64)
-
-    def _tokenize(self, conversations: Sequence[list[TurnPart]], threads: int | None) -> list[Conversation]:
-        if self.template is None:
-            return self._in_parts(conversations, threads)
-        texts = ["".join(piece.text for piece in pieces) for pieces in conversations]
-        encoded = self.template.encode(texts, threads)
-        return [
-            Conversation(ids, _counted(pieces, offsets), offsets)
-            for pieces, (ids, offsets) in zip(conversations, encoded, strict=True)
-        ]
-
-    def _in_parts(self, conversations: Sequence[list[TurnPart]], threads: int | None) -> list[Conversation]:
-        """The tokens of conversations, each part of which, and all between two special pieces, is encoded as a text
-        of its own. Once those of a template were, too."""
-        parts: list[list[tuple[str | int, bool]]] = []
-        for pieces in conversations:
-            if self.template is None:
-                parts.append([(piece.text, piece.counts) for piece in pieces])
-            else:
-                parts.append([(part, piece.counts) for piece in pieces for part in self.template.split(piece.text)])
-        texts = [part for one in parts for part, _ in one if isinstance(part, str)]
-        encoded = iter(self.encode(texts, threads))
-        made = []
-        for one in parts:
-            ids, counts = [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
-            if self.template is None and self.tokenizer.begin_of_text is not None:
-                one = [(self.tokenizer.begin_of_text, False), *one]
-            if self.template is None:
-                one = [*one, (self.tokenizer.end_of_text, True)]
-            for part, counted in one:
-                ids.append(np.array([part], np.int64) if isinstance(part, int) else next(encoded))
-                counts.append(np.full(len(ids[-1]), counted))
-            made.append(Conversation(np.concatenate(ids), np.concatenate(counts)))
-        return made
-
-
-def _counted(pieces: Sequence[TurnPart], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[tokens] whether any character of a token is of a part that counts."""
-    sizes = [len(piece.text) for piece in pieces]
-    before = np.concatenate([[0], np.cumsum(np.repeat([piece.counts for piece in pieces], sizes), dtype=np.int64)])
-    begin, end = offsets.T
-    counted: NDArray[np.bool_] = before[np.minimum(np.maximum(end, begin + 1), len(before) - 1)] > before[begin]
-    return counted
+        return self._encoder.encode_question(self.reader.question(row))
 
 
 @dataclass(frozen=True, kw_only=True)

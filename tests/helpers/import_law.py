@@ -142,7 +142,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "base bins pieces template_environment windows",
         "objective",
         "backward best_fit chat_template class_labels document_windows input_format masking targets",
-        "conversations labelled",
+        "conversation_encoder conversations labelled",
         "unrendered",
         "conversation_rows",
         "causal control corruption instructions pairs permuted segments spans tagging choice text_labels text_to_text",
