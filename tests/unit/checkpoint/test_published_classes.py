@@ -140,8 +140,8 @@ def test_a_family_of_a_package_without_its_classes_is_not_exported(
     from pretrain.checkpoint.hf.registry import hf_family_of
 
     monkeypatch.setattr(hf_classes, "HF_CLASSES", classes)
-    monkeypatch.setattr(ModelValues, "capabilities", Capabilities(decoder=True))
     model = load(RunConfig, RUNS[0], ["model.vocabulary=50000"]).model.model_copy(update={"family": "theirs"})
+    monkeypatch.setattr(ModelValues, "capabilities", Capabilities(decoder=True))
     with pytest.raises((ConfigError, DataError), match=said):
         hf_family_of(model)
 
