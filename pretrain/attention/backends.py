@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretrain.attention import case_masks
 from pretrain.attention.cases import Attend, AttentionBackend, AttentionCase
 from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.packed import attend_by_segment
@@ -17,7 +18,8 @@ from pretrain.attention.patterns.banded import banded_attention
 from pretrain.attention.patterns.base import Sdpa, probabilities, score_mask
 from pretrain.attention.patterns.flex import flex
 from pretrain.attention.patterns.heads import mask_of
-from pretrain.attention.patterns.merged import disjoint, in_one_kernel, merged, one_tile, share_no_query
+from pretrain.attention.patterns.merged import disjoint, merged, share_no_query
+from pretrain.attention.patterns.one_kernel import in_one_kernel, one_tile
 from pretrain.attention.patterns.registry import tiles_of
 from pretrain.attention.patterns.tiles import AttentionTile
 from pretrain.config.attention import Banded, Dense
@@ -67,7 +69,7 @@ def _without_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
         AttentionBackend(
             case="heads of a layer with different patterns",
             runs="the heads of each pattern separately, by the rows below",
-            applies=lambda case: len(case.heads.indices_by_rule(case.keys)) > 1,
+            applies=lambda case: case.has_several_rules,
             compute=_by_rule,
         ),
     )
@@ -124,7 +126,13 @@ def _by_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
 def _with_distance_vectors(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
     assert case.distance_vectors is not None
     return case.distance_vectors(
-        q, k, v, mask=case.mask(), distances=case.distances(), scale=case.scale, dropout=case.dropout
+        q,
+        k,
+        v,
+        mask=case_masks.mask(case),
+        distances=case_masks.distances(case),
+        scale=case.scale,
+        dropout=case.dropout,
     )
 
 
@@ -153,17 +161,19 @@ def _banded(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend
 
 def _written_out(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
     assert case.dropout is None or not case.cached or not case.causal, "dropout is off while keys come from a cache"
-    weights = probabilities(q, k, mask=case.mask(), bias=case.score_bias(), scale=case.scale, softcap=case.softcap)
+    weights = probabilities(
+        q, k, mask=case_masks.mask(case), bias=case_masks.score_bias(case), scale=case.scale, softcap=case.softcap
+    )
     return (weights if case.dropout is None else case.dropout(weights)) @ v
 
 
 def _under_mask(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
-    shared = case.shared_score_mask(q.dtype)
+    shared = case_masks.shared_score_mask(case, q.dtype)
     if shared is not None:
         out = sdpa(q, k, v, attn_mask=shared.tensor, scale=case.scale)
         shared.keep_until_backward(out)
         return out
-    mask, bias = case.mask(), case.score_bias()
+    mask, bias = case_masks.mask(case), case_masks.score_bias(case)
     added = mask if bias is None else score_mask(mask, bias, q.dtype)
     if added is not None and case.learns_bias and not added.requires_grad:
         added.requires_grad_()  # in the first pass of a layer that is recomputed: torch chooses the kernel by it

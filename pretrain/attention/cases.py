@@ -15,12 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pretrain.attention.alibi import AlibiBias
-from pretrain.attention.packed import PackedSegments, bias_of_segments, mask_of_segments
-from pretrain.attention.patterns.base import Drop, score_mask
+from pretrain.attention.packed import PackedSegments
+from pretrain.attention.patterns.base import Drop
 from pretrain.attention.patterns.heads import HeadRules
-from pretrain.attention.relative import Biases, by_distance
-from pretrain.attention.score_masks import ScoreMask, ScoreMasks
+from pretrain.attention.relative import Biases
+from pretrain.attention.score_masks import ScoreMasks
 from pretrain.config.patterns.base import MaskRule
 
 
@@ -115,97 +114,14 @@ class AttentionCase:
     @property
     def rule(self) -> MaskRule:
         """The mask rule that all heads have."""
+        if self.heads.common_rule is not None:
+            return self.heads.common_rule
         (rule,) = self.heads.indices_by_rule(self.keys)
         return rule
 
-    def mask(self) -> Tensor | None:
-        """Bool, broadcast to [B, H, Q, K]; None: nothing is masked."""
-        if self.positions_BQ is not None:
-            query_BQ1, key_K = self.positions_BQ[:, :, None], torch.arange(self.keys, device=self.device)
-            # A prefix lies before all of these queries, so the order of positions admits it.
-            return (key_K <= query_BQ1)[:, None] & self.heads.attends(query_BQ1, key_K)
-        return self._causal_mask() if self.causal else self._encoder_mask()
-
-    def score_bias(self) -> Tensor | None:
-        """A bias added to scores, broadcast to [B, H, Q, K]; None: none."""
-        if self.bias is not None:
-            if self.positions_BQ is not None:
-                return self.bias(self.distances()[:, 0]).permute(0, 3, 1, 2)
-            return by_distance(self.bias, self.queries, self.keys, self.device)
-        if self.causal:
-            return None
-        if self.packed is None or not self.heads.pattern.weighs:
-            return self.heads.weights(self.keys, self.device)
-
-        def of_segment(length: int) -> Tensor:
-            added = self.heads.weights(length, self.device)
-            return torch.zeros(1, length, length, device=self.device) if added is None else added
-
-        return bias_of_segments(self.packed, self.keys, of_segment, self.device)
-
-    def shared_score_mask(self, dtype: torch.dtype) -> ScoreMask | None:
-        """ALiBi's biases under the mask, which layers share; None: the bias is learned, or there is none."""
-        if not isinstance(self.bias, AlibiBias):
-            return None
-
-        def make() -> Tensor:
-            bias = self.score_bias()
-            assert bias is not None
-            return score_mask(self.mask(), bias, dtype)
-
-        rules = self.heads.rules(self.keys)
-        key = (self.bias.slopes, rules, self.causal, self.queries, self.keys, dtype, self.device)
-        of_rows = (self.key_mask_BK, self.packed, self.positions_BQ)
-        if all(columns is None for columns in of_rows):
-            return self.score_masks.shared(key, make)
-        return self.score_masks.of_batch((key, *(columns is None for columns in of_rows)), make)
-
-    def distances(self) -> Tensor:
-        """Distances of keys from their queries: [Q, K], or [B, 1, Q, K] where they depend on the row."""
-        if self.places is not None and self.places.positions_BK is not None:
-            positions_BK = self.places.positions_BK
-            return (positions_BK[:, None, :] - positions_BK[:, -self.queries :, None])[:, None]
-        key_K = torch.arange(self.keys, device=self.device)
-        if self.positions_BQ is not None:
-            return (key_K - self.positions_BQ[:, :, None])[:, None]
-        return key_K - key_K[self.keys - self.queries :, None]
-
-    def _causal_mask(self) -> Tensor:
-        if self.packed is not None:
-            return self._segment_mask(self.packed)
-        attends = self.heads.mask(self.queries, self.keys, self.device)
-        if self.places is not None and self.places.first_B is not None:
-            key_K = torch.arange(self.keys, device=self.device)
-            return attends & (key_K >= self.places.first_B[:, None])[:, None, None]
-        if self.key_mask_BK is None:
-            return attends
-        key_K = torch.arange(self.keys, device=self.device)
-        in_prefix = self.heads.attends(key_K[self.keys - self.queries :, None], key_K)  # in any order
-        return attends | (self.key_mask_BK[:, None, None, :] & in_prefix)
-
-    def _encoder_mask(self) -> Tensor | None:
-        attends: Tensor | None
-        if self.heads.dense and not self.packed_encoder:
-            attends = None
-        elif self.packed is not None:
-            attends = self._segment_mask(self.packed)
-        else:
-            attends = self.heads.mask(self.queries, self.keys, self.device)
-        order_BK = None if self.places is None else self.places.order_BK
-        if order_BK is not None:
-            before = (order_BK[:, None, :] <= order_BK[:, -self.queries :, None]) & (order_BK % 2 == 0)[:, None, :]
-            if self.places is not None and self.places.first_B is not None:
-                exists_BK = torch.arange(self.keys, device=self.device) >= self.places.first_B[:, None]
-                before = before & exists_BK[:, None, :]
-            attends = before[:, None] if attends is None else before[:, None] & attends
-        shown = None if self.key_mask_BK is None else self.key_mask_BK[:, None, None, :]
-        if shown is None or attends is None:
-            return shown if attends is None else attends
-        itself = torch.eye(self.keys, dtype=torch.bool, device=self.device) & ~shown.mT  # padding attends to itself
-        return (attends & shown) | itself
-
-    def _segment_mask(self, packed: PackedSegments) -> Tensor:
-        return mask_of_segments(packed, self.keys, lambda n: self.heads.mask(n, n, self.device), self.device)
+    @property
+    def has_several_rules(self) -> bool:
+        return self.heads.common_rule is None and len(self.heads.indices_by_rule(self.keys)) > 1
 
 
 Attend = Callable[[AttentionCase, Tensor, Tensor, Tensor], Tensor]

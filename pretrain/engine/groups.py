@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from torch import Tensor
 
+from pretrain.engine.group_exchanges import GroupExchanges
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameters import Stages
 
@@ -28,8 +27,8 @@ class StageRank:
         return self.expert_replica if splits_experts else self.replica
 
 
-class Groups:
-    """This rank's coordinates in a layout, and the few collectives the engine needs beyond megatron-core's own."""
+class Groups(GroupExchanges):
+    """This rank's coordinates in a layout, and its exchanges."""
 
     def __init__(self, layout: Layout, timeout_s: int, hosts_backend: str = "gloo") -> None:
         """`hosts_backend`: of the group in which hosts communicate where the default group is one of GPUs."""
@@ -65,11 +64,16 @@ class Groups:
         self.own = self.stage_rank(self.rank % (layout.world // layout.pipeline))
         expected = (parallel_state.get_expert_model_parallel_rank(), parallel_state.get_expert_tensor_parallel_rank())
         assert (self.own.expert, self.own.expert_tensor) == expected, "neighbouring ranks share experts"
-        self._hosts: dist.ProcessGroup | None = None
+        self.is_first_of_replica = not (self.tensor_rank or self.context_rank or self.pipeline_rank)
+        self.replica_group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        self.data_group = parallel_state.get_data_parallel_group()
+        self.context_group = parallel_state.get_context_parallel_group()
+        self.pipeline_group = parallel_state.get_pipeline_model_parallel_group()
+        self.model_group = parallel_state.get_model_parallel_group()
+        self.last_stage_rank = parallel_state.get_pipeline_model_parallel_last_rank()
+        self.hosts = None
         if torch.cuda.is_available():  # else the default group is one of hosts
-            self._hosts = dist.new_group(
-                backend=hosts_backend, timeout=timedelta(seconds=timeout_s), group_desc="HOSTS"
-            )
+            self.hosts = dist.new_group(backend=hosts_backend, timeout=timedelta(seconds=timeout_s), group_desc="HOSTS")
 
     def stage_rank(self, number: int) -> StageRank:
         """The coordinates of a rank of `stage_group`."""
@@ -97,18 +101,6 @@ class Groups:
     @property
     def tensor_group(self) -> dist.ProcessGroup:
         group: dist.ProcessGroup = parallel_state.get_tensor_model_parallel_group()
-        return group
-
-    @property
-    def context_group(self) -> dist.ProcessGroup:
-        """The ranks that share each sequence."""
-        group: dist.ProcessGroup = parallel_state.get_context_parallel_group()
-        return group
-
-    @property
-    def replica_group(self) -> dist.ProcessGroup:
-        """Data and context ranks: those that hold the same part of the model."""
-        group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
         return group
 
     @property
@@ -159,68 +151,7 @@ class Groups:
         """The ranks of these stages that hold the same part of a parameter as this one, which is on one of them."""
         if stages == "ends":
             return self.embedding_group
-        group: dist.ProcessGroup = parallel_state.get_pipeline_model_parallel_group()
-        return group
-
-    def sum_over_replicas(self, value: Tensor) -> Tensor:
-        """Sums over data and context ranks, which have tokens of their own."""
-        dist.all_reduce(value, group=self.replica_group)
-        return value
-
-    def gather_over_context(self, value: Tensor) -> Tensor:
-        """[..., positions] of each context rank, joined in rank order. Equal shapes."""
-        if self.context_world == 1:
-            return value
-        gathered = [torch.empty_like(value) for _ in range(self.context_world)]
-        dist.all_gather(gathered, value.contiguous(), group=self.context_group)
-        return torch.cat(gathered, dim=-1)
-
-    def sum_over_context(self, value: Tensor) -> Tensor:
-        """Sums over the ranks that share each sequence."""
-        if self.context_world > 1:
-            dist.all_reduce(value, group=self.context_group)
-        return value
-
-    def sum_over_pipeline(self, value: Tensor) -> Tensor:
-        """Sums over the stages."""
-        if self.pipeline_world > 1:
-            dist.all_reduce(value, group=parallel_state.get_pipeline_model_parallel_group())
-        return value
-
-    def broadcast_over_pipeline(self, value: Tensor) -> Tensor:
-        """The last stage's value, on every stage. `value` is the buffer: same shape and dtype everywhere."""
-        if self.pipeline_world > 1:
-            source = parallel_state.get_pipeline_model_parallel_last_rank()
-            dist.broadcast(value, src=source, group=parallel_state.get_pipeline_model_parallel_group())
-        return value
-
-    def broadcast_from_last_stage(self, value: Tensor) -> Tensor:
-        """The value of the last stage's first tensor rank, on every rank of the replica: the same bits, also where
-        ranks run the same computation on different hardware. `value` is the buffer; only without context ranks."""
-        if self.tensor_world * self.pipeline_world > 1:
-            group = parallel_state.get_model_parallel_group()
-            dist.broadcast(value, src=dist.get_process_group_ranks(group)[-self.tensor_world], group=group)
-        return value
-
-    def any(self, flag: bool) -> bool:
-        """True on every rank if it is on one."""
-        return bool(self.largest(np.array([float(flag)]))[0])
-
-    def largest(self, values: np.ndarray) -> np.ndarray:
-        """The maximum over all ranks of each element, in place. Hosts communicate directly, without waiting for
-        GPUs."""
-        dist.all_reduce(torch.from_numpy(values), op=dist.ReduceOp.MAX, group=self._hosts)
-        return values
-
-    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
-        """The sum over data ranks of each element. Hosts communicate directly, without waiting for GPUs."""
-        if self._hosts is None:
-            dist.all_reduce(torch.from_numpy(values), group=parallel_state.get_data_parallel_group())
-            return values
-        if self.tensor_rank or self.context_rank or self.pipeline_rank:  # their rows are those of the replica's first
-            values = np.zeros_like(values)
-        dist.all_reduce(torch.from_numpy(values), group=self._hosts)
-        return values
+        return self.pipeline_group
 
 
 def is_first(chunk: int | None) -> bool:

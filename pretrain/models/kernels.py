@@ -10,86 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
-from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import AttentionBackend
 from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
-from pretrain.models import fp8
+from pretrain.models import elementwise, fp8
 from pretrain.models.cross_entropy import cross_entropy
+from pretrain.models.embedding_tables import ReplicatedEmbedding, VocabEmbedding
 from pretrain.models.grouped import GroupedLinear
 from pretrain.models.grouped_fp8 import GroupedLinearInFp8
 from pretrain.models.linears import linears
+from pretrain.models.norms import LayerNorm, RMSNorm, ZeroCenteredRMSNorm
 from pretrain.models.output_linear import OutputLinear
-from pretrain.models.parameter_gradients import add_bias, is_half, layer_norm, lookup, sums_in_half, with_fp32_sums
-from pretrain.models.products import AccumulateGradFp32, InFp32, attention_wrapper, unrounded
+from pretrain.models.products import AccumulateGradFp32, InFp32, attention_wrapper
 from pretrain.random.dropout import Drawn, dropout
-
-
-class LayerNorm(nn.LayerNorm):
-    """Layer norm whose parameters say whether their gradients are partial (sequence parallelism)."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps)
-        for parameter in self.parameters():
-            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight, self.bias, self.eps)
-
-
-class RMSNorm(nn.RMSNorm):
-    """RMS norm, without mean and bias; its gain says whether its gradient is partial (sequence parallelism)."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return with_fp32_sums(partial(self.compute, eps=self.eps), x, self.weight)
-
-    @staticmethod
-    def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, eps)
-
-
-class ZeroCenteredRMSNorm(RMSNorm):
-    """RMS norm that stores its gain minus one: weight decay, and the few bits of half precision, act on the distance
-    from one."""
-
-    @staticmethod
-    def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
-        return F.rms_norm(x.float(), weight.shape, 1 + weight.float(), eps).to(x.dtype)
-
-
-class ReplicatedEmbedding(nn.Embedding):
-    """torch's embedding with its gradient summed in fp32."""
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return lookup(ids, self.weight)
-
-
-class VocabEmbedding(VocabParallelEmbedding):
-    """megatron-core's embedding with its gradient summed in fp32 and accumulated as `OutputLinear` does, which may
-    share its weight."""
-
-    def forward(self, ids: Tensor) -> Tensor:
-        if not is_half(self.weight):
-            return super().forward(ids)  # type: ignore[no-any-return]
-        outside = (ids < self.vocab_start_index) | (ids >= self.vocab_end_index)
-        rows = lookup((ids - self.vocab_start_index).masked_fill(outside, 0), self.weight, unrounded(self.weight))
-        own = rows.masked_fill(outside[..., None], 0)
-        out: Tensor = reduce_from_tensor_model_parallel_region(own, group=self.tp_group)
-        return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,30 +79,6 @@ class Kernels:
         return self.device.type == "cuda"
 
 
-def _bias_activation(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
-    if bias is not None:
-        x = add_bias(x, bias)
-    if not gated:
-        return activation(x)
-    gate, value = x.unflatten(-1, (-1, 2)).unbind(-1)
-    out: Tensor = activation(gate) * value
-    return out
-
-
-def _with_bias(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """`x` and its bias; added here already where the bias gradient must be summed in fp32, which torch.compile would
-    not do."""
-    return (x, bias) if bias is None or not sums_in_half(x) else (add_bias(x, bias), None)
-
-
-def _bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
-    if bias is not None:
-        x = add_bias(x, bias)
-    if drawn is not None:
-        x = dropout(x, drawn)
-    return residual + x
-
-
 _FP8_CAPABILITY = 8, 9  # of the first GPUs that multiply in 8 bits
 _GELU_TANH = partial(F.gelu, approximate="tanh")
 
@@ -188,9 +104,9 @@ def plain(device: torch.device) -> Kernels:
             "gated_silu": F.silu,
             "gated_relu": F.relu,
         },
-        bias_activation=_bias_activation,
+        bias_activation=elementwise.bias_activation,
         dropout=dropout,
-        bias_dropout_add=_bias_dropout_add,
+        bias_dropout_add=elementwise.bias_dropout_add,
         apply_rope=apply_rope,
         quantize=fp8.quantize,
         attention=attention_backends(F.scaled_dot_product_attention),
@@ -207,14 +123,15 @@ def compiled(device: torch.device) -> Kernels:
     # The limit per function: beyond it, torch falls back to plain kernels and logs a line.
     torch._dynamo.config.recompile_limit = 64
     fused = partial(torch.compile, dynamic=True)
-    fused_bias_dropout_add, fused_bias_activation = fused(_bias_dropout_add), fused(_bias_activation)
+    fused_bias_dropout_add = fused(elementwise.bias_dropout_add)
+    fused_bias_activation = fused(elementwise.bias_activation)
 
     def bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
-        x, bias = _with_bias(x, bias)
+        x, bias = elementwise.with_bias(x, bias)
         return residual + x if bias is None and drawn is None else fused_bias_dropout_add(x, bias, residual, drawn)
 
     def bias_activation(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
-        out: Tensor = fused_bias_activation(*_with_bias(x, bias), activation, gated)
+        out: Tensor = fused_bias_activation(*elementwise.with_bias(x, bias), activation, gated)
         return out
 
     class Norm(RMSNorm):

@@ -10,7 +10,7 @@ all through megatron-core's own schedules, for which it is a tensor like any oth
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from megatron.core.enums import ModelType
 from megatron.core.models.common.language_module.language_module import LanguageModule
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache
 from pretrain.config.model import Model
-from pretrain.models import stream as streams
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.last_states import JudgeStates, LastAnswers, LastStates
@@ -32,6 +31,7 @@ from pretrain.models.network_slots import Named
 from pretrain.models.output_linear import Judge
 from pretrain.models.outputs import ModelOutputs
 from pretrain.models.span_head import SpanHead
+from pretrain.models.stream import StreamParts
 from pretrain.models.task_head import AnswerHead, DetectorHead
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
@@ -57,7 +57,7 @@ class FamilyParts:
     layers: LayersPart = Layers
     reads: Reads = Embedding
     before_head: BeforeHead | None = None
-    layer_inputs: InputsOfLayers = layer_inputs
+    layer_inputs: Callable[[Model], InputsOfLayers] = layer_inputs
 
 
 class Network(LanguageModule):
@@ -73,7 +73,9 @@ class Network(LanguageModule):
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
         self.position_embedding_type = model.positions.name  # which it reads, looking for its own rotary ones
         self.received: Tensor | None = None
-        self.layer_inputs = parts.layer_inputs
+        self.layer_inputs, self.stream_parts = parts.layer_inputs(model), StreamParts(model, self.tp_group.size())
+        self.output_stack: Literal["encoder", "decoder"] = "decoder" if model.has_decoder else "encoder"
+        self.output_multiplier, self.has_logits = model.output_multiplier, model.has_vocabulary_logits
         self.front_name: str | None = None
         """name of the module that is in front of the embedding; None: there is none"""
         self.further_name: str | None = None
@@ -210,10 +212,9 @@ class Network(LanguageModule):
         return embedded
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
-        tensor_ranks = self.tp_group.size()
-        slices = tensor_ranks if self.config.sequence_parallel else 1
-        stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
-        return self.layer_inputs(self.model, batch, stream, cache)
+        slices = self.tp_group.size() if self.config.sequence_parallel else 1
+        stream = self.stream_parts.of_call(batch, cache is not None, slices)
+        return self.layer_inputs(batch, stream, cache)
 
     def _predicting(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Tensor:
         """The last layer's output at the positions with a label."""
@@ -221,7 +222,7 @@ class Network(LanguageModule):
             between: Tensor = self.before_head(inputs.stream.apart(stream_PBH), batch)
             return between
         stream = self.decoder.output_stream(inputs.stream)
-        hidden: Tensor = stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
+        hidden: Tensor = stream.part(stream_PBH, self.output_stack)
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
         if batch.label_positions_BL is not None:
             hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))
@@ -231,11 +232,10 @@ class Network(LanguageModule):
 
     def _multiplied(self, x_LBH: Tensor) -> Tensor:
         """What the output projection reads, times the factor of logits."""
-        multiplier = self.model.output_multiplier
-        return x_LBH if multiplier == 1 else x_LBH * multiplier
+        return x_LBH if self.output_multiplier == 1 else x_LBH * self.output_multiplier
 
     def _predict(self, hidden: Tensor, batch: MicroBatch, judge: Judge | None) -> ModelOutputs:
-        if not self.model.has_vocabulary_logits:
+        if not self.has_logits:
             return ModelOutputs(answers=self._answers(hidden, batch))
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 

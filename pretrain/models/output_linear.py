@@ -30,7 +30,7 @@ first's, a scalar."""
 class OutputLinear(Linear, ColumnParallelLinear):
     """megatron-core's, which can also hand its logits to a judge, a chunk at a time."""
 
-    arithmetic = InFp32()  # `kernels.VocabEmbedding`, which may share the weight, accumulates alike
+    arithmetic = InFp32()  # `embedding_tables.VocabEmbedding`, which may share the weight, accumulates alike
 
     def forward(self, hidden: Tensor, weight: Tensor | None = None, judge: Judge | None = None) -> tuple[Any, None]:
         """Logits [L, B, V / tensor ranks], or with `judge` what it says of them all; and megatron-core's second result,

@@ -59,32 +59,40 @@ class Stream:
         return slice(begin, begin + self.lengths[name])
 
 
-def of_model(model: Model, inputs: int, labels: int, tensor_ranks: int) -> Stream:
-    """The whole stream, of which this rank has `inputs` and `labels` positions."""
-    lengths: dict[Part, int] = {}
-    if model.has_encoder:
-        lengths["encoder"] = inputs // model.row_rate
-    if model.upsamples:
-        lengths["row"] = inputs
-        if model.predicts_in_order:
-            lengths["known"] = labels
-    if model.has_decoder:
-        lengths["decoder"] = labels if model.has_encoder else inputs
-    if model.mtp is not None:
-        lengths["mtp"] = model.mtp.num_layers * inputs
-    return Stream(lengths | _tables(model, tensor_ranks))
+class StreamParts:
+    """The parts that the streams of a model have, on this many tensor ranks."""
 
+    def __init__(self, model: Model, tensor_ranks: int) -> None:
+        self._has_encoder, self._has_decoder = model.has_encoder, model.has_decoder
+        self._rate, self._upsamples, self._in_order = model.row_rate, model.upsamples, model.predicts_in_order
+        self._depths = 0 if model.mtp is None else model.mtp.num_layers
+        self._tables: dict[Part, int] = _tables(model, tensor_ranks)
 
-def of_call(model: Model, batch: MicroBatch, cached: bool, slices: int, tensor_ranks: int) -> Stream:
-    """The stream of a call with `batch`, of which each of `slices` tensor ranks has a part. If the encoder's work is
-    `cached`, or the decoder has nothing to read yet, that part is missing."""
-    full = of_model(model, batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices, tensor_ranks)
-    missing = {"known"} if batch.label_positions_BL is None else set()
-    if batch.mtp is None:
-        missing |= {"mtp"}
-    if model.is_encoder_decoder:
-        missing |= {"decoder"} if batch.decoder_tokens_BL is None else {"encoder"} if cached else set()
-    return Stream({part: length for part, length in full.lengths.items() if part not in missing})
+    def whole(self, inputs: int, labels: int) -> Stream:
+        """The whole stream, of which this rank has `inputs` and `labels` positions."""
+        lengths: dict[Part, int] = {}
+        if self._has_encoder:
+            lengths["encoder"] = inputs // self._rate
+        if self._upsamples:
+            lengths["row"] = inputs
+            if self._in_order:
+                lengths["known"] = labels
+        if self._has_decoder:
+            lengths["decoder"] = labels if self._has_encoder else inputs
+        if self._depths:
+            lengths["mtp"] = self._depths * inputs
+        return Stream(lengths | self._tables)
+
+    def of_call(self, batch: MicroBatch, cached: bool, slices: int) -> Stream:
+        """The stream of a call with `batch`, of which each of `slices` tensor ranks has a part. If the encoder's work
+        is `cached`, or the decoder has nothing to read yet, that part is missing."""
+        full = self.whole(batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices)
+        missing = {"known"} if batch.label_positions_BL is None else set()
+        if batch.mtp is None:
+            missing |= {"mtp"}
+        if self._has_encoder and self._has_decoder:
+            missing |= {"decoder"} if batch.decoder_tokens_BL is None else {"encoder"} if cached else set()
+        return Stream({part: length for part, length in full.lengths.items() if part not in missing})
 
 
 def table_values(model: Model, tensor_ranks: int) -> int:

@@ -19,9 +19,10 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.last_states import LastStates
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, Term
+from pretrain.objectives.base import LossGroups
 from pretrain.objectives.divergence import divergence
 from pretrain.objectives.matched_layers import LayerDistances
+from pretrain.objectives.terms import Term
 from pretrain.objectives.tokens import Tokens
 
 _TOKENS, _KL, _COSINE = "tokens", "kl", "cosine"

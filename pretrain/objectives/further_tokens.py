@@ -14,7 +14,8 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.mtp_tokens import mtp_rows
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, Term
+from pretrain.objectives.base import LossGroups
+from pretrain.objectives.terms import Term
 from pretrain.objectives.tokens import Tokens
 
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.layer_states import JudgeLayers, LayerStates
-from pretrain.objectives.base import Term
+from pretrain.objectives.terms import Term
 
 HIDDEN, ATTENTION = "hidden", "attention"
 

@@ -22,7 +22,8 @@ from pretrain.model_spec.logits import places_at_once
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels, Term
+from pretrain.objectives.base import LossGroups, SampledLoss, ScoredLabels
+from pretrain.objectives.terms import Term
 from pretrain.objectives.tokens import Tokens
 from pretrain.random.gumbel import sample
 

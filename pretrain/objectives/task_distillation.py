@@ -15,9 +15,10 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.last_states import LastAnswers
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, Term
+from pretrain.objectives.base import LossGroups
 from pretrain.objectives.matched_layers import LayerDistances
 from pretrain.objectives.task_heads import ClassLoss
+from pretrain.objectives.terms import Term
 
 _KL = "kl"
 

@@ -19,7 +19,8 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
 from pretrain.models.rank_sums import sum_over_ranks
-from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels
+from pretrain.objectives.terms import Term
 
 
 class AnswerLoss(LossObjective):

@@ -17,8 +17,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term, source_term
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels
 from pretrain.objectives.label_logits import label_logits
+from pretrain.objectives.terms import Term, source_term
 
 
 class Tokens(LossObjective):

@@ -12,7 +12,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels, Term
+from pretrain.objectives.base import LossGroups, LossObjective, ScoredLabels
+from pretrain.objectives.terms import Term
 from pretrain.objectives.tokens import Tokens
 
 _NAME = "language_model"

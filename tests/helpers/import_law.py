@@ -54,7 +54,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.engine": (
         "loss_scale",
         "base collective device digest",
-        "memory rendezvous",
+        "group_exchanges memory rendezvous",
         "boxes groups",
         "optimizer",
         "zero",
@@ -62,14 +62,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "make",
     ),
     "pretrain.engine.zero": (
-        "base deepspeed_setup",
+        "base deepspeed_setup gradient_norm optimizer_state",
         "frozen",
         "megatron deepspeed",
         "partitioned_init stage12 stage3",
         "select",
     ),
     "pretrain.engine.megatron": (
-        "built_model micro_batches padding ranges state runner step_part",
+        "built_model micro_batches needed_lengths ranges state runner step_part united",
+        "padding",
         "logits",
         (
             "decoding generator hidden_states label_scores layer_norms layer_outputs memory_part miscomputed "
@@ -80,7 +81,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "engine",
     ),
     "pretrain.objectives": (
-        "base divergence label_logits",
+        "divergence label_logits terms",
+        "base",
         "matched_layers task_heads tokens",
         "distillation further_tokens next_sentence replaced_tokens task_distillation with_language_model",
         "registry",
@@ -131,6 +133,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.finetune.sets": ("base", "readers sources", "splits", "choices", "registry"),
     "pretrain.training": (
         "best changes skips tried_versions",
+        "notes",
         "build",
         "session",
         "bad_steps",
@@ -214,7 +217,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # What others may know of a package. Parts that are not named here are its own affair.
 SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.engine": ("base", "collective", "make", "memory", "device", "rendezvous"),
-    "pretrain.engine.zero": ("base", "select"),
+    "pretrain.engine.zero": ("base", "gradient_norm", "select"),
     "pretrain.engine.megatron": ("engine",),
     "pretrain.rehearse": ("progress", "rank", "run", "report"),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report", "coordinates"),
@@ -228,7 +231,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
         *("export", "gguf", "gguf_export", "grow", "hub", "imports", "peft", "peft_export", "repack"),
         *("family", "fits", "links"),  # of which a family's conversion is made
     ),
-    "pretrain.objectives": ("base", "registry", "tokens"),
+    "pretrain.objectives": ("base", "registry", "terms", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "pretrain.classics": (),  # found by what they declare (pretrain/config/classics.py)
     "data_pipeline.build": ("build", "config", "cost", "inputs"),

@@ -14,7 +14,7 @@ from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding
-from pretrain.objectives.base import Term
+from pretrain.objectives.terms import Term
 from tests.helpers.families import family_config
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import ROWS, build_engine, rows, tiny_config, train, whole_state

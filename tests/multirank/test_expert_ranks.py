@@ -11,7 +11,7 @@ import torch
 from pretrain.checkpoint import store
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.engine.zero.base import scale
+from pretrain.engine.zero.gradient_norm import scale
 from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config, train_family

@@ -16,7 +16,8 @@ from pretrain.engine.megatron import engine as megatron_engine
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives import replaced_tokens
-from pretrain.objectives.base import ScoredLabels, scales
+from pretrain.objectives.base import ScoredLabels
+from pretrain.objectives.terms import scales
 from pretrain.random.gumbel import sample
 from pretrain.verify.bounds import HALF, bounds_of
 from pretrain.verify.jobs import ONE_RANK, Job

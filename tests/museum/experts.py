@@ -11,7 +11,7 @@ from pretrain.engine.base import Piece
 from pretrain.engine.megatron import state
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.router_terms import RouterTerms
-from pretrain.engine.zero.base import scale
+from pretrain.engine.zero.gradient_norm import scale
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models import experts

@@ -8,7 +8,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
 
 from pretrain.engine.megatron import state
-from pretrain.engine.zero import base
+from pretrain.engine.zero import gradient_norm
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.engine.zero.stage12 import Stage12
 from tests.helpers import faults, hidden_faults
@@ -43,7 +43,7 @@ def norm_of_unreduced_shards(patch: pytest.MonkeyPatch) -> None:
         if not isinstance(self.optimizers[0], DistributedOptimizer):
             return norm(self)
         every = [parameter.value.main_grad for parameter in self._parameters]
-        return base.norm(every, self._groups.tensor_group, self._device)
+        return gradient_norm.norm(every, self._groups.tensor_group, self._device)
 
     patch.setattr(MegatronSharding, "norm", of_all)
 

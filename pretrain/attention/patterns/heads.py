@@ -6,6 +6,7 @@ Shapes: H heads, Q queries, K keys. Queries are the last Q of the K positions.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -53,6 +54,12 @@ class HeadRules:
     @property
     def dense(self) -> bool:
         return isinstance(self.pattern, Dense)
+
+    @cached_property
+    def common_rule(self) -> MaskRule | None:
+        """The mask rule that all heads have in sequences of any length; None: heads differ, or lengths do."""
+        rules = self.indices_by_rule(None) if self.causal else {}
+        return next(iter(rules)) if len(rules) == 1 else None
 
     def indices_by_rule(self, length: int | None) -> dict[MaskRule, list[int]]:
         """The indices of `heads`, by the mask rule that they have in sequences of `length` positions."""

@@ -26,21 +26,9 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def in_one_kernel(tiles: Sequence[AttentionTile], length: int) -> bool:
-    """Whether one tile has all positions in order, so that it needs no gathering."""
-    return len(tiles) == 1 and tiles[0].queries.shape == tiles[0].keys.shape == (1, length)
-
-
 def share_no_query(tiles: Sequence[AttentionTile], length: int) -> bool:
     """Whether each query is in one tile."""
     return sum(tile.queries.positions.size for tile in tiles) == length
-
-
-def one_tile(q: Tensor, k: Tensor, v: Tensor, tile: AttentionTile, *, scale: float, sdpa: Sdpa) -> Tensor:
-    """[B, H, S, D], of a tile that is `in_one_kernel`."""
-    mask = None if tile.causal else tile.mask_on(q.device)
-    mask = None if mask is None else mask[0]  # with three dimensions, torch would write the probabilities out
-    return sdpa(q, k, v, attn_mask=mask, is_causal=tile.causal, scale=scale)
 
 
 def merged(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[AttentionTile], *, scale: float) -> Tensor:

@@ -18,12 +18,9 @@ class PositionGroups:
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
+        groups, size = positions.shape
+        self.shape: tuple[int, int] = (groups, size)
         self._flat = DeviceCopies(positions.reshape(-1))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        groups, size = self.positions.shape
-        return groups, size
 
     def on(self, device: torch.device) -> Tensor:
         """[G * Q]"""

@@ -52,8 +52,9 @@ class AttentionTile:
                 least = "causal"
         return AttentionTile(PositionGroups(queries), PositionGroups(keys), least)
 
-    @property
+    @cached_property
     def causal(self) -> bool:
+        """Whether key i is met by query i and those after it."""
         return isinstance(self.mask, str) and self.mask == "causal"
 
     @property

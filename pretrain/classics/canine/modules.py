@@ -30,6 +30,7 @@ from pretrain.models.blocks import layer_parts
 from pretrain.models.embeddings import StackPart
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.layer_inputs import InputsOfLayers
 from pretrain.models.layers import FinalNorm, Layer, LayerInputs
 from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
@@ -274,13 +275,18 @@ class CharacterOutput(nn.Module):
         return torch.cat((molecules_MBH[:1], out)) if self.answers else out
 
 
-def molecule_inputs(model: Model, batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
+def molecule_inputs(model: Model) -> InputsOfLayers:
     """What the layers between read, of which each position is one of several characters. A molecule counts as padding
     where the characters of its own number are, as in the authors' code, although it is made of those before them."""
-    rate, shown_BS = model.row_rate, batch.attention_mask_BS
-    shown_BM = None if shown_BS is None else shown_BS.unflatten(1, (-1, rate)).any(dim=2)
-    reads = AttentionInputs(positions_BS=batch.positions_BS[:, ::rate], key_mask_BK=shown_BM)
-    return LayerInputs(stream, {"encoder": reads})
+    rate = model.row_rate
+
+    def inputs(batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
+        shown_BS = batch.attention_mask_BS
+        shown_BM = None if shown_BS is None else shown_BS.unflatten(1, (-1, rate)).any(dim=2)
+        reads = AttentionInputs(positions_BS=batch.positions_BS[:, ::rate], key_mask_BK=shown_BM)
+        return LayerInputs(stream, {"encoder": reads})
+
+    return inputs
 
 
 def _shape(model: Model) -> CharacterShape:

@@ -25,17 +25,19 @@ from pretrain.engine.megatron.replay import check_repeats
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
 from pretrain.engine.megatron.step_cutter import StepCutter
-from pretrain.engine.megatron.step_part import Compute, ComputedStep, Report, StepPasses, united
+from pretrain.engine.megatron.step_part import Compute, ComputedStep, Report, StepPasses
 from pretrain.engine.megatron.step_parts import step_parts
 from pretrain.engine.megatron.step_work import StepWork
+from pretrain.engine.megatron.united import united
 from pretrain.engine.zero import select
-from pretrain.engine.zero.base import Sharding, clip_factor
+from pretrain.engine.zero.base import Sharding
+from pretrain.engine.zero.gradient_norm import clip_factor
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.generator import run_specs
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import Term, scales, source_term, sum_pairs, total
+from pretrain.objectives.terms import Term, scales, source_term, sum_pairs, total
 from pretrain.random import dropout
 
 
@@ -151,7 +153,7 @@ class MegatronEngine(ForwardEngine):
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
         of_parts = (count for part in self._parts for count in part.counts(batch))
         local = [*self.objective.counts(batch), *of_parts, positions, *self._work.of_rows(batch)]
-        *counts, computed, tokens, flops = self.sum_over_data(np.array(local)).tolist()
+        *counts, computed, tokens, flops = self.groups.sum_over_data(np.array(local)).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         weights = dict(self.objective.weights) | united(part.weights for part in self._parts)
         names = list(self.objective.weights) if len(weights) > 1 else []

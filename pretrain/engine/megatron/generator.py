@@ -23,7 +23,8 @@ from pretrain.engine.megatron.step_part import StepPart, StepPasses
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import SampledLoss, ScoredLabels, Term
+from pretrain.objectives.base import SampledLoss, ScoredLabels
+from pretrain.objectives.terms import Term
 
 
 class GeneratorPass(StepPart, GeneratorSamples):

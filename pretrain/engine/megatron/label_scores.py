@@ -19,7 +19,8 @@ from pretrain.engine.megatron.step_part import StepPart
 from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.outputs import ModelOutputs
-from pretrain.objectives.base import LossObjective, ScoredLabels, sum_pairs
+from pretrain.objectives.base import LossObjective, ScoredLabels
+from pretrain.objectives.terms import sum_pairs
 
 
 class LabelScores:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.step_part import StepPart
-from pretrain.engine.zero.base import Sharding, squares_of
+from pretrain.engine.zero.base import Sharding
+from pretrain.engine.zero.gradient_norm import squares_of
 from pretrain.model_spec.generator import run_specs
 from pretrain.models.placement import Parameter
 

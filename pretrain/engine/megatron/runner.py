@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from pretrain.config.model import Model
 from pretrain.layout.layout import Layout
-from pretrain.models import stream as streams
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.network import Network
+from pretrain.models.stream import StreamParts
 from pretrain.process import watchdog
 from pretrain.random import dropout
 
@@ -30,7 +30,8 @@ class Runner:
     """The chunks of one rank under a schedule: `bare` as they were built, `chunks` as the schedule is to call them."""
 
     def __init__(self, model: Model, layout: Layout, bare: Sequence[Network], chunks: Sequence[Any]) -> None:
-        self._model, self._layout, self.bare, self._chunks = model, layout, bare, chunks
+        self._layout, self.bare, self._chunks = layout, bare, chunks
+        self._stream_parts = StreamParts(model, layout.tensor)
 
     def train(
         self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss, forwarded: Callable[[Any, Any], None]
@@ -116,5 +117,5 @@ class Runner:
         """Positions of what is sent between stages, over all ranks that share it: megatron-core divides by those."""
         layout = self._layout
         slices = layout.tensor if get_model_config(self.bare[0]).sequence_parallel else 1
-        stream = streams.of_call(self._model, batch, cached, slices, layout.tensor)
+        stream = self._stream_parts.of_call(batch, cached, slices)
         return stream.positions * slices * layout.context

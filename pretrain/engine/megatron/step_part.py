@@ -13,10 +13,10 @@ A step goes through it so:
     updated      after the update, where one was made
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -25,9 +25,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GlobalPart
 from pretrain.engine.zero.base import Sharding
 from pretrain.models.inputs import MicroBatch
-from pretrain.objectives.base import ScoredLabels, Term
+from pretrain.objectives.base import ScoredLabels
+from pretrain.objectives.terms import Term
 
-V = TypeVar("V")
 Report = Callable[[dict[str, Term]], tuple[Tensor, Tensor, list[Term]]]
 """terms -> (loss sum, token count, terms to report)"""
 
@@ -37,7 +37,7 @@ class StepPasses:
     """The passes of one computation of a step, to which parts may add."""
 
     factors: Mapping[str, float]
-    """factor of the sum of each term in the loss: see `objectives.base.scales`"""
+    """factor of the sum of each term in the loss: see `objectives.terms.scales`"""
     scale: float
     """factor of the loss in the backward pass"""
     first_row: int
@@ -159,8 +159,3 @@ class StepPart:
     def state(self) -> Mapping[str, GlobalPart]:
         """What a checkpoint holds of it: live views. Not collective."""
         return {}
-
-
-def united(mappings: Iterable[Mapping[str, V]]) -> dict[str, V]:
-    """All that the mappings have; those of parts have no name in common."""
-    return {name: value for mapping in mappings for name, value in mapping.items()}

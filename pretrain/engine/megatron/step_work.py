@@ -5,7 +5,7 @@ import numpy as np
 from data_pipeline.batch import Rows
 from data_pipeline.lengths import text_lengths
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.megatron.padding import needed_lengths
+from pretrain.engine.megatron.needed_lengths import NeededLengths
 from pretrain.model_spec.flops import TrainingFlops
 
 
@@ -14,10 +14,10 @@ class StepWork:
     computes of the padding behind it."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._config, self._flops = config, TrainingFlops(config.row_model)
+        self._needed, self._flops = NeededLengths(config), TrainingFlops(config.row_model)
 
     def of_rows(self, rows: Rows) -> tuple[int, float]:
         """(positions of inputs, operations of the forward and backward pass)"""
-        inputs, labels = needed_lengths(self._config, rows)
+        inputs, labels = self._needed.of_rows(rows)
         texts = None if rows.documents is None else text_lengths(rows.documents)
         return int(np.sum(inputs)), self._flops.of_rows(inputs, labels, texts)

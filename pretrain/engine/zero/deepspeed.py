@@ -26,8 +26,10 @@ from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
-from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
+from pretrain.engine.zero.base import ParameterRange, overlaps
 from pretrain.engine.zero.frozen import FrozenParameters
+from pretrain.engine.zero.gradient_norm import norm, scale
+from pretrain.engine.zero.optimizer_state import OptimizerState
 from pretrain.errors import RunError
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters

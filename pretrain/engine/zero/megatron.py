@@ -29,8 +29,10 @@ from pretrain.engine.groups import Groups, StageRank
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned, OwnedRange, RowFactors
 from pretrain.engine.optimizer.rules import find_rule
-from pretrain.engine.zero.base import OptimizerState, ParameterRange, overlaps, root, scale, sum_of_squares
+from pretrain.engine.zero.base import ParameterRange, overlaps
 from pretrain.engine.zero.frozen import FrozenParameters
+from pretrain.engine.zero.gradient_norm import root, scale, sum_of_squares
+from pretrain.engine.zero.optimizer_state import OptimizerState
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.parameters import bucket_parameters

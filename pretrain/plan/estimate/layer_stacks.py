@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from pretrain.config.model import Model
-from pretrain.model_spec.flops import mean_keys
 from pretrain.model_spec.gradients import PRODUCTS
+from pretrain.model_spec.row_flops import mean_keys
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.parts.registry import works_of
 from pretrain.plan.estimate.shapes import of_every_product

@@ -11,6 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from pretrain.attention.backends import attention_backends
+from pretrain.attention.case_masks import mask as mask_of_case
 from pretrain.attention.cases import AttentionCase, dispatch
 from pretrain.attention.patterns.base import probabilities
 from pretrain.attention.patterns.flex import flex
@@ -116,7 +117,7 @@ def test_a_new_position_reads_the_keys_of_its_mask(pattern: PatternSettings) -> 
 def test_a_prefix_is_attended_to_by_all_queries_as_far_as_the_pattern_allows() -> None:
     prefix = torch.arange(LENGTH)[None] < 20
     for pattern, first in ((DENSE, 20), (BAND, 16)):
-        mask = _case(pattern, key_mask_BK=prefix).mask()
+        mask = mask_of_case(_case(pattern, key_mask_BK=prefix))
         assert mask is not None
         assert mask[0, 0, 0].nonzero().flatten().tolist() == list(range(first))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from pretrain.attention import score_masks
+from pretrain.attention import case_masks, score_masks
 from pretrain.attention.alibi import AlibiBias
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import AttentionCase, dispatch
@@ -103,7 +103,7 @@ def test_another_case_has_another_mask_and_the_numbers_of_its_own(name: str) -> 
     first, other = (replace(case, score_masks=masks) for case in (CAUSAL, OTHERS[name]))
     held = [attend(first, *_inputs(first)), attend(other, *_inputs(other)), attend(other, *_inputs(other))]
     assert kernel.distinct == 2, "one of each case"
-    mask, bias = other.mask(), other.score_bias()
+    mask, bias = case_masks.mask(other), case_masks.score_bias(other)
     assert bias is not None
     expected = bias.expand(2, -1, -1, -1) if mask is None else bias.masked_fill(~mask, -torch.inf)
     assert torch.equal(kernel.masks[2].expand(2, -1, -1, -1), expected.expand(2, -1, -1, -1))

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pretrain.engine.zero.base import norm, norms_in_few_kernels, squares_of
+from pretrain.engine.zero.gradient_norm import norm, norms_in_few_kernels, squares_of
 from tests.helpers.ranks import run_ranks
 
 # Most that a sum of squares may be off, each addition rounding by half a unit in the last place, in whatever order.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.models.stream import Stream, of_model
+from pretrain.models.stream import Stream, StreamParts
 from tests.helpers.families import family_config
 from tests.helpers.tiny import tiny_config
 
@@ -31,7 +31,7 @@ def test_the_only_part_is_the_stream_itself() -> None:
 def test_a_model_s_parts() -> None:
     t5, bert = family_config("t5").model, family_config("bert").model
     # 2 tables of 8 buckets for 4 heads, or 2 of them, in positions of 64 values.
-    assert of_model(t5, 32, 16, tensor_ranks=1).lengths == {"encoder": 32, "decoder": 16, "tables": 1}
-    assert of_model(t5, 16, 8, tensor_ranks=2).positions == 16 + 8 + 1
-    assert of_model(bert, 32, 32, tensor_ranks=1).lengths == {"encoder": 32}
-    assert of_model(tiny_config().model, 32, 32, tensor_ranks=1).lengths == {"decoder": 32}
+    assert StreamParts(t5, 1).whole(32, 16).lengths == {"encoder": 32, "decoder": 16, "tables": 1}
+    assert StreamParts(t5, 2).whole(16, 8).positions == 16 + 8 + 1
+    assert StreamParts(bert, 1).whole(32, 32).lengths == {"encoder": 32}
+    assert StreamParts(tiny_config().model, 1).whole(32, 32).lengths == {"decoder": 32}

@@ -18,8 +18,9 @@ from pretrain.models.last_states import LastStates
 from pretrain.models.layer_states import LayerStates
 from pretrain.models.outputs import ModelOutputs
 from pretrain.objectives import matched_layers
-from pretrain.objectives.base import LossGroups, scales, total
+from pretrain.objectives.base import LossGroups
 from pretrain.objectives.distillation import DistillationLoss
+from pretrain.objectives.terms import scales, total
 from tests.helpers.families import family_config
 
 LENGTH, VOCABULARY, WIDTH = 6, 10, 12

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.objectives.base import Term, scales, sum_pairs, total
+from pretrain.objectives.terms import Term, scales, sum_pairs, total
 
 
 def _term(values: list[float]) -> Term:

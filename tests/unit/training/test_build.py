@@ -79,7 +79,7 @@ def test_weights_and_mixing_do_not_go_together() -> None:
 
 
 def test_packed_rows_that_hold_little_are_said() -> None:
-    from pretrain.training.build import _padding
+    from pretrain.training.notes import _padding
 
     documents: Any = SimpleNamespace(  # 40 of 13 tokens
         address="set", starts=lambda split: np.arange(40) * 13, num_tokens=lambda split: 40 * 13
@@ -97,7 +97,7 @@ def test_what_a_model_does_not_read_of_labelled_rows_is_said(tmp_path: Path, mon
     from data_pipeline.labelled.dataset import LabelledDataset
     from data_pipeline.recipes.instructions import Instructions
     from data_pipeline.tokenizers.byte import ByteTokenizer
-    from pretrain.training import build
+    from pretrain.training import notes
 
     template = "{% for message in messages %}{{ message.role }}: {{ message.content }};{% endfor %}"
     turns = [{"role": "user", "content": "a", "name": "Ann"}, {"role": "assistant", "content": "b" * 40}]
@@ -110,19 +110,19 @@ def test_what_a_model_does_not_read_of_labelled_rows_is_said(tmp_path: Path, mon
     recipe = objective.recipe(dataset.tokenizer(), 32, decoder_only=True)
     stream: Any = SimpleNamespace(datasets=[dataset])
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    said = build._rows_not_read(stream, recipe)
+    said = notes._rows_not_read(stream, recipe)
     train = f"{tmp_path}/train.jsonl"
     assert f"1 of 1 rows of {train} are too long and lose tokens: objective.sequence_length says how many" in said[0]
     assert f"{train}: the chat template renders nothing of the turns' key name" in said
     assert said[-1].startswith(f"{train}: no setting of the objective reads the text of the fields input: ")
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
-    assert build._rows_not_read(stream, recipe) == ()
+    assert notes._rows_not_read(stream, recipe) == ()
 
 
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
     from pretrain.data.resolve import resolve
     from pretrain.data.stream import open_stream
-    from pretrain.training.build import _verified_later
+    from pretrain.training.notes import _verified_later
 
     fsspec = pytest.importorskip("fsspec")
     for path in tasks[0].iterdir():
@@ -202,7 +202,7 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
     ],
 )
 def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, words: str | None) -> None:
-    from pretrain.training.build import _unused_embedding_rows
+    from pretrain.training.notes import _unused_embedding_rows
     from tests.helpers.small_configs import config
 
     model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tie_word_embeddings": tied}

@@ -1,0 +1,11 @@
+"""What several parts of a step say, as one mapping."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+V = TypeVar("V")
+
+
+def united(mappings: Iterable[Mapping[str, V]]) -> dict[str, V]:
+    """All that the mappings have; those of parts have no name in common."""
+    return {name: value for mapping in mappings for name, value in mapping.items()}
