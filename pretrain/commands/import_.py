@@ -21,7 +21,6 @@ _HF_MODEL_TYPES = (
         "bert",
         "big_bird",
         "bloom",
-        "ctrl",
         "deberta",
         "deberta-v2",
         "deepseek_v2",

@@ -149,14 +149,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         parts=("experts", "latent_attention", "mtp", "mup"),
         positions=("rotary", "alibi"),
     ),
-    "ctrl": Capabilities(
-        parts=("mup",),
-        decoder=True,
-        packing=True,
-        head_bias=True,
-        positions=("sinusoidal", "learned"),
-        only=BEFORE_LLAMA,
-    ),
     "roformer": Capabilities(
         parts=("mup",),
         encoder=True,

@@ -7,6 +7,7 @@ from typing import Any
 from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.objective import Objective
 from pretrain.config.attention import Banded
+from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
 from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.config.patterns.blocks import BigBird
@@ -72,7 +73,6 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
         ("mistral", lambda model: bool(windows(model)) or model.hidden % model.heads > 0),
         ("llama", _any),
     ),
-    "ctrl": (("ctrl", _any),),
     "roformer": (("roformer", _any),),
     "albert": (("albert", _any),),
     "electra": (("electra", _any),),
@@ -112,7 +112,6 @@ _HEADS: dict[str, dict[Kind, str]] = {
     "qwen2": kin("Qwen2", *_THREE),
     "mistral": kin("Mistral", *_THREE),
     "llama": kin("Llama", *_THREE),
-    "ctrl": kin("CTRL", "sequence"),
     "roformer": kin("RoFormer", *_THREE),
     "albert": kin("Albert", *_THREE, "choice"),
     "electra": kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
@@ -160,7 +159,7 @@ def model_type_of(model: Model) -> str:
     if (reason := model.capabilities.without_hf_class) is not None:
         raise ConfigError(f"no class of transformers {reason}: the checkpoint cannot be exported")
     for key in model.parts_apart:
-        if model.family in _TAKES:
+        if model.family in CAPABILITIES.built_in and key not in model.capabilities.parts:
             raise ConfigError(
                 f"model.{key} comes from an installed package, and no class of transformers for the {model.family} "
                 "family has it: the checkpoint cannot be exported"

@@ -18,7 +18,8 @@ GATED = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": 
 """the same in Llama's kin"""
 OF_OPENAI_GPT = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh form
 OF_T5 = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
-OFFSET_OF_BART, EPS_OF_CTRL, EPS_OF_DISTILBERT = 2, 1e-6, 1e-12  # of all norms of these classes
+OFFSET_OF_BART = 2
+EPS_OF_DISTILBERT = 1e-12  # of all norms
 FFN_OF_XLM = 4  # times the hidden size, fixed in transformers' XLM
 SEGMENTS_OF_XLNET = 2  # vectors: of the same segment, and of another one
 _USUAL: dict[str, Any] = {
@@ -185,16 +186,6 @@ def _bloom(model: Model) -> None:
         ffn_dim=4 * model.hidden,
     )  # fmt: skip
     check_heads(model, "Bloom")
-
-
-def _ctrl(model: Model) -> None:
-    required: dict[str, Any] = {"positions.name": "sinusoidal"}
-    check(
-        model, "CTRL", {"relu": "relu"}, norm="pre", norm_type="layer", norm_eps=EPS_OF_CTRL, bias=True,
-        embedding_norm=False, embedding_scale=True, tie_word_embeddings=True, attention_dropout=0.0, ffn_dropout=0.0,
-        **required,
-    )  # fmt: skip
-    check_heads(model, "CTRL")
 
 
 def _roformer(model: Model) -> None:
@@ -381,7 +372,6 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
     "mistral": _mistral,
     "llama": partial(_kin, "Llama", patterns=("dense",)),
-    "ctrl": _ctrl,
     "roformer": _roformer,
     "albert": _albert,
     "electra": _electra,

@@ -66,14 +66,6 @@ class FinalNorm(nn.Module):
         return out
 
 
-class FinalNormAlone(FinalNorm):
-    """A norm without dropout behind it."""
-
-    def forward(self, x_SBH: Tensor) -> Tensor:
-        out: Tensor = self.norm(x_SBH)
-        return out
-
-
 class Layer(TransformerLayer):
     """megatron-core's layer, on its part of the stream. It is named by its number in its stack."""
 

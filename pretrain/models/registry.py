@@ -8,7 +8,6 @@ from data_pipeline.common.plugins import Registry
 from pretrain.config.classics import declared
 from pretrain.config.model import Model
 from pretrain.models import gpt, heads
-from pretrain.models.layers import FinalNormAlone
 from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network import FamilyParts, Network
@@ -21,7 +20,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "transformer": FamilyParts(head=heads.plain),
     "bart": FamilyParts(head=heads.plain),
     "llama": FamilyParts(head=heads.plain),
-    "ctrl": FamilyParts(head=heads.plain, final=FinalNormAlone),
     "roformer": FamilyParts(head=MaskedHead),
     "albert": FamilyParts(head=MaskedHead),
     "electra": FamilyParts(head=partial(MaskedHead, activation="gelu")),

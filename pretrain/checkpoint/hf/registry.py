@@ -14,7 +14,6 @@ from pretrain.checkpoint.hf.bart import BART
 from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
-from pretrain.checkpoint.hf.ctrl import CTRL
 from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
 from pretrain.checkpoint.hf.deepseek import DEEPSEEK
 from pretrain.checkpoint.hf.distilbert import DISTILBERT
@@ -47,7 +46,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "transformer": (PEGASUS, MARIAN),
     "bart": (BART,),
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
-    "ctrl": (CTRL,),
     "roformer": (ROFORMER,),
     "albert": (ALBERT,),
     "electra": (ELECTRA,),

@@ -146,6 +146,17 @@ def test_a_family_of_a_package_without_its_classes_is_not_exported(
         hf_family_of(model)
 
 
+@pytest.mark.parametrize("config", ["ctrl/1.6b", "gpt2/124m"])
+def test_a_part_of_a_package_that_the_class_of_a_family_lacks_is_not_exported(
+    config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = (path for path in RUNS if name(path) == config)
+    model = load(RunConfig, path, ["model.vocabulary=300000"]).model
+    monkeypatch.setattr(ModelValues, "parts_apart", ("theirs",))
+    with pytest.raises(ConfigError, match=r"model\.theirs comes from an installed package.* has it"):
+        hf_classes.model_type_of(model)
+
+
 def test_xlm_is_what_transformers_makes_of_the_released_config() -> None:
     from transformers import XLMConfig, XLMWithLMHeadModel  # seconds
 

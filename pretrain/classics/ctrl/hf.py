@@ -8,20 +8,17 @@ from transformers import CTRLConfig, CTRLForSequenceClassification, CTRLLMHeadMo
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
+from pretrain.classics.ctrl.hf_class import EPS, check_model
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import check_class
-
-_EPS = 1e-6
-"""fixed in the layers of transformers' CTRL"""
 
 
 def hf_config(model: Model, specials: Specials) -> CTRLConfig:
     """Every field stated. Raises ConfigError for a model that CTRL cannot express."""
-    check_class(model, "ctrl")
+    check_model(model)
     return CTRLConfig(
         vocab_size=model.vocab_size, n_positions=model.sequence_length, n_embd=model.hidden, dff=model.ffn_dim,
         n_layer=model.layers, n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout,
-        layer_norm_epsilon=_EPS, initializer_range=model.init_std, tie_word_embeddings=True, bos_token_id=specials.end,
+        layer_norm_epsilon=EPS, initializer_range=model.init_std, tie_word_embeddings=True, bos_token_id=specials.end,
         eos_token_id=specials.end, pad_token_id=None, architectures=[CTRLLMHeadModel.__name__],
     )  # fmt: skip
 

@@ -1,0 +1,12 @@
+"""What models of the family can be. No torch."""
+
+from pretrain.config.families import BEFORE_LLAMA, Capabilities
+
+CAPABILITIES = Capabilities(
+    parts=("mup",),
+    decoder=True,
+    packing=True,
+    head_bias=True,
+    positions=("sinusoidal", "learned"),
+    only=BEFORE_LLAMA,
+)
