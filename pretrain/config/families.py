@@ -149,17 +149,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         parts=("experts", "latent_attention", "mtp", "mup"),
         positions=("rotary", "alibi"),
     ),
-    "roformer": Capabilities(
-        parts=("mup",),
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        pooler="activation",
-        drops_before_pooler=True,
-        positions=("rotary",),
-        only=BEFORE_LLAMA,
-    ),
     "xlm": Capabilities(
         parts=("mup",),
         encoder=True,

@@ -102,8 +102,9 @@ def _gpt2(model: Model) -> None:
     check_heads(model, "GPT-2")
 
 
-def _encoder(model: Model, name: str, **required: Any) -> None:
-    """Encoders of BERT's kind."""
+def check_encoder(model: Model, name: str, **required: Any) -> None:
+    """Raises ConfigError unless Hugging Face's `name`, an encoder of BERT's kind, can express the model: it
+    has learned positions, unless `required` says otherwise, and what these encoders share."""
     required = {"positions.name": "learned"} | required
     required |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
     check(model, name, ACTIVATIONS, **required, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
@@ -111,13 +112,13 @@ def _encoder(model: Model, name: str, **required: Any) -> None:
 
 
 def _bert(model: Model) -> None:
-    _encoder(model, "BERT", position_offset=0)
+    check_encoder(model, "BERT", position_offset=0)
     if model.segments < 1:
         raise ConfigError("Hugging Face's BERT has segments: set model.segments=2, or export the model as roberta")
 
 
 def _big_bird(model: Model) -> None:
-    _encoder(model, "BigBird", patterns=("bigbird",), position_offset=0)
+    check_encoder(model, "BigBird", patterns=("bigbird",), position_offset=0)
     if model.segments < 1:
         raise ConfigError(
             "Hugging Face's BigBird has segments: a model without model.segments cannot be exported to it"
@@ -144,7 +145,7 @@ def dense_up_to(again: int, block: int) -> int:
 
 
 def _longformer(model: Model) -> None:
-    _encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, binary_head=False)
+    check_encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, binary_head=False)
     counts = {pattern.tokens if isinstance(pattern, LocalGlobal) else 0 for pattern in model.attention.kinds}
     if len(counts) > 1:
         raise ConfigError(
@@ -188,19 +189,8 @@ def _bloom(model: Model) -> None:
     check_heads(model, "Bloom")
 
 
-def _roformer(model: Model) -> None:
-    positions = {"name": "rotary", "interleaved": True, "base": 10000.0, "local_base": None, "scaling": None}
-    required = {f"positions.{key}": value for key, value in positions.items()}
-    _encoder(model, "RoFormer", binary_head=False, embedding_size=model.embedding_size, **required)
-    if model.segments < 1 or model.embedding_size == model.hidden:
-        raise ConfigError(
-            "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "
-            "model.segments=2, and leave out a model.embedding_size that is model.hidden"
-        )
-
-
 def _albert(model: Model) -> None:
-    _encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_size=model.embedding_size)
+    check_encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_size=model.embedding_size)
     if model.segments < 1 or model.embedding_size is None:
         raise ConfigError(
             "Hugging Face's ALBERT has segments and a projection of its embeddings: a model without model.segments or "
@@ -209,7 +199,7 @@ def _albert(model: Model) -> None:
 
 
 def _electra(model: Model) -> None:
-    _encoder(
+    check_encoder(
         model, "ELECTRA", position_offset=0, activation="gelu", binary_head=False, embedding_size=model.embedding_size
     )
     if model.segments < 1 or model.embedding_size == model.hidden:
@@ -220,7 +210,7 @@ def _electra(model: Model) -> None:
 
 
 def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
-    _encoder(model, name, **{"positions.name": "disentangled"})
+    check_encoder(model, name, **{"positions.name": "disentangled"})
     if model.has_mask_decoder:
         raise ConfigError(
             f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
@@ -235,7 +225,7 @@ def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
 
 
 def _xlm(model: Model) -> None:
-    _encoder(model, "XLM", position_offset=0, ffn_dim=FFN_OF_XLM * model.hidden)
+    check_encoder(model, "XLM", position_offset=0, ffn_dim=FFN_OF_XLM * model.hidden)
     if model.activation not in ("gelu", "relu"):
         raise ConfigError(f"Hugging Face's XLM has no model.activation={model.activation}: it cannot be exported")
 
@@ -347,10 +337,10 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "gpt_neo": _gpt_neo,
     "gpt2": _gpt2,
     "big_bird": _big_bird,
-    "distilbert": lambda model: _encoder(model, "DistilBERT", position_offset=0, norm_eps=EPS_OF_DISTILBERT),
+    "distilbert": lambda model: check_encoder(model, "DistilBERT", position_offset=0, norm_eps=EPS_OF_DISTILBERT),
     "bert": _bert,
     "longformer": _longformer,
-    "roberta": lambda model: _encoder(model, "RoBERTa", segments=0, binary_head=False),
+    "roberta": lambda model: check_encoder(model, "RoBERTa", segments=0, binary_head=False),
     "t5": _t5,
     "pegasus": lambda model: _both(
         model, "Pegasus", **{"positions.name": "sinusoidal"}, embedding_norm=False, norm="pre"
@@ -372,7 +362,6 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
     "mistral": _mistral,
     "llama": partial(_kin, "Llama", patterns=("dense",)),
-    "roformer": _roformer,
     "albert": _albert,
     "electra": _electra,
     "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),

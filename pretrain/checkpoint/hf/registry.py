@@ -28,7 +28,6 @@ from pretrain.checkpoint.hf.mixtures import MIXTURES
 from pretrain.checkpoint.hf.openai_gpt import OPENAI_GPT
 from pretrain.checkpoint.hf.pegasus import PEGASUS
 from pretrain.checkpoint.hf.roberta import ROBERTA
-from pretrain.checkpoint.hf.roformer import ROFORMER
 from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm import XLM
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
@@ -46,7 +45,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "transformer": (PEGASUS, MARIAN),
     "bart": (BART,),
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
-    "roformer": (ROFORMER,),
     "albert": (ALBERT,),
     "electra": (ELECTRA,),
     "deberta": (DEBERTA,),

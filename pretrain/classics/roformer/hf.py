@@ -13,20 +13,17 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf import roberta
 from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers
-from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
+from pretrain.classics.roformer.hf_class import BASE, check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
-
-_BASE = 10000.0
 
 
 def hf_config(model: Model, specials: Specials) -> RoFormerConfig:
     """Every field stated. Raises ConfigError for a model that RoFormer cannot express."""
-    check_class(model, "roformer")
+    check_model(model)
     return RoFormerConfig(
         **encoder_fields(model, specials),
         embedding_size=model.embedding_dim,
@@ -46,7 +43,7 @@ def model_of(config: RoFormerConfig) -> dict[str, Any]:
     width = config.embedding_size or config.hidden_size
     return encoder_section(config) | {
         "family": "roformer",
-        "positions": {"name": "rotary", "interleaved": True, "base": _BASE},
+        "positions": {"name": "rotary", "interleaved": True, "base": BASE},
         "segments": config.type_vocab_size,
         "embedding_size": None if width == config.hidden_size else width,
     }
@@ -73,9 +70,11 @@ ROFORMER = HfFamily(
     model_of=model_of,
     links=links,
     refuse=refuse,
-    heads=roberta.heads(
-        RoFormerForSequenceClassification,
-        RoFormerForTokenClassification,
-        RoFormerForQuestionAnswering,
-    ),
+    heads={
+        "sequence": HfHead(
+            model_class=RoFormerForSequenceClassification, classifier="classifier.out_proj", pooler="classifier.dense"
+        ),
+        "tokens": HfHead(model_class=RoFormerForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=RoFormerForQuestionAnswering, classifier="qa_outputs"),
+    },
 )
