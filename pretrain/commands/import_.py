@@ -36,7 +36,7 @@ _HF_MODEL_TYPES = (
         "llama",
     ),
     *("longformer", "marian", "mistral", "mixtral", "olmoe", "openai-gpt", "pegasus", "qwen2", "qwen3", "qwen3_moe"),
-    *("roberta", "t5", "xlm", "xlm-roberta", "xlnet"),
+    *("roberta", "t5", "xlm-roberta", "xlnet"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 """Names here, for the help, as the tables that have them import torch."""

@@ -74,7 +74,7 @@ _WITHOUT_CAPS = {
 }  # fmt: skip
 BEFORE_LLAMA = _WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
 
-_OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
+POSITIONS_OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 
 _PLAIN = BEFORE_LLAMA | {
     "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
@@ -102,7 +102,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         head_bias=True,
         fewest_segments=1,
         pooler="tanh",
-        positions=_OF_ENCODERS,
+        positions=POSITIONS_OF_ENCODERS,
         only=BEFORE_LLAMA,
     ),
     "roberta": Capabilities(
@@ -114,7 +114,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         input_format="roberta",
         pooler="tanh",
         drops_before_pooler=True,
-        positions=_OF_ENCODERS,
+        positions=POSITIONS_OF_ENCODERS,
         only=BEFORE_LLAMA,
     ),
     "t5": Capabilities(
@@ -148,14 +148,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         packing=True,
         parts=("experts", "latent_attention", "mtp", "mup"),
         positions=("rotary", "alibi"),
-    ),
-    "xlm": Capabilities(
-        parts=("mup",),
-        encoder=True,
-        head_bias=True,
-        fewest_segments=2,
-        positions=_OF_ENCODERS,
-        only=BEFORE_LLAMA | {"binary_head": False},
     ),
     "electra": Capabilities(
         encoder=True,

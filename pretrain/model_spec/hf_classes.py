@@ -77,7 +77,6 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
     "electra": (("electra", _any),),
     "deberta": (("deberta", _any),),
     "deberta_v2": (("deberta-v2", _any),),
-    "xlm": (("xlm", _any),),
     "transformer_xl": (("xlnet", _any),),
     "xlnet": (("xlnet", _any),),
 }
@@ -115,7 +114,6 @@ _HEADS: dict[str, dict[Kind, str]] = {
     "electra": kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
     "deberta": kin("Deberta", *_THREE),
     "deberta-v2": kin("DebertaV2", *_THREE, "choice"),
-    "xlm": kin("XLM", "sequence", "tokens") | {"spans": "XLMForQuestionAnsweringSimple"},
     "xlnet": kin("XLNet", "sequence", "tokens", "choice")
     | {"spans": "XLNetForQuestionAnsweringSimple", "span": "XLNetForQuestionAnswering"},
 }
@@ -131,7 +129,6 @@ _OTHERWISE: dict[str, Mapping[Kind, str]] = {
     "t5": {"tokens": "its class reads the encoder's output where ours reads the decoder's"},
     "electra": {"choice": "its config says how a row is summarized, which is not written"},
     "deberta": {"choice": "transformers has no such class of DeBERTa v1"},
-    "xlm": {"choice": "its class has a second linear layer"},
 }
 """`model_type` -> why a class that transformers has for a kind of head computes something else"""
 

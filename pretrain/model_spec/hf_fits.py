@@ -20,7 +20,6 @@ OF_OPENAI_GPT = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh 
 OF_T5 = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
 OFFSET_OF_BART = 2
 EPS_OF_DISTILBERT = 1e-12  # of all norms
-FFN_OF_XLM = 4  # times the hidden size, fixed in transformers' XLM
 SEGMENTS_OF_XLNET = 2  # vectors: of the same segment, and of another one
 _USUAL: dict[str, Any] = {
     "embedding_size": None, "shared_layers": False, "tie_encoder_decoder": False, "projection_bias": True,
@@ -224,12 +223,6 @@ def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
             )
 
 
-def _xlm(model: Model) -> None:
-    check_encoder(model, "XLM", position_offset=0, ffn_dim=FFN_OF_XLM * model.hidden)
-    if model.activation not in ("gelu", "relu"):
-        raise ConfigError(f"Hugging Face's XLM has no model.activation={model.activation}: it cannot be exported")
-
-
 def _xlnet(model: Model) -> None:
     without: dict[str, Any] = {"positions.shared_biases": False}
     check(
@@ -366,6 +359,5 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "electra": _electra,
     "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),
     "deberta-v2": partial(_deberta, "DeBERTa v2", {}),
-    "xlm": _xlm,
     "xlnet": _xlnet,
 }

@@ -25,7 +25,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
     "monarch_mixer": FamilyParts(head=partial(MaskedHead, activation="gelu")),
-    "xlm": FamilyParts(head=heads.plain),
     "transformer_xl": FamilyParts(head=heads.dropped),
     "xlnet": FamilyParts(head=heads.dropped),
 }

@@ -29,7 +29,6 @@ from pretrain.checkpoint.hf.openai_gpt import OPENAI_GPT
 from pretrain.checkpoint.hf.pegasus import PEGASUS
 from pretrain.checkpoint.hf.roberta import ROBERTA
 from pretrain.checkpoint.hf.t5 import T5
-from pretrain.checkpoint.hf.xlm import XLM
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
 from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
 from pretrain.config.classics import declared
@@ -49,7 +48,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "electra": (ELECTRA,),
     "deberta": (DEBERTA,),
     "deberta_v2": (DEBERTA_V2,),
-    "xlm": (XLM,),
     "transformer_xl": (TRANSFORMER_XL,),
     "xlnet": (XLNET,),
 }

@@ -14,11 +14,9 @@ from transformers import (
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.classics.xlm.hf_class import FFN, check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
-
-_FFN = 4  # times the hidden size, fixed in transformers' XLM
 
 _SUMMARY = {
     "summary_type": "first",
@@ -31,7 +29,7 @@ _SUMMARY = {
 
 def hf_config(model: Model, specials: Specials) -> XLMConfig:
     """Every field stated. Raises ConfigError for a model that XLM cannot express."""
-    check_class(model, "xlm")
+    check_model(model)
     return XLMConfig(
         vocab_size=model.vocab_size, emb_dim=model.hidden, n_layers=model.layers, n_heads=model.heads,
         dropout=model.dropout, attention_dropout=model.attention_dropout, gelu_activation=model.activation == "gelu",
@@ -59,7 +57,7 @@ def model_of(config: XLMConfig) -> dict[str, Any]:
         "layers": config.n_layers,
         "hidden": config.emb_dim,
         "heads": config.n_heads,
-        "ffn": _FFN * config.emb_dim,
+        "ffn": FFN * config.emb_dim,
         "sequence_length": config.max_position_embeddings,
         "vocabulary": config.vocab_size,
         "segments": config.n_langs if config.use_lang_emb and config.n_langs > 1 else 0,
