@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _HF_MODEL_TYPES = (
     *(
-        "albert",
         "bart",
         "bert",
         "big_bird",

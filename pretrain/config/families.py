@@ -227,15 +227,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         positions=("transformer_xl",),
         only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
     ),
-    "albert": Capabilities(
-        parts=("mup",),
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        pooler="tanh",
-        only=BEFORE_LLAMA,
-    ),
 }
 
 _LISTED = (

@@ -188,15 +188,6 @@ def _bloom(model: Model) -> None:
     check_heads(model, "Bloom")
 
 
-def _albert(model: Model) -> None:
-    check_encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_size=model.embedding_size)
-    if model.segments < 1 or model.embedding_size is None:
-        raise ConfigError(
-            "Hugging Face's ALBERT has segments and a projection of its embeddings: a model without model.segments or "
-            "model.embedding_size cannot be exported to it"
-        )
-
-
 def _electra(model: Model) -> None:
     check_encoder(
         model, "ELECTRA", position_offset=0, activation="gelu", binary_head=False, embedding_size=model.embedding_size
@@ -355,7 +346,6 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
     "mistral": _mistral,
     "llama": partial(_kin, "Llama", patterns=("dense",)),
-    "albert": _albert,
     "electra": _electra,
     "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),
     "deberta-v2": partial(_deberta, "DeBERTa v2", {}),

@@ -9,7 +9,6 @@ import torch
 from transformers import PretrainedConfig, logging
 
 from data_pipeline.common.plugins import Registry
-from pretrain.checkpoint.hf.albert import ALBERT
 from pretrain.checkpoint.hf.bart import BART
 from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
@@ -44,7 +43,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "transformer": (PEGASUS, MARIAN),
     "bart": (BART,),
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
-    "albert": (ALBERT,),
     "electra": (ELECTRA,),
     "deberta": (DEBERTA,),
     "deberta_v2": (DEBERTA_V2,),

@@ -18,16 +18,16 @@ from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import by_answer, encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.classics.albert.hf_class import check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
 
 _LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 
 
 def hf_config(model: Model, specials: Specials) -> AlbertConfig:
     """Every field stated. Raises ConfigError for a model that ALBERT cannot express."""
-    check_class(model, "albert")
+    check_model(model)
     assert model.embedding_size is not None, "checked"
     return AlbertConfig(
         **encoder_fields(model, specials),
