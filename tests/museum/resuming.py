@@ -10,6 +10,7 @@ from torch import Tensor
 
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import SampleStream
+from data_pipeline.order.sample_order import SampleOrder
 from pretrain.checkpoint import snapshot
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.state import fill_initial
@@ -55,7 +56,7 @@ def position_lost_after_resuming(patch: pytest.MonkeyPatch) -> None:
 
 def epoch_begun_again(patch: pytest.MonkeyPatch) -> None:
     """After the first epoch, a resumed loader begins the epoch again."""
-    load, in_order, back = resuming.load, SampleStream._in_order, [0]
+    load, ids, back = resuming.load, SampleOrder.ids, [0]
 
     def noted(stream: SampleStream, cursor: Cursor, *rest: Any, **keywords: Any) -> Any:
         samples = stream.num_samples[0]
@@ -63,7 +64,7 @@ def epoch_begun_again(patch: pytest.MonkeyPatch) -> None:
         return load(stream, cursor, *rest, **keywords)
 
     patch.setattr(resuming, "load", noted)
-    patch.setattr(SampleStream, "_in_order", lambda self, start, count: in_order(self, start - back[0], count))
+    patch.setattr(SampleOrder, "ids", lambda self, start, count: ids(self, start - back[0], count))
 
 
 def moments_lost(patch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_at_most_one_file_of_the_planner_names_parts_of_models() -> None:
 def test_a_part_of_a_package_without_work_is_named_in_place_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(RunConfig, "gpt3/125m", ["model.vocabulary=50257"])
     check_planned(config)
-    monkeypatch.setattr(ModelValues, "parts_of_packages", ("gain",))
+    monkeypatch.setattr(ModelValues, "parts_apart", ("gain",))
     with pytest.raises(ConfigError, match=r"^model\.gain is not planned: .* pretrain rehearse CONFIG "):
         check_planned(config)
 

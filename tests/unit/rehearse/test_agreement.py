@@ -352,7 +352,7 @@ FAULTS = {
                           "rank 4 would first recv bfloat16[256, 4, 128] (megatron/", ") from rank 0"),
     _send_alone: ("rank 0 would first send bfloat16[256, 4, 128] (megatron/", "which rank 4 never joins"),
     _synchronize_before_hosts: ("rank 0 would first allreduce sum bfloat16[4, 256, 128] (megatron/",
-                                "(0, 1), rank 1 would first allreduce sum float64[4] (pretrain/engine/groups.py:"),
+                                "(0, 1), rank 1 would first allreduce sum float64[4] (pretrain/engine/group_exch"),
 }  # fmt: skip
 
 

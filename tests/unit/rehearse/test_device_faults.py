@@ -64,7 +64,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _in_residual(faulty: str) -> Fault:
     return Fault(
-        module="pretrain.models.elementwise", function="bias_dropout_add", line="return residual + x", faulty=faulty
+        module="pretrain.models.elementwise",
+        function="bias_dropout_add",
+        line="return residual + x",
+        faulty=f"import torch; {faulty}",
     )
 
 
