@@ -20,6 +20,7 @@ NUMERIC = [
     ),
     "tests/unit/test_dropout.py",
     "tests/multirank",
+    "tests/classics",
 ]
 SMALL = ["tests/unit/attention", "tests/unit/engine", "tests/unit/models", "tests/multirank/test_products.py"]
 """what CI runs, for one of the caps"""

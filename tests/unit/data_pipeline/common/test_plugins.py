@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,19 @@ def test_no_package_takes_a_built_in_name(declare: Declare) -> None:
     registry = Registry(GROUP, {"one": 1}, int)
     assert registry["one"] == 1
     with pytest.raises(DataError, match=r"package greedy declares 'one' in pretrain\.tests, .* built-in"):
+        list(registry)
+
+
+def test_parts_of_our_own_that_lie_apart_are_built_in_and_listed_in_their_order(declare: Declare) -> None:
+    declare("greedy", "two", "greedy_module:TWO", source="TWO = 22")
+    apart = {
+        "two": EntryPoint("two", "data_pipeline.common.no_module:TWO", GROUP),
+        "six": EntryPoint("six", "math:pi", GROUP),
+    }
+    registry = Registry(GROUP, {"one": 1.0, "ten": 10.0}, float, apart, ("ten", "six", "absent"))
+    assert list(registry.built_in) == ["ten", "six", "one", "two"], "nothing was imported to list them"
+    assert registry["six"] == math.pi
+    with pytest.raises(DataError, match=r"package greedy declares 'two' in pretrain\.tests, .* built-in"):
         list(registry)
 
 
