@@ -22,12 +22,16 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.pointless_settings import check_new_run
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
+from pretrain.plan.planned import is_planned
 
 _CPU_UNCHECKED = (
     "not checked: the memory of hosts, which ranks on CPUs check at their start, and exchanges, which `pretrain "
     "rehearse` compares"
 )
-_ARRAY_UNCHECKED = "not checked: exchanges, as runs of an array are not rehearsed; memory is, as planned"
+_ARRAY_UNCHECKED = (
+    "not checked: exchanges, as runs of an array are not rehearsed; memory is, as planned, or by a lower bound for "
+    "models that are not planned"
+)
 
 
 def main(argv: list[str]) -> int:
@@ -157,7 +161,8 @@ def _run(options: argparse.Namespace, submission: Submission) -> list[BatchJob]:
     if not submission.site.gpus_per_node:
         _say(options, [_CPU_UNCHECKED])
     elif options.no_rehearse:
-        _say(options, ["not rehearsed: --no-rehearse, so exchanges are not checked, and memory only as planned"])
+        memory = "as planned" if is_planned(resolved) else "by a lower bound, as its models are not planned"
+        _say(options, [f"not rehearsed: --no-rehearse, so exchanges are not checked, and memory only {memory}"])
     else:
         _say(options, rehearse_before_launch(resolved, submission.site, options.nodes))
     shrinks = options.lost_node == "shrink"

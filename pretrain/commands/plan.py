@@ -25,8 +25,10 @@ def main(argv: list[str]) -> int:
     parser = _parser()
     options = parser.parse(argv)
     if options.calibrate == _THIS_MACHINE:
-        if options.config is not None or options.hardware is not None:
-            parser.error("--calibrate without a run measures this machine: leave CONFIG and --hardware out")
+        if options.config is not None or options.hardware is not None or options.gpus_per_node is not None:
+            parser.error(
+                "--calibrate without a run measures this machine: leave CONFIG, --hardware and --gpus-per-node out"
+            )
         return measure_machine(["plan", *argv], nproc=options.nproc, threads=options.threads, out=options.out)
     if options.nproc is not None or options.threads is not None:
         parser.error("--nproc and --threads are for --calibrate without a run")

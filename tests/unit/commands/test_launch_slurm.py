@@ -187,7 +187,11 @@ def test_a_run_whose_ranks_do_not_fit_is_not_queued(given: list[str]) -> None:
 def test_a_rehearsal_is_skipped_on_request_and_for_cpus(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("site.yaml").write_text("gpu_memory_gib: 1.2")
     assert launch(*given, *GPUS, "--cluster", "site.yaml", "--no-rehearse") == 0
-    assert capsys.readouterr().out.startswith("not rehearsed: --no-rehearse, so exchanges are not checked, and memory")
+    told = "not rehearsed: --no-rehearse, so exchanges are not checked, and memory only as planned\n"
+    assert capsys.readouterr().out.startswith(told)
+    unplanned = ["debug/rnn", *given[1:], "run.dir=runs/unplanned", "batch.micro_sequences=8"]
+    assert launch(*unplanned, *GPUS, "--cluster", "site.yaml", "--no-rehearse") == 0
+    assert ", and memory only by a lower bound, as its models are not planned\n" in capsys.readouterr().out
     assert launch(*given) == 0
     assert capsys.readouterr().out.startswith("not checked: the memory of hosts")
 

@@ -163,3 +163,8 @@ def test_a_cluster_is_asked_for() -> None:
 def test_how_this_machine_is_measured_is_told_to_calibrate_alone(told: list[str]) -> None:
     with pytest.raises(ConfigError, match="are for --calibrate without a run"):
         main([*SMALL, "--gpus", "8", "--hardware", "h100", *told])
+
+
+def test_a_measurement_of_this_machine_takes_no_gpus_per_node() -> None:
+    with pytest.raises(ConfigError, match="leave CONFIG, --hardware and --gpus-per-node out"):
+        main(["--calibrate", "--gpus-per-node", "4"])
