@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "versions.md"
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
 ENGINES = ("torch", "megatron-core", "deepspeed", "transformers")
 NEWEST = (*ENGINES, "peft", "lm-eval")
-"""what a lane of the newest versions takes without regard to pyproject.toml"""
+"""what the lane of the newest versions takes"""
 PARTS = {
     "golden curves": ["tests/multirank/test_golden.py"],
     "cut": [
@@ -47,15 +47,18 @@ class Lane:
     name: str
     python: str
     """X.Y"""
-    newest: bool = False
-    """the newest versions of NEWEST; else all are those of .ci/constraints.txt"""
+    instead: tuple[str, ...] = ()
+    """what pip takes without regard to pyproject.toml, in its newest version or that named; all else is as in
+    .ci/constraints.txt"""
 
 
 LANES = (
     Lane("3.11 pinned", "3.11"),
+    Lane("3.11 torch 2.11", "3.11", ("torch==2.11.0",)),
     Lane("3.12 pinned", "3.12"),
+    Lane("3.12 torch 2.14", "3.12", ("torch==2.14.1", "megatron-core==0.18.2")),
     Lane("3.13 pinned", "3.13"),
-    Lane("3.13 newest", "3.13", newest=True),
+    Lane("3.13 newest", "3.13", NEWEST),
 )
 
 
@@ -119,8 +122,8 @@ def _install(lane: Lane, folder: Path) -> Path | None:
     # torch first and alone, as in the Makefile.
     subprocess.run([*pip, *constraint, "torch"], check=True)
     subprocess.run([*pip, *constraint, "--editable", f"{ROOT}[dev]"], check=True)
-    if lane.newest:
-        subprocess.run([*pip, "--upgrade", *NEWEST], check=True)  # pip only warns of pyproject.toml's ranges
+    if lane.instead:
+        subprocess.run([*pip, "--upgrade", *lane.instead], check=True)  # pip only warns of pyproject.toml's ranges
     done.touch()
     return python
 
