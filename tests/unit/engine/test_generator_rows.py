@@ -60,3 +60,14 @@ def test_the_detector_scores_the_tokens_of_rows_with_a_label_alone() -> None:
     assert torch.cat([batch.tokens_BS for batch in read]).eq(9).all()
     assert len(generator._scored) == len(keys) == 2
     assert np.array_equal(torch.cat(generator._sampled).numpy(), np.where(ASKED, 9, -1))
+
+
+def test_a_replay_has_every_token_that_was_sampled_and_the_last_row_again_in_rows_that_fill() -> None:
+    """Token 0 too; -1 is where nothing was sampled. The second of two context ranks has the second half of each row."""
+    generator = object.__new__(GeneratorPass)
+    generator._groups, generator._device = cast("Any", SimpleNamespace(context_rank=1)), torch.device("cpu")
+    generator.replay_samples(
+        np.array([[7, 7, 7, 7, 0, -1, 3, -1], [7, 7, 7, 7, -1, 5, -1, 0], [7] * 4 + [-1, 0, -1, 6]])
+    )
+    found = generator._replayed(torch.full((2, MICRO, LENGTH), 9))
+    assert found.tolist() == [[[0, 9, 3, 9], [9, 5, 9, 0]], [[9, 0, 9, 6], [9, 0, 9, 6]]]
