@@ -49,15 +49,15 @@ RIGHT_CHOICE, WRONG_CHOICE = 1, 2
 """Labels of choices, each at the position that answers for it; 0 elsewhere."""
 
 Axis = Literal["rows", "inputs", "labels"]
-"""What a dimension of a column counts: rows, the S input positions, or the L positions with a label."""
+"""Items that a dimension of a column counts: rows, the S input positions, or the L positions with a label."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What the engine needs to know about a column to give each rank its part."""
+    """Facts about a column that the engine needs to give each rank its part."""
 
     axes: tuple[Axis, ...]
-    """What each dimension counts."""
+    """Items that each dimension counts."""
     replicated: bool
     """Whether every context-parallel rank gets all positions of a row, not only its own."""
     masked: float | None

@@ -60,8 +60,8 @@ def _compare(mix: Mapping[str, tuple[Dataset, float]]) -> None:
 
 
 def _steps(dataset: Dataset) -> str:
-    """What each build step did: documents seen, kept, dropped by reason, and changed; warnings about steps that removed
-    much text; and how many evaluation examples the text contained."""
+    """Results of each build step: documents seen, kept, dropped by reason, and changed; warnings about steps that
+    removed much text; and how many evaluation examples the text contained."""
     report = dataset.report()
     if not report:
         return ""
@@ -114,7 +114,7 @@ def _counts(dataset: Dataset) -> str:
 
 
 def _fertility(dataset: Dataset) -> list[str]:
-    """How many tokens the text takes, as far as it was counted."""
+    """A line with the tokens per word, character and byte of the training split, as far as these were counted."""
     (of,) = source_figures({"": (dataset, 1.0)})
     rates = {"word": of.tokens_per_word, "character": of.tokens_per_character, "byte": of.tokens_per_byte}
     known = ", ".join(f"{rate:.3f} per {unit}" for unit, rate in rates.items() if rate is not None)
@@ -143,7 +143,8 @@ def _unknown(dataset: Dataset) -> list[str]:
 
 
 def _begin(dataset: Dataset) -> list[str]:
-    """What documents begin with; a warning where it is nothing, and models are asked for it all the same."""
+    """Line that names the token before each document; a warning where there is none, although evaluation, generation
+    and exports put one before every text."""
     begin = dataset.manifest.begin_of_text
     if begin is not None:
         return [f"begin       {piece_name(dataset.tokenizer(), begin)} before each document"]

@@ -80,7 +80,7 @@ _UNTRAINED = {"bytes": "259", "characters": "1,114,112"}
 
 
 class TokenizerConfig(StrictSettings):
-    """Which tokenizer to use: one trained on the input, or an existing one."""
+    """Tokenizer to use: one trained on the input, or an existing one."""
 
     type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes", "characters"] = Field(
         default="bpe",
@@ -173,7 +173,7 @@ class TokenizerConfig(StrictSettings):
 
 
 class ReadingConfig(StrictSettings):
-    """How files become documents."""
+    """Settings by which files become documents."""
 
     text_field: str = Field(
         default="text", description="key of the text in each line of a .jsonl file, or column of a .parquet file"

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """How a command ended."""
+    """Exit statuses of commands."""
 
     DONE = 0
     FAILED = 1
@@ -16,4 +16,5 @@ class ExitStatus(IntEnum):
 
 
 class DataError(Exception):
-    """What is wrong, in which file, and what to do: one sentence that is shown as it is, without a traceback."""
+    """Error for the user: what is wrong, in which file, and what to do, in one sentence that is shown as it is, without
+    a traceback."""

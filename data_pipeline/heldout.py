@@ -66,7 +66,7 @@ def heldout(
 
 
 def num_heldout(dataset: DataSource, recipe: Recipe | int, split: LabelledSplit = "validation") -> int:
-    """How many samples `heldout` yields without a limit. Raises DataError when the split yields none."""
+    """Number of samples that `heldout` yields without a limit. Raises DataError when the split yields none."""
     if (length := _window_length(recipe)) is not None:
         assert split != "test"
         return _num_windows(_text(dataset, recipe), length, split)

@@ -44,7 +44,7 @@ class StageRate(StrictSettings):
     growing_s: float
     """Further processor seconds, for the measured input."""
     grows: Literal["input", "training", "no"]
-    """What `growing_s` is proportional to: the input, the tokenizer's training text, or nothing."""
+    """Quantity that `growing_s` is proportional to: the input, the tokenizer's training text, or nothing."""
     serial: bool
     """Whether the stage is one task on one core, however large the input."""
 

@@ -169,5 +169,5 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def _num_below(keys: NDArray[np.uint64], key: int) -> int:
-    """How many of the sorted keys are below `key`, which may be 2**64."""
+    """Number of the sorted keys that are below `key`, which may be 2**64."""
     return len(keys) if key == 2**HASH_BITS else int(np.searchsorted(keys, np.uint64(key)))

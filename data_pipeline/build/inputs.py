@@ -33,7 +33,7 @@ EXECUTION_SETTINGS = ("output", "executor", "ray_address", "workers", "piece_byt
 
 
 class Reading(Enum):
-    """How a tokenizer of `tokenizer.path` is read, and documents are given its begin of text."""
+    """Ways to read a tokenizer of `tokenizer.path`, and to give documents its begin of text."""
 
     RELEASED = auto()
     """With the files beside it, and begins."""

@@ -22,7 +22,7 @@ _FEW_ROWS = 256
 
 @dataclass(frozen=True)
 class Grid:
-    """How `rows` become `columns`."""
+    """Exchange in which `rows` become `columns`."""
 
     rows: int
     columns: int

@@ -32,7 +32,7 @@ _LONGEST_KEY = 100  # characters that are shown
 
 
 def problem_text(problem: ErrorDetails) -> str:
-    """What is wrong with the value, without its key."""
+    """Description of the problem with the value, without its key."""
     if problem["type"] in _EXPECTED:
         return f"expected {_EXPECTED[problem['type']]}"
     if problem["type"] in ("literal_error", "enum"):
@@ -49,8 +49,8 @@ def problem_text(problem: ErrorDetails) -> str:
 
 
 def expected_kinds(problems: Sequence[ErrorDetails]) -> str | None:
-    """What is expected where each of `problems` is that of one of several kinds that a value may have, such as
-    `expected text, true or false or an integer`; None: one is another problem."""
+    """Description of the expected kinds of a value, such as `expected text, true or false or an integer`, where each of
+    `problems` is that of one kind that the value may have; None: one is another problem."""
     kinds = list(dict.fromkeys(_EXPECTED.get(problem["type"], "") for problem in problems))
     if "" in kinds:
         return None

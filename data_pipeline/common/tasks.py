@@ -54,11 +54,11 @@ class Executor(Protocol):
     """Runs the tasks of a build."""
 
     def cores_per_task(self, tasks: int) -> int:
-        """How many cores each task may use when a stage has this many tasks; at least 1."""
+        """Number of cores that each task may use when a stage has this many tasks; at least 1."""
 
     @property
     def max_pending(self) -> int:
-        """How many tasks may be submitted before one of them has ended. May change."""
+        """Number of tasks that may be submitted before one of them has ended. May change."""
 
     def accepts(self, tasks: Sequence[BuildTask]) -> bool:
         """Whether these tasks of a stage are worth submitting; otherwise they run in this process."""

@@ -157,8 +157,8 @@ class Dataset:
         return counts
 
     def report(self) -> dict[str, Any]:
-        """What the build's steps saw, kept and dropped; empty where none was written. Raises DataError when the file is
-        damaged."""
+        """Report of the build: what its steps saw, kept and dropped; empty where none was written. Raises DataError
+        when the file is damaged."""
         if self.manifest.report is None:
             return {}
         path = self.directory / self.manifest.report.file

@@ -92,12 +92,13 @@ class FileRecord(StrictRecord):
 
 
 class BuildRecord(StrictRecord):
-    """What the dataset was built from. `identity` is the digest of everything that its content depends on."""
+    """Record of the config and the inputs that the dataset was built from. `identity` is the digest of everything that
+    its content depends on."""
 
     identity: str
     config: dict[str, Any]
     source: str = ""
-    """Which of the config's sources this is; empty when it has one input."""
+    """Name of the config's source that this is; empty when it has one input."""
     inputs: tuple[FileRecord, ...]
     validation_inputs: tuple[FileRecord, ...] = ()
 

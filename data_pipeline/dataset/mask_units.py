@@ -29,7 +29,7 @@ Spans = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FoundUnits:
-    """What `find_units` found."""
+    """Numbers of the documents, units and lines that `find_units` found."""
 
     documents: int
     """documents of the dataset"""

@@ -1,4 +1,4 @@
-"""What lies before a member's tokens in its shard: where each document came from, and where each begins.
+"""Headers before a member's tokens in its shard: where each document came from, and where each begins.
 
 Read by the manifest's offsets. Nothing is extracted, names in the tar lead nowhere, and headers are parsed one block at
 a time: a damaged or malicious tar can't make a reader seek, loop or allocate.

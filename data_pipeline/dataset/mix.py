@@ -22,7 +22,7 @@ class MixSource(StrictRecord):
 
 
 class MixManifest(StrictRecord):
-    """What a mix holds."""
+    """Manifest of a mix: its identity and its sources."""
 
     format: Literal[1] = FORMAT
     identity: str = Field(description="digest of all that decides the content")

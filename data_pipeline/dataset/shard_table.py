@@ -118,7 +118,7 @@ class ShardTable(Sequence[Shard]):
         )
 
     def arrays(self) -> list[NDArray[Any]]:
-        """What a file of it holds."""
+        """Arrays that a file of the table holds."""
         names = np.frombuffer("\n".join(self.names).encode(), np.uint8)
         return [
             np.array([len(self)]), names, self.sha256, np.ascontiguousarray(self.sizes),

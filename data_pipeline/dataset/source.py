@@ -1,4 +1,4 @@
-"""What a run reads samples from: tokenized text (`dataset.py`) or labelled rows (`labelled/dataset.py`)."""
+"""Data that a run reads samples from: tokenized text (`dataset.py`) or labelled rows (`labelled/dataset.py`)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class DataSource(Protocol):
         """The tokenizer. Raises DataError when it can't be read."""
 
     def tokenizer_bytes(self) -> bytes:
-        """What a checkpoint keeps of the tokenizer: the bytes of a file that `load_tokenizer` reads by itself."""
+        """Bytes that a checkpoint keeps of the tokenizer: those of a file that `load_tokenizer` reads by itself."""
 
     def sizes(self) -> dict[str, int]:
         """Sizes of the splits by name, for a report."""
 
     def report(self) -> dict[str, Any]:
-        """What the build's steps saw, kept and dropped; empty where there was none."""
+        """Report of the build: what its steps saw, kept and dropped; empty where there was none."""
 
     def documents_at(self, split: SplitName, start: int, tokens: int) -> list[DocumentSpan]:
         """The documents of a span of `Samples.token_spans`."""

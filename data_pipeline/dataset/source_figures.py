@@ -1,5 +1,5 @@
-"""What a dataset's text is to its tokenizer, and to the mix that it is a source of: of many languages, each one's share
-and fertility (tokens per word, character and byte)."""
+"""Figures of a dataset's text for its tokenizer, and for the mix that it is a source of: of many languages, each one's
+share and fertility (tokens per word, character and byte)."""
 
 from __future__ import annotations
 

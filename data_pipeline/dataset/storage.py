@@ -33,7 +33,7 @@ _STREAM_BYTES = 2**23
 
 @dataclass(frozen=True)
 class Retries:
-    """How often to try, and how long to wait in between: `first_wait_s`, twice that, and so on."""
+    """Number of attempts, and the waits in between: `first_wait_s`, twice that, and so on."""
 
     attempts: int = 6
     first_wait_s: float = 0.5

@@ -1,5 +1,5 @@
-"""How much of a dataset's text its tokenizer can't spell. One that was made for another language gives little but its
-unknown token ([UNK]), of which a model learns nothing."""
+"""Share of a dataset's text that its tokenizer can't spell. A tokenizer that was made for another language gives little
+but its unknown token ([UNK]), of which a model learns nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 MANY = 0.01
 """The share of unknown tokens above which there is a warning."""
 WAY_OUT = "train a tokenizer on this text, with a larger tokenizer.vocabulary, or give one of its language"
-"""What to do about it."""
+"""Remedies for too many unknown tokens, as messages name them."""
 
 
 def too_many_unknown(share: float, of: str, limit: float) -> str:

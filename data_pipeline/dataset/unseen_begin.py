@@ -12,7 +12,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.base import Tokenizer
 
 BUILD_AGAIN = "build the data again into another output, which puts it there"
-"""What to do about it."""
+"""Remedy for documents without a begin of text, as messages name it."""
 
 
 def lacking_begin(datasets: Sequence[Dataset]) -> tuple[list[Dataset], str]:

@@ -37,7 +37,7 @@ _CHANCE = 1 / 256
 
 @dataclass(frozen=True)
 class MinHash:
-    """What documents are compared by."""
+    """Settings of the hashes that documents are compared by."""
 
     ngram: int
     bands: int

@@ -30,7 +30,7 @@ class RemovalRule(BaseModel):
 
 
 class DedupPlan(BaseModel):
-    """What all tasks need to know, except the chunks (`ChunkTable`)."""
+    """Facts that all tasks of a deduplication need, except the chunks (`ChunkTable`)."""
 
     model_config = ConfigDict(frozen=True)
     parts: int

@@ -31,7 +31,7 @@ _NODE_S = 600.0  # for a node to start a process and import what it needs
 
 @dataclass(frozen=True, kw_only=True)
 class _NodeRequirements:
-    """What every node must see exactly as this one does."""
+    """Files and versions that every node must see exactly as this one does."""
 
     mark: Path
     """A file in the shared folder, written by the command."""

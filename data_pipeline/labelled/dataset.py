@@ -62,7 +62,7 @@ class LabelledDataset:
         released = load_resumed(self.tokenizer_path, recorded)
         self._tokenizer = released.tokenizer
         self.notes = [f"{self.tokenizer_path}: {note}" for note in released.notes]
-        """What is to be known of how the tokenizers were read, one sentence each."""
+        """Notes on how the tokenizers were read, one sentence each."""
         self.source_tokenizer: Tokenizer | None = None
         """The tokenizer of inputs; None: that of everything else."""
         if source_tokenizer is not None:
@@ -102,7 +102,7 @@ class LabelledDataset:
         return _bytes_of(self._tokenizer)
 
     def source_tokenizer_bytes(self) -> bytes | None:
-        """What a checkpoint keeps of the tokenizer of inputs; None: there is none."""
+        """Bytes that a checkpoint keeps of the tokenizer of inputs; None: there is none."""
         return None if self.source_tokenizer is None else _bytes_of(self.source_tokenizer)
 
     def path(self, split: LabelledSplit) -> Path:

@@ -1,4 +1,4 @@
-"""Which source each sample comes from: computed, not drawn, from any position at once."""
+"""The source that each sample comes from: computed, not drawn, from any position at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Mixture:
         self._given = np.stack(given)  # [phases, sources] samples that each source gave before each phase
 
     def phase(self, position: int) -> int:
-        """Which phase a sample is of, from 0."""
+        """Index of the phase that a sample is of, from 0."""
         return bisect.bisect_right(self._firsts, position) - 1
 
     def assign(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

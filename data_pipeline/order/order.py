@@ -45,7 +45,7 @@ def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> ND
 
 
 def permute_each(index: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """What `permute` gives for each of `index` [n] alone, with its own of `sizes` [n] and of `keys` [rounds, n]."""
+    """Result of `permute` for each of `index` [n] alone, with its own of `sizes` [n] and of `keys` [rounds, n]."""
     assert index.size == 0 or (index.min() >= 0 and (index < sizes).all())
     assert sizes.size == 0 or sizes.max() < 2**53, "a float64 has the bits of each size"
     bits = np.maximum(np.frexp((sizes - 1).astype(np.float64))[1], _MIN_BITS).astype(np.uint64)
@@ -72,7 +72,7 @@ def _feistel(
 
 @functools.lru_cache(maxsize=32)
 def _tables(bits: int, keys: bytes) -> tuple[NDArray[np.int32], ...]:
-    """What each round of `_feistel` makes of each lower half."""
+    """Tables of the values that each round of `_feistel` makes of each lower half."""
     low_bits, high_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
     tables = []
     for key in np.frombuffer(keys, np.uint64):
@@ -87,7 +87,7 @@ def _computed(value: NDArray[np.int64], bits: int, keys: NDArray[np.uint64]) -> 
 
 
 def _looked_up(value: NDArray[np.int64], bits: int, tables: tuple[NDArray[np.int32], ...]) -> NDArray[np.int64]:
-    """What `_computed` gives."""
+    """The result of `_computed`, looked up in `tables`."""
     low_bits = bits // 2  # that of the result too, as the rounds are even in number
     high, low = value >> low_bits, value & (2**low_bits - 1)
     for table in tables:

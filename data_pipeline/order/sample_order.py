@@ -66,7 +66,7 @@ class Lanes:
         return number
 
     def samples_before(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many samples of its lane come before each of these samples in an epoch."""
+        """Number of samples of its lane that come before each of these samples in an epoch."""
         return number % self.samples_of_reading % self.samples_of_lane
 
 

@@ -1,4 +1,4 @@
-"""Which examples of evaluation sets a dataset's training text held, read back from the report of its build.
+"""Examples of evaluation sets that a dataset's training text held, read back from the report of its build.
 
 The step `decontaminate` writes it (the docstring of `overlap_report` has its schema). An evaluation finds its examples
 there by their words, whatever the set and the task are called.
@@ -28,7 +28,7 @@ class SearchedSet:
     """Examples of too few words to be looked for."""
     dirty: int
     removed: dict[str, Any]
-    """What the step then removed: `removed` of its report."""
+    """Removal by the step, as settings and counts: `removed` of its report."""
     hashes: NDArray[np.uint64]
     """[examples that were looked for] `example_hashes` of each; none in a report from before these were kept."""
     dirty_hashes: NDArray[np.uint64]

@@ -47,7 +47,7 @@ _MOST_FILTER_BITS = 33  # logarithm: a GiB
 
 @dataclass(frozen=True)
 class SetFacts:
-    """What the report knows of an evaluation set before it looks at any training text."""
+    """Facts of the report about an evaluation set that do not depend on any training text."""
 
     name: str
     ngram: int
@@ -177,7 +177,7 @@ class GramIndex:
         return number[found], first[near[found]]
 
     def report(self, found: NDArray[np.bool_]) -> list[dict[str, Any]]:
-        """What `overlap_report` says of each set when `found` ([grams]) tells which grams the training text holds."""
+        """Entry of `overlap_report` for each set when `found` ([grams]) tells which grams the training text holds."""
         dirty = np.unique(self.holders[np.repeat(found, np.diff(self.firsts))])
         report: list[dict[str, Any]] = []
         first = 0
@@ -295,7 +295,8 @@ def example_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def overlap_report(folder: Path) -> dict[str, Any]:
-    """How much of each evaluation set the training text held before decontamination, from the folder of that step.
+    """Report on how much of each evaluation set the training text held before decontamination, from the folder of that
+    step.
 
     index: digest of the index of grams. training_documents: how many were searched. removed: what the step then did, as
     its settings, with `grams`, the distinct ones that were removed from training files, and `ignored_grams`, those that

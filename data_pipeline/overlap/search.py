@@ -1,4 +1,4 @@
-"""Which examples of evaluation sets the training shards of a dataset hold, as they are.
+"""Search for examples of evaluation sets in the training shards of a dataset, as they are.
 
 For a dataset whose build did not look (`decontaminate` does), or for examples that nobody knew of then. What is
 searched is the text that the dataset's tokenizer gives back of each document.

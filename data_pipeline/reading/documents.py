@@ -22,7 +22,7 @@ class Document:
     index: int
     """Position in the file, from 0: the line of a .jsonl file, the passage of a .txt file, the article of a dump."""
     part: int = 0
-    """Which of the pieces that a step cut it into, from 0."""
+    """Number of the piece among those that a step cut it into, from 0."""
 
     @property
     def text(self) -> str:

@@ -17,7 +17,8 @@ _EXAMPLES = 5
 
 @dataclass
 class MalformedRecords:
-    """How many lines, records and rows were read, how many of them were malformed, and the first few of those."""
+    """Numbers of lines, records and rows that were read, and of malformed ones among them, with the first few of
+    those."""
 
     seen: int = 0
     """Lines, records and rows of the files that were read to the end."""

@@ -29,7 +29,7 @@ class _Passing(NamedTuple):
 
 @dataclass
 class StepStats:
-    """What a step saw, kept, changed, and dropped by reason.
+    """Statistics of a step: what it saw, kept, changed, and dropped by reason.
 
     A step must yield documents in the order of its input, and report those that it does not yield to `drop`. Only the
     documents that the step is working on are in memory.

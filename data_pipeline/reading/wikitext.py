@@ -73,7 +73,7 @@ def _text(code: Wikicode | None, no_prose: frozenset[str]) -> str:
 
 
 def _prose(node: object, no_prose: frozenset[str]) -> str:
-    """What a reader sees of it in the running text: nothing of templates, their arguments and comments."""
+    """The part of `node` that a reader sees in the running text: nothing of templates, their arguments and comments."""
     match node:
         case Text():
             return _UNCLOSED_TAG.sub("", node.value)

@@ -15,7 +15,7 @@ from data_pipeline.recipes.objective import Objective
 
 @dataclass(frozen=True)
 class BackwardRecipe:
-    """What `forward` makes of a dataset, made of the dataset read from its end."""
+    """Recipe that applies `forward` to a dataset read from its end."""
 
     forward: Recipe
     objective: Objective

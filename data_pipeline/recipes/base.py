@@ -1,4 +1,4 @@
-"""What a recipe is, and what all of them are made with.
+"""Interface of recipes, and functions that several of them use.
 
 Each sample is a pure function of (seed, source, epoch, number): no sample depends on the batch that it comes in, so
 order, blend, resume and the number of ranks leave it as it is.
@@ -40,8 +40,8 @@ class Samples(Protocol):
         """The samples `ids` [n, 3] (source, epoch, number), in that order; `number` is below `count`."""
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
-        """Which tokens of the split's stream `rows` of the same arguments is made of: [m, 3] (row, start, tokens),
-        rows ascending, one or more spans a row in the order that it has them."""
+        """Spans of the split's stream that `rows` of the same arguments is made of: [m, 3] (row, start, tokens), rows
+        ascending, one or more spans a row in the order that it has them."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ChangedRows:
 
 
 class Recipe(Protocol):
-    """What an objective makes of datasets."""
+    """An objective's way to make samples from datasets."""
 
     @property
     def sequence_length(self) -> int:

@@ -77,7 +77,8 @@ class PackedRows:
         """Share of all positions that holds nothing."""
 
     def rows(self, seed: int, ids: Ids) -> Rows:
-        """What lengths a row holds follows from its number; what pieces of these, from seed, source and epoch too."""
+        """The lengths of a row's pieces follow from its number; which pieces of these lengths, from seed, source and
+        epoch too."""
         row, length, begin = self._packing.pieces(seed, ids)
         first = np.searchsorted(row, np.arange(len(ids)))  # piece of each row
         column = np.cumsum(length) - length

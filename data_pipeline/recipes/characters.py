@@ -1,8 +1,7 @@
-"""What CANINE predicts (Clark et al. 2022, arXiv 2103.06874, section 3.2): characters of masked spans, one after the
+"""Predictions of CANINE (Clark et al. 2022, arXiv 2103.06874, section 3.2): characters of masked spans, one after the
 other in a random order, or the subwords that masked spans are. Rows are code points: [CLS] text [SEP], cut from the
 stream without regard to documents, or with a question about the second of two segments [CLS] A [SEP] B [SEP]. A subword
-tokenizer chooses spans, and the model never sees its ids.
-"""
+tokenizer chooses spans, and the model never sees its ids."""
 
 from __future__ import annotations
 
@@ -187,7 +186,7 @@ class CharacterRecipe:
 
     @abstractmethod
     def predictions(self, row: Ids, random: np.random.Generator) -> Predictions:
-        """What is predicted of a row."""
+        """Predictions to make for a row."""
 
     def samples(self, dataset: Dataset, split: SplitName) -> CharacterSamples | Segments:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
@@ -223,7 +222,7 @@ class CharacterRecipe:
         return tokens, places, labels, mask
 
     def is_text(self, row: Ids) -> NDArray[np.bool_]:
-        """Which characters of a row are of a text."""
+        """Mask of the characters of a row that are of a text."""
         specials = self.specials
         found: NDArray[np.bool_] = ~np.isin(row, (specials.pad, specials.cls, specials.sep, specials.mask))
         return found

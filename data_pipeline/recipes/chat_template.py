@@ -144,8 +144,8 @@ class ChatTemplate:
         return [(ids.astype(np.int64), offsets) for ids, offsets in found]
 
     def forged(self, text: str, ids: Ids, offsets: NDArray[np.int64]) -> str | None:
-        """What the tokenizer takes for a special piece in a rendered text, though it is spelled otherwise, so that a
-        row's text may hold it; None: nothing."""
+        """A part of a rendered text that the tokenizer takes for a special piece though it is spelled otherwise, so
+        that a row's text may hold it; None: nothing."""
         for number in np.flatnonzero(np.isin(ids, list(self._names))).tolist():
             begin, end = offsets[number].tolist()
             found, index = text[begin:end], int(ids[number])

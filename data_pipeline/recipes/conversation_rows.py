@@ -15,7 +15,7 @@ from data_pipeline.recipes.unrendered import Unrendered
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationRows:
-    """How rows are read: the fields that hold a conversation, and what renders it."""
+    """Reader of rows: the fields that hold a conversation, and what renders it."""
 
     prompt: str
     input: str | None
@@ -104,7 +104,7 @@ class ConversationRows:
                 )
 
     def _texts(self, dataset: LabelledDataset, split: LabelledSplit, number: int, row: Row) -> dict[str, str]:
-        """What each text of a conversation is -> the text, but for contents that may be empty and are."""
+        """Description of each text of a conversation -> the text, but for contents that may be empty and are."""
         if self.messages is not None:
             turns = read_turns(dataset.field(split, number, row, self.messages), self.messages)
             if not any(turn["role"] == "assistant" for turn in turns):

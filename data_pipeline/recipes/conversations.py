@@ -35,7 +35,7 @@ _FURTHER = ", paired with an input that provides further context"
 
 @dataclass(frozen=True)
 class Dialogue:
-    """What a chat template renders of a row."""
+    """Turns and variables of a row, which a chat template renders."""
 
     turns: list[Turn]
     variables: Mapping[str, Any]

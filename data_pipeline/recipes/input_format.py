@@ -1,5 +1,5 @@
-"""How texts become the input of a model: the special tokens of each format, and the columns that each shape of model
-reads."""
+"""Formats in which texts become the input of a model: the special tokens of each format, and the columns that each
+shape of model reads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class JoinedTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class InputFormat:
-    """How texts become the input of a model."""
+    """Format in which texts become the input of a model."""
 
     name: FormatName
     specials: Specials

@@ -156,7 +156,7 @@ class InstructionsRecipe(LabelledRecipe):
 
     @property
     def reader(self) -> ConversationRows:
-        """What reads rows."""
+        """Reader of rows."""
         names = {name: getattr(self.objective, name) for name in ("prompt", "input", "response", "messages")}
         return ConversationRows(**names, template=self.template, marked=self.objective.loss_on == "generation")
 
@@ -284,8 +284,8 @@ class InstructionsSamples:
         return int(self.fitting[number])
 
     def rows(self, seed: int, ids: Ids) -> Rows:
-        """What lengths a packed row holds follows from its number; which conversations of these, from seed, source and
-        epoch too."""
+        """The lengths of a packed row's conversations follow from its number; which conversations of these lengths,
+        from seed, source and epoch too."""
         samples, rows = self._rows(seed, ids)
         shape, length = (len(ids), self.recipe.sequence_length), self.recipe.sequence_length
         tokens = np.full(shape, self.recipe.tokenizer.end_of_text, np.int64)

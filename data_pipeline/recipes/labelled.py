@@ -173,7 +173,7 @@ class LabelledSamples(Samples, Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be known of the rows of the split, one sentence each without its full stop."""
+        """Notes on the rows of the split, one sentence each without its full stop."""
 
     def row_number(self, number: int) -> int:
         """The row, counted from 0 in its split, that the sample `number` is made of."""
@@ -188,8 +188,8 @@ class TextSamples(LabelledSamples, Protocol):
         """Ids that end an answer."""
 
     def question(self, row_number: int, new_tokens: int) -> tuple[Ids, int]:
-        """What a model reads of a row before it writes an answer of at most `new_tokens`: (the ids of an encoder or of
-        a prefix, or all but the last id of a text to continue; the first id that the decoder reads then)."""
+        """A model's input for a row before it writes an answer of at most `new_tokens`: (the ids of an encoder or of a
+        prefix, or all but the last id of a text to continue; the first id that the decoder reads then)."""
 
     def references(self, row_number: int) -> list[str]:
         """The texts that a row expects, of which any is right."""

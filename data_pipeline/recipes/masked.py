@@ -189,7 +189,7 @@ class FullSentencesRecipe(EncoderRecipe, ABC):
 
     @abstractmethod
     def masking(self, dataset: Dataset, split: SplitName) -> Masking:
-        """Which tokens of the samples of a dataset's split are masked."""
+        """The choice of masked tokens in the samples of a dataset's split."""
 
     def units(self, dataset: Dataset, split: SplitName) -> MaskUnits | None:
         """Tokens of a split that are masked as a whole; None: there are no such units."""

@@ -19,7 +19,8 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, Vocabulary, WritingRule, specials
 
 ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
-"""What a position attends to. decoder: earlier positions; prefix_decoder: also all of a prefix; encoder: all."""
+"""Positions that each position attends to. decoder: earlier positions; prefix_decoder: also all of a prefix; encoder:
+all."""
 
 NoiseDensity = Annotated[float, Field(gt=0, lt=1, description="fraction of the tokens to corrupt")]
 
@@ -30,8 +31,8 @@ _NOT_OF_SAMPLES = frozenset({"label_smoothing", "z_loss", "padding", "replaced_w
 
 @dataclass(frozen=True)
 class TaskHead:
-    """What takes the place of the language-model head of a model that is fine-tuned: a map from the last hidden state
-    of each position to `outputs` numbers."""
+    """Head that replaces the language-model head of a model that is fine-tuned: a map from the last hidden state of
+    each position to `outputs` numbers."""
 
     kind: Literal["sequence", "token", "span", "choice", "detector"]
     """sequence: one position of each row has an answer, for its entire text; token: each position has one; span: each

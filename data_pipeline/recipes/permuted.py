@@ -121,7 +121,7 @@ class PermutedSamples:
 
     @property
     def readings(self) -> int:
-        """How many times the split is read, each time as many samples."""
+        """Number of times that the split is read, each time as many samples."""
         return 2 if self.recipe.objective.bi_data else 1
 
     def rows(self, seed: int, ids: Ids) -> Rows:
@@ -182,8 +182,8 @@ class PermutedSamples:
         }
 
     def _two(self, start: int, backward: bool, random: np.random.Generator) -> tuple[int, int]:
-        """How many tokens from `start` on are the first segment, and where the second one begins. Sentences that are
-        read backwards begin with what ends them."""
+        """Number of tokens from `start` on that are the first segment, and the position where the second one begins.
+        Sentences that are read backwards begin with what ends them."""
         size = self.recipe.half - _AROUND
         is_end = self._sentence_ends(self._read(start, size, backward), backward)
         ends = np.flatnonzero(is_end[1:] if backward else is_end[:-1]) + 1
@@ -222,8 +222,8 @@ class PermutedSamples:
     def _chosen(
         self, text: Ids, is_text: NDArray[np.bool_], wanted: int, random: np.random.Generator
     ) -> NDArray[np.bool_]:
-        """Which tokens of a half are predicted, `wanted` in all: spans that begin at words, each at a random place of a
-        context that is `predict_one_in` times as long; then single tokens, if there are too few."""
+        """Mask of the tokens of a half that are predicted, `wanted` in all: spans that begin at words, each at a random
+        place of a context that is `predict_one_in` times as long; then single tokens, if there are too few."""
         known, objective, size = self.recipe.known, self.recipe.objective, len(text)
         # By the first rule what follows the end of a sentence begins no word here.
         begins = known.starts_word[text] if known.boundaries is None else known.word_begins(text)

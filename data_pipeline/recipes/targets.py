@@ -23,7 +23,7 @@ class TargetObjective(Objective):
 
 @dataclass(frozen=True, kw_only=True)
 class RowShape:
-    """How inputs and targets become rows of an encoder-decoder, or of a decoder alone.
+    """Shape of the rows that inputs and targets become, of an encoder-decoder or of a decoder alone.
 
     A decoder alone reads input and target as one sequence, and attends to the entire input from each of its positions
     (T5's prefix LM, Raffel et al. 2020, section 3.2); both must fit into `sequence_length`, the length of the labels

@@ -25,7 +25,7 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 @dataclass
 class _Marks:
-    """What is rendered so far, and where generated parts lie in it."""
+    """Text rendered so far, and the spans of generated parts in it, in characters."""
 
     blocks: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)

@@ -63,7 +63,7 @@ class TextToText(FormatObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceVocabulary:
-    """What inputs are in where a model reads them in another vocabulary than it writes."""
+    """Vocabulary of inputs where a model reads them in another one than it writes."""
 
     inputs: InputFormat
     tokenizer: Tokenizer = field(repr=False)
@@ -81,7 +81,7 @@ class TextToTextRecipe(FormatRecipe):
     objective: TextToText
     shape: RowShape
     source: SourceVocabulary | None = None
-    """What inputs are in; None: in the vocabulary of targets."""
+    """Vocabulary of inputs; None: that of targets."""
 
     def with_source(self, tokenizer: Tokenizer) -> TextToTextRecipe:
         """The recipe whose inputs are in the vocabulary of `tokenizer`, with the same format's special tokens."""
@@ -149,7 +149,7 @@ class TextToTextRecipe(FormatRecipe):
         return _closed(self.read, source[:of_input]), _closed(self.inputs, target[:of_target])
 
     def kept(self, source: int, target: int) -> tuple[int, int]:
-        """How many of so many ids of an input and of its target are not cut off."""
+        """Numbers of ids that are not cut off, where an input has `source` ids and its target `target`."""
         of_input, of_target = self.free
         if self.shape.decoder_only:
             of_target = max(of_input // 2, of_input - source)

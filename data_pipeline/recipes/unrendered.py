@@ -19,7 +19,7 @@ _COPIES = frozenset({"thinking", "reasoning", "reasoning_content"})
 
 @dataclass
 class Unrendered:
-    """What no conversation so far needed, and what else there is to know of them."""
+    """Parts that the template rendered in no conversation so far, and other facts about the conversations."""
 
     template: ChatTemplate
     marked: bool
@@ -55,7 +55,7 @@ class Unrendered:
             self._num_other_marks += self._marks_others(dialogue)
 
     def sentences(self) -> tuple[str, ...]:
-        """What is to be known of the conversations, one sentence each without its full stop."""
+        """Notes on the conversations, one sentence each without its full stop."""
         said = []
         if left_out := sorted(self._tries.keys() - self._rendered):
             said.append(f"the chat template renders nothing of {', '.join(left_out)}")

@@ -1,4 +1,4 @@
-"""What becomes of each item, from links and marks: a byte per item, in the order of positions, in blocks.
+"""Decisions on each item, from links and marks: a byte per item, in the order of positions, in blocks.
 
 A chunk's items lie together, so a step that runs on it reads their bytes and no others.
 """

@@ -145,7 +145,7 @@ class Decontaminate(GlobalStep):
     def _pieces(
         self, document: Document, runs: tuple[NDArray[np.int64], NDArray[np.int64]], stats: StepStats
     ) -> list[str]:
-        """What stays of a document that holds `runs` (where each begins and ends), rising."""
+        """Pieces that remain of a document that holds `runs` (where each begins and ends, ascending)."""
         text, margin = document.text, self.window_characters // 2
         pieces, reached = [], 0
         for begin, end in zip(*(bounds.tolist() for bounds in runs), strict=True):

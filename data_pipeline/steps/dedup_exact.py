@@ -90,7 +90,7 @@ class DedupExact(DedupStep):
         return None
 
     def _items(self, document: Document) -> list[bytes | str]:
-        """What of it is compared."""
+        """Texts of the document that are compared: itself, or its paragraphs."""
         if self.by == "document" and self.normalize == "none":
             return [document.utf8]
         if len(document.texts) > 1:

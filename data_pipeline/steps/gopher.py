@@ -230,7 +230,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How much of each text lies in n-grams that it repeats, as a part of the characters of its words."""
+    """Share of each text that lies in n-grams that it repeats, as a part of the characters of its words."""
 
     n: int
     top: NDArray[np.float64]

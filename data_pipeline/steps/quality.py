@@ -67,7 +67,7 @@ class Quality(LocalStep):
         return self.version if self.path is None else 1
 
     def files(self) -> list[Path]:
-        """What it learns from, or the model."""
+        """Files that the step learns from, or the file of the model."""
         if self.path is not None:
             return [self.path]
         return [path for patterns in (self.good, self.raw) if patterns is not None for path in find_inputs(patterns)]
@@ -89,7 +89,7 @@ class Quality(LocalStep):
         yield [BuildTask("model", functools.partial(self._model, folder), serial=True)]
 
     def findings(self, folder: Path) -> dict[str, Any]:
-        """How well the model judges texts that it did not learn from."""
+        """Facts of the model: documents of each kind, and its accuracy on texts that it did not learn from."""
         return {"model": QualityModel.load(folder / _MODEL).facts}
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:

@@ -59,8 +59,8 @@ def make_step(given: Any) -> Step:
 
 
 def recorded_repairs(steps: list[dict[str, Any]], source: str) -> Callable[[str], str]:
-    """What turns a text into what the steps `repair` of a build's record make of it in one source. Raises ValueError
-    for settings that this version does not know."""
+    """Function that repairs a text as the steps `repair` of a build's record do in one source. Raises ValueError for
+    settings that this version does not know."""
     repairs = [step for one in steps if one["name"] == "repair" if isinstance(step := make_step(one), Repair)]
     return repaired_by([step for step in repairs if step.only is None or source in step.only])
 

@@ -119,7 +119,7 @@ def _readable(line: str) -> str:
 
 
 def repaired_by(steps: Sequence[Repair]) -> Callable[[str], str]:
-    """What turns a text into what these steps make of it, one after the other."""
+    """Function that repairs a text by these steps, one after the other."""
     return functools.partial(_repaired, tuple(steps))
 
 

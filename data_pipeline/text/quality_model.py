@@ -45,7 +45,7 @@ class QualityModel:
     digest: str
     """Digest of everything that the model depends on: settings, training texts, scikit-learn's version."""
     rule: WordRule = "unicode"
-    """How it finds words: as it did when it was trained."""
+    """Rule by which it finds words: that of its training."""
 
     def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """[texts] from 0 to 1, the probability that a text is good; it doesn't depend on the other texts."""

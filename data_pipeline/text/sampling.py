@@ -48,7 +48,7 @@ def choose(documents: Iterable[Document], most: int, seed: int) -> dict[int, str
 
 
 def quota(most: int, size: int, total: int) -> int:
-    """How many documents the reader of `size` of `whole` bytes keeps, for `most` in all."""
+    """Number of documents that the reader of `size` of `total` bytes keeps, for `most` in all."""
     return min(most, _LEAST + _MARGIN * most * size // max(1, total))
 
 

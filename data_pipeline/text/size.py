@@ -11,7 +11,7 @@ from data_pipeline.text.words import Words
 
 
 class TextSize(NamedTuple):
-    """How much text there is."""
+    """Amount of text."""
 
     bytes: int
     """Bytes in UTF-8."""

@@ -22,8 +22,8 @@ from data_pipeline.common.hashing import mix64
 from data_pipeline.writing.words import LETTER, MARK, NOTHING, SPACE, UNSPACED, kinds_and_folds
 
 WordRule = Literal["unicode", "listed"]
-"""How words are found. listed: as earlier versions did, with `_LISTED` in place of Unicode's properties, for what they
-wrote to files."""
+"""Rules by which words are found. listed: that of earlier versions, with `_LISTED` in place of Unicode's properties,
+for what they wrote to files."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 AT_ONCE = 2**19
 """characters; with the line ends between texts fewer than the powers that are kept at hand"""

@@ -67,12 +67,13 @@ def _continues(line: str, following: str) -> bool:
 
 
 def _joint(line: str, following: str) -> str:
-    """What a wrapper has taken out between two lines: a space, but between letters that have none between them."""
+    """Text that a wrapper has taken out between two lines: a space, or nothing between letters that are written without
+    spaces."""
     return "" if _IS_WIDE.match(line.rstrip(",.;:!?\"')")[-1:]) and _IS_WIDE.match(following.lstrip()[0]) else " "
 
 
 def _first_word(line: str) -> str:
-    """What a wrapper keeps together at the beginning of a line."""
+    """Part at the beginning of a line that a wrapper keeps together."""
     found = _FIRST_WORD.match(line.lstrip())
     assert found is not None  # lines are not blank
     return str(found[0])

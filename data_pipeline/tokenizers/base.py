@@ -30,7 +30,7 @@ class Tokenizer(ABC):
     """Text <-> token ids. A special piece is one that no text encodes to."""
 
     file_name: ClassVar[str]
-    """What the file is called in a dataset's directory."""
+    """Name of the file in a dataset's directory."""
     spaces_begin_words: ClassVar[bool] = True
     """Whether a space belongs to the first piece of the word after it, or is a token of its own."""
     library: str

@@ -33,7 +33,7 @@ DOCUMENT_ENDS = (
     "<|end_of_text|>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
 )
-"""What a document ends with in a tokenizer.json: the first that there is."""
+"""Pieces to end a document with, by priority: the first that a tokenizer.json has."""
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _MAX_IDS = 2**22  # four times the largest vocabulary in use
@@ -182,8 +182,8 @@ class JsonTokenizer(Tokenizer):
 
 
 def bert_normalizer(lowercase: bool = True, strip_accents: bool | None = None) -> normalizers.BertNormalizer:
-    """What BERT's tokenizers do to a text before they cut it. `strip_accents` takes marks off their letters; None: as
-    `lowercase`, which is how BERT was released."""
+    """Normalizer that BERT's tokenizers apply to a text before they cut it. `strip_accents` takes marks off their
+    letters; None: as `lowercase`, which is how BERT was released."""
     return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
 
 

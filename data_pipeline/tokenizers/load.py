@@ -26,7 +26,7 @@ CONTROL_SYMBOLS: dict[str | None, list[str]] = {
     "bert": ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
     "t5": ["<pad>", "</s>"],
 }
-"""What a sentencepiece model trained here holds besides <|endoftext|>, by `tokenizer.specials`."""
+"""Special pieces of a sentencepiece model trained here besides <|endoftext|>, by `tokenizer.specials`."""
 _FILES = (
     recorded.RecordedTokenizer.file_name,
     "tokenizer.json",
@@ -56,7 +56,7 @@ PLUGINS: Registry[Callable[[bytes], Tokenizer]] = Registry(
     {recorded.KIND: _from_record},
     Callable,  # type: ignore[arg-type]
 )
-"""What makes a tokenizer of a file's bytes, by the name that the file begins with."""
+"""Functions that make a tokenizer of a file's bytes, by the name that the file begins with."""
 _PLUGIN_FILE = re.compile(rb'\s*\{\s*"tokenizer"\s*:\s*"([\w.-]+)"')
 
 

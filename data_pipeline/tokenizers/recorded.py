@@ -21,7 +21,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 
 KIND = "recorded"
-"""What a file of this kind begins with: {"tokenizer": "recorded"."""
+"""Name that a file of this kind begins with: {"tokenizer": "recorded"."""
 _KEYS = {"tokenizer", "version", "begin_of_text", "end_of_text"}
 _VERSION = 1
 

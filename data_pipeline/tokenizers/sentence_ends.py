@@ -14,9 +14,10 @@ _MAX_SPANS, _LONG_SPAN = 2**16, 32
 
 
 class SentenceEnds:
-    """What may end a sentence decides together with what follows it, up to the first character of a token that has none
-    of that. Few such spans of tokens are different, so that each is looked at once. So are tokens, as they are met:
-    most of a large vocabulary are not."""
+    """Ends of sentences in rows of tokens. A token that may end a sentence decides together with those after it, up to
+    the first character of a plain one: one of whole characters, without a terminal, closing mark or line end, and not
+    of white space alone. Few such spans of tokens are different, so that each is looked at once. So are tokens, as they
+    are met: most of a large vocabulary are not."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         """For a vocabulary of these texts."""

@@ -116,8 +116,8 @@ def _bpe(names: list[str], ordinary: dict[str, float], trained: Any) -> models.B
 
 
 def _normalizers(spec: Any, spells: bool) -> Iterable[normalizers.Normalizer]:
-    """What happens to a text first, in order. Where a model `spells` in bytes, U+2581 is spelled, and the texts on both
-    sides of it are texts of their own; else it is a space."""
+    """Normalizers that a text passes first, in order. Where a model `spells` in bytes, U+2581 is spelled, and the texts
+    on both sides of it are texts of their own; else it is a space."""
     if spec.precompiled_charsmap:
         yield normalizers.Precompiled(spec.precompiled_charsmap)
     if spec.remove_extra_whitespaces:

@@ -136,7 +136,7 @@ def _flag(file: Path, settings: dict[str, Any], key: str, default: bool) -> bool
 
 
 def _unigram(content: bytes, lower: bool, keeps_accents: bool, origin: str) -> JsonTokenizer:
-    """What transformers' AlbertTokenizer and XLNetTokenizer make of a .model."""
+    """Tokenizer that transformers' AlbertTokenizer and XLNetTokenizer make of a .model."""
     proto = parse(content)
     marks = [p.piece for p in proto.pieces if p.type == CONTROL or (p.type == USER_DEFINED and p.piece == "<eop>")]
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]

@@ -17,8 +17,8 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.token_boundaries import TokenBoundaries
 
 WritingRule = Literal["unicode", "ascii"]
-"""How words and sentences are found: by Unicode's properties (`writing/boundaries.py`), or words behind white space and
-sentences at . ! ?, as once."""
+"""Rules by which words and sentences are found: by Unicode's properties (`writing/boundaries.py`), or words behind
+white space and sentences at . ! ?, as once."""
 Role = Literal["pad", "cls", "sep", "mask"]
 
 _NAMES: dict[Role, tuple[str, str]] = {

@@ -35,10 +35,10 @@ class TokenBoundaries:
 
     @cached_property
     def begins(self) -> WordBegins:
-        """What is known of words' beginnings so far."""
+        """Finder of words' beginnings, which keeps what it has found of tokens so far."""
         return WordBegins(self.pieces)
 
     @cached_property
     def ends(self) -> SentenceEnds:
-        """What is known of sentences' ends so far."""
+        """Finder of sentences' ends, which keeps what it has found of tokens so far."""
         return SentenceEnds(self.pieces)

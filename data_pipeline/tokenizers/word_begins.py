@@ -56,7 +56,7 @@ class WordBegins:
         return _begin_of([self._pieces[index] for index in ids.tolist()])[0]
 
     def _said_by_groups(self, ids: Ids, is_whole: NDArray[np.bool_], firsts: Ids) -> _Said:
-        """What the tokens from one of `firsts` to the next say, which share characters."""
+        """Answers (`_Said`) of the groups of tokens from one of `firsts` to the next, which share characters."""
         found = self._said[:, ids[firsts]]
         (groups,) = (~np.logical_and.reduceat(is_whole, firsts)).nonzero()
         ends = np.append(firsts[1:], len(ids))[groups].tolist()
@@ -91,7 +91,7 @@ def _begins(
 
 
 def _said_by(pieces: list[bytes]) -> _Said:
-    """What each says: the rule is asked about it among letters of both ways of writing."""
+    """Answers (`_Said`) of each piece: the rule is asked about it among letters of both ways of writing."""
     whole = [is_whole(piece) for piece in pieces]
     known = [piece if is_whole else _LATIN for piece, is_whole in zip(pieces, whole, strict=True)]
     begins, row = _begin_of([part for piece in known for part in (b"", _LATIN, piece, _LATIN, b"", _HAN, piece)])

@@ -1,4 +1,4 @@
-"""How lines and sentences end, in any writing."""
+"""Ends of lines and sentences, in any writing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITHOUT_TERMINALS = regex.compile(
 
 
 def count_ellipses(text: str) -> int:
-    """How many ellipses a text has."""
+    """Number of ellipses in a text."""
     return len(_ELLIPSIS.findall(text))
 
 
@@ -40,6 +40,6 @@ def has_no_terminals(line: str) -> bool:
 
 
 def count_sentences(text: str) -> int:
-    """How many sentences a text has: they end as those of `Boundaries` do, and with the text."""
+    """Number of sentences in a text: they end as those of `Boundaries` do, and with the text."""
     codes = np.frombuffer(f"{text}\n".encode("utf-32-le", "surrogatepass"), np.uint32)
     return int(Boundaries.of(codes).ends_sentence.sum()) if text else 0

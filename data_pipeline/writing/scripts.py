@@ -1,4 +1,4 @@
-"""What Unicode says of writing: scripts, as sets of the `regex` package (its version 1), and joiners."""
+"""Unicode's properties of writing: scripts, as sets of the `regex` package (its version 1), and joiners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _JOINED_LETTERS = {
     "\u0d15\u0d4d": "\u0d7f",
     "\u09a4\u09cd": "\u09ce",  # khanda ta of Bengali and Assamese (Unicode 4.1)
 }
-"""What was written with a ZWJ behind it before Unicode had the letter."""
+"""Sequence that was written with a ZWJ behind it before Unicode had the letter -> the letter."""
 _JOINED_LETTER = regex.compile(rf"({'|'.join(_JOINED_LETTERS)})\u200d+")
 _CURSIVE = (
     r"[\p{scx=Arabic}\p{scx=Syriac}\p{scx=Mongolian}\p{scx=Nko}\p{scx=Mandaic}\p{scx=Adlam}\p{scx=Hanifi_Rohingya}]"

@@ -30,7 +30,7 @@ Ethiopic, dandas."""
 SPACES = r"[\p{White_Space}\x1c-\x1f]"
 """White space, as `str.split` has it."""
 MARKS = r"[\p{M}\p{Lm}\p{gcb=SM}]"
-"""What belongs to the letter before it. Thai's sara am is a letter and a spacing mark."""
+"""Characters that belong to the letter before them. Thai's sara am is a letter and a spacing mark."""
 _LETTERS_PER_WORD = (
     # Such that the Declaration of Human Rights, of 1,747 words in English, has 1,700 in Chinese, and from 1,500 to
     # 1,900 in Japanese, Thai, Lao, Khmer and Burmese.
@@ -48,9 +48,9 @@ class WordCount:
     """The words of a text, each with its punctuation."""
 
     spaced: list[str]
-    """What white space separates, if it has no letter of a script without spaces and no separator of words in it."""
+    """Texts between white space that hold no letter of a script without spaces and no separator of words."""
     others: float
-    """How many words the rest makes up."""
+    """Number of words that the rest makes up."""
 
     @classmethod
     def of(cls, text: str) -> WordCount:
@@ -78,12 +78,12 @@ class WordCount:
 
 
 def split_words(text: str) -> list[str]:
-    """What lies between white space and separators of words; of scripts without spaces, runs of many words."""
+    """Texts between white space and separators of words; of scripts without spaces, runs of many words."""
     return text.split() if text.isascii() else str(_SEPARATORS.sub(" ", text)).split()
 
 
 def count_words(text: str) -> int:
-    """How many words a text has, in any script."""
+    """Number of words in a text, in any script."""
     return WordCount.of(text).words
 
 
@@ -117,7 +117,7 @@ def kinds_and_folds(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
 
 @dataclass(frozen=True)
 class _Counts:
-    """What each code point is for `WordCount`: [ALL] each."""
+    """Properties of each code point for `WordCount`: [ALL] each."""
 
     space: NDArray[np.bool_]
     parts: NDArray[np.bool_]

@@ -133,7 +133,7 @@ def _decompressed(path: Path, raw: Iterator[bytes], new: Callable[[], Any]) -> I
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    """What to say of a file that a decompressor refuses."""
+    """Error to raise for a file that a decompressor refuses."""
     for said, (why, command) in _REPACK.items():
         if said in str(error):
             new = path.with_name(f"repacked-{path.name}")

@@ -91,8 +91,8 @@ class _BlockReader:
         return self._start < len(self._held) or self._fill()
 
     def header(self, limit: int) -> bytes:
-        """What comes before a blank line, which is taken too. Raises _Damage when that is more than about `limit`
-        bytes."""
+        """The bytes before a blank line, which is taken too. Raises _Damage when there are more than about `limit` of
+        them."""
         searched = 0
         while (found := _BLANK_LINE.search(self._held, self._start + searched)) is None:
             searched = max(len(self._held) - self._start - _BLANK_LINE_BYTES + 1, 0)
