@@ -21,7 +21,7 @@ class TaskStatus:
     where: str | None
     """Nodes it runs on, as Slurm lists them."""
     then: str | None
-    """What the supervisor did after its newest attempt."""
+    """Decision of the supervisor after the newest attempt, in a sentence."""
 
 
 def array_status(directory: Path) -> list[TaskStatus] | None:

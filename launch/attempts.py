@@ -58,7 +58,7 @@ def exist(directory: Path) -> bool:
 
 
 def last_decision(directory: Path) -> str | None:
-    """What the supervisor did after the newest attempt; None: nothing is recorded."""
+    """Decision of the supervisor after the newest attempt, in a sentence; None: nothing is recorded."""
     lines = _lines(directory)
     return lines[-1].get("then") if lines else None
 

@@ -131,7 +131,8 @@ def _pod(run: NodesRun, pods: PodSettings) -> dict[str, Any]:
 
 
 def submit(text: str, command: Sequence[str] = ("kubectl", "create", "-f", "-")) -> str:
-    """What kubectl says. Raises ConfigError with its error."""
+    """Output of kubectl, which submits `text`. Raises ConfigError with the error that kubectl prints, and RunError
+    where kubectl cannot be run."""
     try:
         done = subprocess.run([*command], input=text, capture_output=True, text=True, timeout=_KUBECTL_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

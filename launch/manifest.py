@@ -1,4 +1,4 @@
-"""What descriptions of a run for Kubernetes and SkyPilot share: the program of each node, and their YAML."""
+"""Common parts of the descriptions of a run for Kubernetes and SkyPilot: the program of each node, and their YAML."""
 
 import io
 import re

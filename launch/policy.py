@@ -1,5 +1,5 @@
-"""What to do when an attempt has ended: a function of the attempts alone, so that a restarted supervisor, also on
-another machine, decides the same.
+"""Decision of the supervisor when an attempt has ended: a function of the attempts alone, so that a restarted
+supervisor, also on another machine, decides the same.
 
 - done (0), or a mistake of the user (2): over.
 - stopped (75): the run has saved, and resumes later.
@@ -25,7 +25,7 @@ _ADVICE = re.compile("; (?:run )?the same command ")
 
 @dataclass(frozen=True)
 class Decision:
-    """What the supervisor does next, and why, in a sentence."""
+    """Next action of the supervisor, and its reason in a sentence."""
 
     next: Literal["over", "stopped", "again"]
     why: str
@@ -78,6 +78,7 @@ def _without_advice(reason: str) -> str:
 
 
 def _silent(status: int) -> str:
-    """What is known of an attempt that reported no error. A status above 128 is a signal's where there is one."""
+    """Reason of an attempt that reported no error: its exit status. A status above 128 is a signal's where there is
+    one."""
     ended_by = f", signal {status - 128}" if status - 128 in signal.valid_signals() else ""
     return f"no error was reported; exit status {status}{ended_by}"

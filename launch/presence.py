@@ -1,4 +1,4 @@
-"""Which process supervises a job, for other processes on the same machine."""
+"""The process that supervises a job, for other processes on the same machine."""
 
 import json
 import os

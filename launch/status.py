@@ -44,7 +44,7 @@ class Status:
     starts: int
     failures: int
     last: str | None
-    """What the supervisor did after the newest attempt."""
+    """Decision of the supervisor after the newest attempt, in a sentence."""
     jobs: tuple[str, ...]
     """Slurm job ids that Slurm still has, each with its state."""
 

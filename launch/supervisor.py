@@ -91,7 +91,7 @@ class Supervisor:
     """Seconds since the last heartbeat after which ranks are killed."""
     say: Callable[[str], None]
     policy: Callable[[Sequence[Attempt], int], Decision] = decide
-    """What to do after the last of some attempts, with at most so many restarts."""
+    """Function that decides what to do after the last of some attempts, with at most so many restarts."""
 
     def __post_init__(self) -> None:
         self._signal: int | None = None
