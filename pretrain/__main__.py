@@ -166,7 +166,7 @@ def _refuse(error: Exception, alone: bool) -> int:
 
 
 def _of_file(error: Exception) -> str | None:
-    """What is wrong with a file, of which no one has had more to say."""
+    """Message for an error of a file that nothing else described; None: another error."""
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return None
     return f"{error.filename}: {error.strerror}"

@@ -28,5 +28,5 @@ class MiscomputedError(RunError):
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
-    """What to raise for the user when a file of the run cannot be written."""
+    """Error to raise for the user when a file of the run cannot be written."""
     return RunError(f"{path} cannot be written ({error.strerror}): free the disk or choose another run.dir")

@@ -176,7 +176,7 @@ def _lists(words: CompletionWords) -> Iterator[str]:
 
 
 def sections(keys: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a word without a dot may begin: `optimizer.`, or a key that is in no section."""
+    """Completions of a word without a dot: `optimizer.`, or a key that is in no section."""
     return list(dict.fromkeys(f"{key.partition('.')[0]}." if "." in key else f"{key}=" for key in keys))
 
 

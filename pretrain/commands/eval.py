@@ -80,7 +80,7 @@ def _settings(options: argparse.Namespace, decoding: Decoding | None) -> "EvalSe
 
 
 def _alike(request: "EvalRequest", model: "ModelOfRun | None") -> dict[str, str]:
-    """What must be the same on every rank."""
+    """Options that must be the same on every rank."""
     settings = request.settings
     return {
         "--tasks": str(request.tasks),
@@ -170,7 +170,7 @@ def _parser() -> Parser:
 
 
 def _add_tasks(parser: Parser) -> None:
-    """What is scored, with how many examples in a prompt."""
+    """Options for the tasks to score, and for the numbers of examples in a prompt."""
     from pretrain.evaluate.tasks.registry import known_names
 
     parser.add_argument(
@@ -190,7 +190,7 @@ def _add_tasks(parser: Parser) -> None:
 
 
 def _add_documents(parser: Parser) -> None:
-    """Which documents of the tasks are scored, and where they are."""
+    """Options for the documents of the tasks: which are scored, and where they are."""
     parser.add_argument("--limit", type=count, help="Score at most the first N documents of each task (default: all).")
     parser.add_argument(
         "--draws",

@@ -122,7 +122,7 @@ def _parser() -> Parser:
 
 
 def _add_vocabulary(parser: Parser) -> None:
-    """What a model's vocabulary and head become."""
+    """Options for changes of a model's vocabulary and head."""
     parser.add_argument(
         "--add-tokens",
         type=Path,

@@ -98,7 +98,7 @@ def _parser() -> Parser:
 
 
 def _add_restarts(parser: Parser) -> None:
-    """What the job does after failures."""
+    """Options for what the job does after failures."""
     parser.add_argument(
         "--restarts",
         type=at_least_zero,

@@ -17,7 +17,7 @@ from pretrain.errors import ConfigError
 from pretrain.plan.device import find_device
 
 _MOST_NODES, _MOST_RESTARTS = 100_000, 2**31 - 1
-"""What Kubernetes allows: pods of an Indexed Job, and failures in 32 bits."""
+"""Limits of Kubernetes: pods of an Indexed Job, and failures in 32 bits."""
 
 
 def add_nodes_options(parser: Parser, cpus: Callable[[str], str], memory: Callable[[str], str]) -> None:

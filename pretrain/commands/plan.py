@@ -126,7 +126,7 @@ def _parser() -> Parser:
 
 
 def _add_costs(parser: Parser) -> None:
-    """What a run costs: money, power, failures."""
+    """Options for the costs of a run: money, power, failures."""
     parser.add_argument(
         "--price",
         type=_amount,
@@ -162,7 +162,7 @@ def _add_costs(parser: Parser) -> None:
 
 
 def _add_output(parser: Parser) -> None:
-    """What is printed and drawn."""
+    """Options for what is printed and drawn."""
     parser.add_argument("--frontier", type=Path, help="PNG to draw: seconds against memory, and cost against days.")
     parser.add_argument("--explain", action="store_true", help="Show the parts of time and memory.")
     parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")

@@ -120,7 +120,7 @@ def _table(
 
 
 def _held(step: int, peak: MemoryPeak) -> Iterator[str]:
-    """What holds memory at the peak of one step of one rank."""
+    """Lines on the memory at the peak of one step of one rank, by what holds it."""
     rows = [row for row in peak.by_place.items() if row[1] >= _LEAST_SHOWN]
     shown = [] if peak.before is None else [("held from before the step", peak.before)]
     shown += rows[:_MOST_PLACES]

@@ -82,7 +82,7 @@ def _parser() -> Parser:
 
 
 def _add_work(parser: Parser) -> None:
-    """What the ranks do, and what is shown of it."""
+    """Options for the work of the ranks, and for what is shown of it."""
     parser.add_argument(
         "--what",
         choices=("train", "score", "generate"),

@@ -1,4 +1,4 @@
-"""What the steps of a build did with the text of each source, and what is left of it for a model -> one page."""
+"""Page on a build: what its steps did with the text of each source, and what is left of it for a model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -28,6 +28,6 @@ def chat_settings(objective: Any, run: RunDir) -> Instructions:
 
 
 def kept(objective: Instructions) -> bytes | None:
-    """What `chat_settings.json` has of an objective with a chat template; None: there is nothing to keep."""
+    """Content of `chat_settings.json` for an objective with a chat template; None: there is nothing to keep."""
     given = objective.model_dump(mode="json", include=_KEYS, exclude_defaults=True)
     return json.dumps(given, indent=2).encode() + b"\n" if given else None

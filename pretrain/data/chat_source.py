@@ -1,4 +1,4 @@
-"""What a run notes of conversations as transformers has them for the folder that its model was imported from
+"""A run's notes on conversations as transformers has them for the folder that its model was imported from
 (`source_model.json`): the names of special tokens that chat templates write, and the ids of a conversation."""
 
 import json
@@ -21,7 +21,7 @@ _SHOWN = 12  # ids in a message
 
 @dataclass(frozen=True)
 class ChatSource:
-    """What is noted of a folder whose tokenizer a run still has."""
+    """Notes on a folder whose tokenizer a run still has."""
 
     names: dict[str, str]
     """name of a template's variable -> name of a special token"""
@@ -46,7 +46,7 @@ class ChatSource:
 
 
 def chat_source(path: Path, tokenizer: Tokenizer) -> ChatSource | None:
-    """What the file at `path` notes. None: there is none, it notes nothing of conversations, or it is of another
+    """Notes in the file at `path`. None: there is no file, it notes nothing of conversations, or it is of another
     tokenizer. Raises ConfigError for a damaged one."""
     if not path.is_file():
         return None
@@ -63,7 +63,7 @@ def chat_source(path: Path, tokenizer: Tokenizer) -> ChatSource | None:
 
 
 def chat_source_of(config: RunConfig, tokenizer: Tokenizer) -> ChatSource | None:
-    """What the run of a config notes, or the one that it starts from."""
+    """Notes of the run of a config, or of the run that it starts from; None: there are none."""
     runs = [RunDir(config.run.dir)]
     if config.run.start_from is not None:
         with suppress(ConfigError):  # a run that resumes needs it no longer

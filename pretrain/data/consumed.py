@@ -1,4 +1,4 @@
-"""What a run has really consumed: its record of each step, against the samples that its data gives today."""
+"""Samples that a run has really consumed: its record of each step, against the samples that its data gives today."""
 
 from collections.abc import Iterable
 from pathlib import Path

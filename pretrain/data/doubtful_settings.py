@@ -26,7 +26,7 @@ _RULES_OF_RATE = ("adamw", "adam", "lamb", "lion")
 
 
 def doubtful_settings(config: RunConfig) -> tuple[str, ...]:
-    """What is doubtful of a resolved config, and what a new run would be refused for."""
+    """Warnings about a resolved config: its doubtful settings, and those that a new run would be refused for."""
     return (
         *pointless_settings(config),
         *_beyond_the_end(config),
@@ -39,7 +39,7 @@ def doubtful_settings(config: RunConfig) -> tuple[str, ...]:
 
 
 def _beyond_the_end(config: RunConfig) -> Iterator[str]:
-    """What the run never comes to."""
+    """Warnings about settings whose effect the run never reaches."""
     health, schedule, ramp = config.health, config.schedule, config.batch.ramp
     steps, tokens = run_length(config)
     end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")

@@ -1,4 +1,5 @@
-"""How much of each source a run reads: counted from how many samples it has seen, not logged."""
+"""Ledger of a run: the amount of each source that it reads, counted from the number of samples it has seen, not
+logged."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -56,7 +57,7 @@ def read_ledger(run: Path) -> dict[str, Any]:
 
 
 def source_usage(config: RunConfig, stream: SampleStream | ChainedStreams, samples: int) -> list[SourceUsage]:
-    """What the first `samples` samples of the run are of each source, and its share of the last of them."""
+    """Usage of each source in the first `samples` samples of the run, and its share of the last of them."""
     shares, counts = stream.shares(max(0, samples - 1)), stream.counts(samples)
     tokens = config.sequence_length * counts
     if config.batch.short is not None:

@@ -31,7 +31,7 @@ def check_new_run(config: RunConfig) -> None:
 
 
 def pointless_settings(config: RunConfig) -> Iterator[str]:
-    """What each setting without a point is, and what to do, a sentence each."""
+    """Sentences on settings without a point: each says which it is, and what to do."""
     yield from _fields(config)
     yield from _trained_parts(config)
     yield from _evaluation(config)
@@ -164,7 +164,7 @@ def singular_values(muon: MuonOptimizer) -> tuple[float, float]:
 
 
 def _lengths(config: RunConfig) -> Iterator[str]:
-    """What lies beyond a row, or beyond the end of the run."""
+    """Settings that lie beyond a row, or beyond the end of the run."""
     mtp, finetune = config.model.mtp, config.finetune
     if mtp is not None and mtp.num_layers >= config.sequence_length:
         yield (

@@ -1,5 +1,6 @@
-"""What a config leaves open and the data or the checkpoint that it starts from decides: the sources of a mix, the
-vocabulary, the steps of some epochs, the fields of conversations, the chat template and the names that it writes."""
+"""Values that a config leaves open and the data or the checkpoint that it starts from decides: the sources of a mix,
+the vocabulary, the steps of some epochs, the fields of conversations, the chat template and the names that it
+writes."""
 
 import math
 import os
@@ -306,7 +307,7 @@ def open_datasets(config: RunConfig) -> list[DataSource]:
 
 
 def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | None = None) -> Recipe:
-    """What the config's objective, or that of each source, makes of data that `tokenizer` made; in sequences of the
+    """Recipe of the config's objective, or of that of each source, for data that `tokenizer` made; in sequences of the
     model's length unless another is given. Raises DataError for lengths that do not suit an objective, or objectives
     that do not suit each other."""
     model = config.model

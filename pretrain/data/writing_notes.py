@@ -1,4 +1,4 @@
-"""What a run says of words and sentences of its text: too many or few tokens are masked, or texts have no sentences."""
+"""Notes of a run on words and sentences of its text: too many or few tokens are masked, or texts have no sentences."""
 
 from collections.abc import Iterator, Sequence
 

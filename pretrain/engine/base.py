@@ -80,7 +80,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class GlobalPart:
-    """What one rank holds of a named global tensor."""
+    """Part of a named global tensor that one rank holds."""
 
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
@@ -112,7 +112,7 @@ class Ranks(Protocol):
 
 
 class ScoreEngine(Ranks, Protocol):
-    """What training and evaluation share."""
+    """Part of an engine that training and evaluation share."""
 
     shares_weights: bool
     """data ranks hold a part of the weights each (training under ZeRO stage 3, or with expert ranks), so all must
@@ -128,7 +128,7 @@ class ScoreEngine(Ranks, Protocol):
 
 
 class TrainEngine(ScoreEngine, Protocol):
-    """What the loop and checkpoints need."""
+    """Part of an engine that the loop and checkpoints need."""
 
     updates: int
     """optimizer updates made so far: steps that were not skipped"""
@@ -163,7 +163,7 @@ class TrainEngine(ScoreEngine, Protocol):
 
 
 class DecodeEngine(ScoreEngine, Protocol):
-    """What generation and translation need."""
+    """Part of an engine that generation and translation need."""
 
     decodes: bool
     """whether the layout can read on from what it has read: `prefill`, `next_tokens` and `score_continuations` work"""
@@ -203,7 +203,7 @@ class DecodeEngine(ScoreEngine, Protocol):
 
 
 class HiddenStateEngine(Ranks, Protocol):
-    """What features need."""
+    """Part of an engine that feature extraction needs."""
 
     def hidden_states(self, batch: Rows, stack: Stack, layers: Sequence[int], pooled: bool) -> np.ndarray:
         """Outputs of some `layers` of a stack, float32, [rows, positions, layers, hidden]: layer 0 is what the
@@ -214,7 +214,7 @@ class HiddenStateEngine(Ranks, Protocol):
 
 
 class InspectEngine(Ranks, Protocol):
-    """What verify and the gates of exports need."""
+    """Part of an engine that verify and the gates of exports need."""
 
     keeps_gradients: bool
     """set to have `gradients`, which costs memory"""
@@ -249,7 +249,7 @@ class TeacherWeights(ABC):
 
 
 class GeneratorSamples(ABC):
-    """What a generator samples (`generator`)."""
+    """Access to the samples of a generator (`generator`)."""
 
     @abstractmethod
     def replay_samples(self, tokens: np.ndarray | None) -> None:
@@ -276,8 +276,8 @@ class ExpertRoutes(ABC):
 
     @abstractmethod
     def routes(self) -> Sequence[LoggedRoutes]:
-        """What the last step, or the last call of `score`, logged on this rank: of each layer that it has and each
-        micro-batch, in any order."""
+        """Routes that the last step, or the last call of `score`, logged on this rank: of each layer that it has and
+        each micro-batch, in any order."""
 
 
 class Engine(TrainEngine, DecodeEngine, HiddenStateEngine, InspectEngine, Protocol):

@@ -16,7 +16,7 @@ class LossScale:
 
     @property
     def state(self) -> tuple[float, int] | None:
-        """What a checkpoint keeps of it."""
+        """State that a checkpoint keeps; None: it keeps none."""
         return None
 
     def of_sum(self, positions: int) -> float:

@@ -35,7 +35,7 @@ Results = dict[str, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What was scored, the same on every rank."""
+    """Results of an evaluation, the same on every rank."""
 
     results: Results
     """task -> number of shots -> sums, counts and metrics; nothing that equal scores could differ in"""
@@ -58,7 +58,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LoadedTasks:
-    """What is to be scored, by the names that the caller gave for tasks."""
+    """Tasks to be scored, with their documents, shots and examples, by the names that the caller gave for tasks."""
 
     tasks: dict[str, Task]
     documents: dict[str, Loaded]
@@ -170,7 +170,7 @@ def _shots(task: Task, settings: EvalSettings) -> Sequence[int]:
 
 
 def _pool(task: Task, shots: Sequence[int], sources: Sources) -> Examples | None:
-    """What examples are drawn from; None: the task's own documents, or nothing is drawn."""
+    """Documents that examples are drawn from; None: the task's own documents, or nothing is drawn."""
     return None if task.load_shots is None or not any(shots) else task.load_shots(sources)
 
 

@@ -44,7 +44,7 @@ class FeatureTable:
 
     @property
     def vectors(self) -> int:
-        """How many vectors there are."""
+        """Number of vectors."""
         return len(self.lines) if self.tokens is None else len(self.tokens.token_ids)
 
 

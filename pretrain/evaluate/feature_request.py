@@ -1,5 +1,5 @@
-"""What `pretrain features` computes: of which texts, layers and tokens. Without torch, so that a mistake is reported at
-once."""
+"""Request of `pretrain features`: the texts, layers and tokens whose vectors it computes. Without torch, so that a
+mistake is reported at once."""
 
 import re
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class Texts:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRequest:
-    """What the vectors are made of."""
+    """Settings of the vectors: layers, pooling, stack, and the way that texts are read."""
 
     layers: LayerChoice
     pool: Pool

@@ -51,7 +51,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written."""
+    """Facts of the vectors that were written."""
 
     shape: tuple[int, ...]
     """shape of `vectors`"""

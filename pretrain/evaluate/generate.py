@@ -18,7 +18,7 @@ from pretrain.run_dir.paths import TOKENIZER
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """How texts are generated."""
+    """Settings of text generation."""
 
     decoding: Decoding
     max_tokens: int | None

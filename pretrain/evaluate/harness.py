@@ -43,7 +43,7 @@ class HarnessModel(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What lm-eval puts before a text without a context."""
+        """Id that lm-eval puts before a text without a context."""
         return self.text.before_text
 
     @property

@@ -186,7 +186,8 @@ def _text_bytes(dataset: DataSource, text_tokens: float, all_scored: bool) -> fl
 
 
 def _parts(datasets: Sequence[DataSource], recipe: Recipe | int, sequences: int | None) -> list[int | None]:
-    """How many samples are scored of each source, at least one; None: all. One source's are not counted for that."""
+    """Number of samples that are scored of each source, at least one; None: all. One source's are not counted for
+    that."""
     if sequences is None or len(datasets) == 1:
         return [sequences] * len(datasets)
     counts = [num_heldout(one, recipe) for one in datasets]

@@ -59,7 +59,8 @@ def searched_now(
 
 
 def _as_repaired(dataset: Dataset) -> Reading:
-    """What the dataset's build made of its text by the step `repair`, nothing without it."""
+    """Function that changes a text as the step `repair` of the dataset's build did; without that step it changes
+    nothing."""
     build = dataset.manifest.build
     try:
         return recorded_repairs(build.config.get("steps", []), build.source)
@@ -70,8 +71,8 @@ def _as_repaired(dataset: Dataset) -> Reading:
 def overlap(
     evaluation: Evaluation, searched: Mapping[str, Sequence[SearchedSet]], unknown: str | None = None
 ) -> dict[str, Any]:
-    """What report.json says under `overlap`, from the sets that each dataset of the run was searched for, by the name
-    of the dataset. `unknown` says why nothing is known of the datasets.
+    """Entry `overlap` of report.json, from the sets that each dataset of the run was searched for, by the name of the
+    dataset. `unknown` says why nothing is known of the datasets.
 
     unknown: that sentence, or null. tasks: for each scored task
 

@@ -1,4 +1,4 @@
-"""How far an evaluation is: one line that rewrites itself on a terminal, a line now and then in a log."""
+"""Progress of an evaluation: one line that rewrites itself on a terminal, a line now and then in a log."""
 
 import sys
 import time
@@ -12,8 +12,8 @@ _LOG_INTERVAL_S = 60.0
 
 
 class EvaluationProgress:
-    """What `evaluate` calls, within a `with`. A log gets a line when the task or its shots change, and one
-    a minute. Only the rank that `shows` it prints."""
+    """Progress display that `evaluate` calls, within a `with`. A log gets a line when the task or its shots change, and
+    one a minute. Only the rank that `shows` it prints."""
 
     def __init__(
         self, shows: bool = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

@@ -31,7 +31,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """What the model reads before the first target."""
+        """The model's input before the first target."""
         return self.before + self.continuations[0].context
 
 
@@ -64,8 +64,8 @@ def shot_indices(
     task: str, document: int, documents: int, shots: int, *, seed: int, draw: int = 0,
     holds_answer: HoldsAnswer = lambda index: False,
 ) -> DrawnExamples:  # fmt: skip
-    """Which `shots` of a task's `documents` are shown before `document`: different ones, never itself, none that holds
-    its answer, and the first k of them are those of k shots. Raises ConfigError when there are too few."""
+    """The `shots` of a task's `documents` that are shown before `document`: different ones, never itself, none that
+    holds its answer, and the first k of them are those of k shots. Raises ConfigError when there are too few."""
     if shots >= documents:
         raise ConfigError(f"task {task} has {documents} documents, too few for {shots} shots and the question itself")
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
@@ -79,8 +79,8 @@ def shots_from_elsewhere(
     task: str, document: int, pool: Examples, shots: int, *, seed: int, draw: int = 0,
     holds_answer: HoldsAnswer = lambda index: False,
 ) -> DrawnExamples:  # fmt: skip
-    """Which `shots` documents of a `pool`, such as a training split, are shown before `document`: different ones, none
-    that holds its answer, and the first k are those of k shots. Raises ConfigError when there are too few."""
+    """The `shots` documents of a `pool`, such as a training split, that are shown before `document`: different ones,
+    none that holds its answer, and the first k are those of k shots. Raises ConfigError when there are too few."""
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
     drawn = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None, holds_answer)
     if len(drawn.numbers) < shots:

@@ -1,5 +1,6 @@
-"""How data ranks share the items of an evaluation: each takes every `data_world`-th, and `gather` puts all items'
-values on all ranks, in their order, so that what is computed from them doesn't depend on how many ranks there are."""
+"""Division of the items of an evaluation among data ranks: each takes every `data_world`-th, and `gather` puts all
+items' values on all ranks, in their order, so that what is computed from them doesn't depend on how many ranks there
+are."""
 
 from typing import Any
 

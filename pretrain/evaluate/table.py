@@ -1,4 +1,4 @@
-"""What was scored, as lines for a terminal: the figures of the report's tables."""
+"""Results of an evaluation, as lines for a terminal: the figures of the report's tables."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

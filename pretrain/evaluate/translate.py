@@ -49,7 +49,7 @@ class TranslationResult:
 
 @dataclass(frozen=True)
 class TranslationMetric:
-    """What hypotheses are compared with targets by."""
+    """Metric by which hypotheses are compared with targets."""
 
     name: str = "bleu"
     """bleu, chrf or chrf++"""

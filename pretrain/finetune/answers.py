@@ -1,5 +1,5 @@
-"""What the numbers of a task head say of a row: a class, a number, a tag for each word, a text of its context, or a
-choice."""
+"""Answers for a row, from the numbers of a task head: a class, a number, a tag for each word, a text of its context, or
+a choice."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -82,7 +82,7 @@ def _usage(name: str, directory: Path, published: PublishedSet) -> str:
 
 
 def readme(name: str, published: PublishedSet) -> str:
-    """What the files of a set are, where they come from, and under which terms."""
+    """README of a set: what its files are, where they come from, and under which terms."""
     settings = {"name": published.objective, **published.settings}
     lines = [
         f"# {name}: {published.title}",

@@ -1,4 +1,4 @@
-"""What a fine-tuned model answers for the rows of a split: one prediction for each, beside what is right."""
+"""Answers of a fine-tuned model for the rows of a split: one prediction for each, beside the right one."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _SORTED_ROWS = 16 * _CALL_ROWS
 
 @dataclass(frozen=True, kw_only=True)
 class MostFrequent:
-    """What accuracy is to be compared with."""
+    """Baseline that accuracy is to be compared with."""
 
     label: Label
     """the class that most rows, or words, have"""

@@ -1,4 +1,4 @@
-"""What a figure of a fine-tuned model is computed from, besides predictions and references."""
+"""Settings that a figure of a fine-tuned model is computed from, besides predictions and references."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Label = str | int
 
 @dataclass(frozen=True, kw_only=True)
 class MetricContext:
-    """What a figure may need besides predictions and references."""
+    """Settings that a figure may need besides predictions and references."""
 
     labels: Sequence[Label] = ()
     """names of classes or tags, in order of their ids"""

@@ -64,7 +64,7 @@ class JudgedSplit:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is to be known about the answers, one sentence each."""
+        """Notes on the answers, one sentence each."""
         return [
             f"{source}: {note}" if self.several else note
             for source, one in self.by_source.items()

@@ -1,5 +1,5 @@
-"""What is to be said of figures of texts: how they were computed, and what those that were made for English do to the
-texts of other languages, counted."""
+"""Notes on figures of texts: how they were computed, and what those that were made for English do to the texts of other
+languages, counted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +17,8 @@ _COMPARED = ("exact_match", "f1_of_tokens")
 def how_computed(
     figures: Sequence[str], predictions: Sequence[Any], references: Sequence[Any], context: MetricContext
 ) -> dict[str, str]:
-    """How figures of texts were computed, by name: the normalization, the words, or sacrebleu's signature."""
+    """Method by which each figure of texts was computed, by name: the normalization, the words, or sacrebleu's
+    signature."""
     found = {}
     for name in figures:
         if name in _COMPARED:

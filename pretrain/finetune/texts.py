@@ -85,7 +85,7 @@ class TextJudge:
         )
 
     def _request(self, samples: TextSamples, number: int) -> DecodeRequest | None:
-        """What the model reads of a row; None if that leaves no space for an answer."""
+        """Request for an answer to a row; None if the row leaves no space for one."""
         model, new_tokens = self.config.model, self.config.evaluate.new_tokens or USUAL
         reads, start = samples.question(number, new_tokens)
         space = self.recipe.target_length if model.is_encoder_decoder else model.sequence_length - len(reads)

@@ -1,4 +1,4 @@
-"""What a layout may not be: each check raises ConfigError with the violated rule, and the nearest legal value."""
+"""Checks of a layout: each raises ConfigError with the violated rule, and the nearest legal value."""
 
 from collections.abc import Mapping
 from math import lcm

@@ -1,4 +1,4 @@
-"""What divides what, and the nearest number that does."""
+"""Divisors of a number, and a check that names the nearest one."""
 
 from math import isqrt
 

@@ -15,7 +15,7 @@ _SENTENCE_TASK = "arithmetic_2da"  # which needs no file
 
 
 def next_commands(config: RunConfig) -> list[str]:
-    """What can be done with a trained model of this kind: each runs unchanged."""
+    """Commands to use a trained model of this kind: each runs unchanged."""
     run, name = _opened(config), Path(config.run.dir).resolve().name
     out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     scores = [f"pretrain eval {run} --tasks {tasks} --out {out}"] if (tasks := _tasks(config)) else []

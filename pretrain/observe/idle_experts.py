@@ -1,4 +1,4 @@
-"""Which layers of experts have collapsed, said when it begins (`health.idle_experts`)."""
+"""Layers of experts that have collapsed, reported when it begins (`health.idle_experts`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +28,7 @@ class IdleExperts:
 
 
 def idle_sentence(step: int, idle: Mapping[str, int], experts: int) -> str:
-    """What is said of layers with that many idle experts, of `experts` each."""
+    """Sentence about layers with that many idle experts, of `experts` each."""
     (layer, number), *others = sorted(idle.items(), key=lambda one: -one[1])
     more = f", and many of {len(others)} more layer{'s' if len(others) > 1 else ''}" if others else ""
     return (

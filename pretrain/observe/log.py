@@ -172,7 +172,7 @@ class RunLog:
         self._files.settle()
 
     def urgency(self) -> Urgency:
-        """What this rank asks of all, as the run's files were deleted (asked once) or can't be written."""
+        """Request of this rank to all ranks, as the run's files were deleted (requested once) or can't be written."""
         return self._files.urgency() if self._is_reporter else Urgency.NONE
 
     @_on_reporter

@@ -1,4 +1,4 @@
-"""How long a rank works by itself, as against waiting for others, who make all ranks' steps equally long."""
+"""Seconds that a rank works by itself, as against waiting for others, who make all ranks' steps equally long."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What is delivered to a tracker: numbers, files, and what data a run reads."""
+"""Items that are delivered to a tracker: numbers, files, and the data that a run reads."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How far a run is: one line that rewrites itself on a terminal, a plain line now and then in a log."""
+"""Progress of a run: one line that rewrites itself on a terminal, a plain line now and then in a log."""
 
 import shutil
 import sys
@@ -100,7 +100,7 @@ class Progress:
             yield _Part(f"{left} left", f"{left.replace(' min', 'm').replace(' s', 's').replace(' ', '')} left", 7)
 
     def _fitted(self, metrics: StepMetrics) -> str:
-        """What a terminal has room for: everything, or short forms, less those that are needed least."""
+        """The text that a terminal has room for: everything, or short forms, less those that are needed least."""
         room = shutil.get_terminal_size().columns - 1
         parts = list(self._parts(metrics))
         texts = [part.full for part in parts]

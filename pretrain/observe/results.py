@@ -1,4 +1,4 @@
-"""What the loop's reports are made of: fields of the results of a step, of a held-out evaluation and of tasks."""
+"""Inputs of the loop's reports: fields of the results of a step, of a held-out evaluation and of tasks."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -32,7 +32,7 @@ class Recent:
 
 @dataclass(frozen=True)
 class Spike:
-    """What was bad at a step."""
+    """A bad loss or gradient norm of a step."""
 
     what: str
     """loss or gradient norm"""

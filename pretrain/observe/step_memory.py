@@ -1,4 +1,5 @@
-"""What holds memory at the peak of a step, read from a trace of torch's profiler with `profile.memory`. Without torch.
+"""Memory at the peak of a step by what holds it, read from a trace of torch's profiler with `profile.memory`. Without
+torch.
 
     peak = peak_of(load_trace(Path("runs/book/profile/step-00000020-rank-00000.json.gz")))
     peak.by_place      # {"decoder.layers.*.mlp.linear_fc1": 40_000_000, "step/backward": 9_000_000, ...} bytes

@@ -65,7 +65,7 @@ def _step_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def split_of(trace: Mapping[str, Any]) -> StepSplit:
-    """What the time of a loaded trace went to."""
+    """Split of a loaded trace's step: its seconds by what they went to."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     step = _step_of(events)
     info = trace.get("distributedInfo", {})

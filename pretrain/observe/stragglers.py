@@ -1,4 +1,4 @@
-"""Which ranks hold the others up: slower than those like them, in several comparisons in a row.
+"""Detection of ranks that hold the others up: slower than those like them, in several comparisons in a row.
 
     stragglers = Stragglers(
         50, rank, locations=locations, stages=stages, largest=engine.largest, measure=own_seconds

@@ -1,4 +1,4 @@
-"""What a run ran on, for trackers."""
+"""Software and hardware that a run ran on, for trackers."""
 
 import os
 import platform

@@ -192,7 +192,8 @@ class TrackerThread:
         return self.tracker
 
     def _send(self, what: str, send: Callable[[], None]) -> None:
-        """What cannot be stored must not hold up the numbers behind it."""
+        """Calls `send`, which stores `what`. An error is counted, and warned of once: it must not hold up the numbers
+        behind it."""
         try:
             send()
         except Exception as error:

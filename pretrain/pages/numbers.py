@@ -1,4 +1,4 @@
-"""How numbers are written for people."""
+"""Formats of numbers for people."""
 
 
 def figure(number: float | None, digits: int = 4) -> str:

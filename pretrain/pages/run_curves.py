@@ -55,7 +55,7 @@ LAYER_QUANTITIES = (
 
 @dataclass(frozen=True)
 class ExpertCounts:
-    """How many tokens of a step's global batch chose each expert."""
+    """Number of tokens of a step's global batch that chose each expert."""
 
     step: int
     counts: Mapping[str, Sequence[int]]
@@ -77,7 +77,7 @@ def layer_name(layer: str) -> str:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What one run recorded."""
+    """Recorded values of one run."""
 
     label: str
     points: Mapping[str, NDArray[np.float64]]

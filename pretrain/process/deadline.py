@@ -27,7 +27,7 @@ class Deadline:
 
     @property
     def next_wait_s(self) -> float:
-        """How long to wait before the deadline expires or the next message is due."""
+        """Seconds to wait before the deadline expires or the next message is due."""
         return max(0.01, min(self.remaining_s, self._next - time.monotonic()))
 
     def report(self, waiting: Callable[[], str]) -> None:

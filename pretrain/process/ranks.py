@@ -1,4 +1,4 @@
-"""Which rank this process is, as the launcher says, also where srun started it without torchrun."""
+"""Rank of this process, as the launcher says, also where srun started it without torchrun."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a rank asks of all ranks after a step. They tell each other, and all do the most urgent that one asks for."""
+"""Request of a rank to all ranks after a step. Ranks exchange their requests, and all do the most urgent one."""
 
 from enum import IntEnum
 

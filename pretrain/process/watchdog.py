@@ -1,4 +1,4 @@
-"""What the main thread reports to the watchdog: its activity, and when an exchange between all ranks is done.
+"""Reports of the main thread to the watchdog: its activity, and when an exchange between all ranks is done.
 
     watchdog.kick("step 12", 12)            the main thread begins an activity
     watchdog.kick()                         it makes progress with the same activity
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 
 class ActivityRecord:
-    """What the main thread does, with counters by which a poll sees progress."""
+    """Activity of the main thread, with counters by which a poll sees progress."""
 
     def __init__(self) -> None:
         self.reset()

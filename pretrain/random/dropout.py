@@ -47,7 +47,7 @@ def begin(first_row: int) -> None:
 
 
 class Drawn(NamedTuple):
-    """What decides which elements of a tensor drop out."""
+    """Values that decide which elements of a tensor drop out."""
 
     first: Tensor
     """[] int64: hash key of the first row at this site"""
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What remaining elements are multiplied by."""
+        """Factor that remaining elements are multiplied by."""
         return _LEVELS / (_LEVELS - self.levels)
 
     def mask(self, shape: torch.Size) -> Tensor:
@@ -134,7 +134,7 @@ class Dropout(nn.Module):
 
 
 def _shard(shared_by: Sequence[str], axes: Mapping[str, tuple[int, int]]) -> int:
-    """Which part of a dimension is this rank's."""
+    """Index of this rank's part of a dimension."""
     shard = 0
     for axis in shared_by:
         rank, ranks = axes[axis]

@@ -14,7 +14,8 @@ _Found = Iterator[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeAgreement:
-    """What was compared, and sentences that say where ranks disagree. Later parts of the run are not compared then."""
+    """Numbers of what was compared, and sentences that say where ranks disagree. Later parts of the run are not
+    compared then."""
 
     groups: int
     """groups of which at least two ranks were rehearsed"""

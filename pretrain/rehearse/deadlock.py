@@ -21,7 +21,7 @@ _Side = tuple[int, _Meeting]
 
 @dataclass(kw_only=True, eq=False)
 class _Operation:
-    """What a rank launches on a communicator at once: a collective, a message, or a batch of messages."""
+    """Operation that a rank launches on a communicator at once: a collective, a message, or a batch of messages."""
 
     rank: int
     communicator: int

@@ -32,7 +32,8 @@ class LiveMemory:
 
 
 class DeviceMemory:
-    """What lives on a device of `limit_bytes`, its peak, and what the caching allocator reserves for it."""
+    """Memory that lives on a device of `limit_bytes`, its peak, and the memory that the caching allocator reserves for
+    it."""
 
     def __init__(self, limit_bytes: float) -> None:
         self.allocator = CachingAllocator(limit_bytes)

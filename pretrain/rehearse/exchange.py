@@ -40,7 +40,7 @@ class RankGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What one rank does in an exchange. Ranks that meet have to agree on all but the line."""
+    """One rank's side of an exchange. Ranks that meet have to agree on all but the line."""
 
     group: RankGroup
     kind: str
@@ -129,7 +129,7 @@ def bytes_to_others(func: Any, args: Any, rank: int) -> float | None:
 
 
 def exchange_kind(func: Any) -> str:
-    """What an operator of c10d does, however its tensors are passed."""
+    """Kind of exchange that an operator of c10d does, however its tensors are passed."""
     kind = str(func._opname).strip("_")
     for variant in _VARIANTS:
         kind = kind.replace(variant, "")

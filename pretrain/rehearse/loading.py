@@ -17,7 +17,7 @@ from pretrain.rehearse.work import RehearsedWork
 
 @dataclass(frozen=True, kw_only=True)
 class LoadCounts:
-    """What one rank reads of a checkpoint, and the memory that this takes."""
+    """Amounts that one rank reads of a checkpoint, and the memory that this takes."""
 
     tensors: int
     """global tensors of which the rank holds something, those of the optimizer included"""

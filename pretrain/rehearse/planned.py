@@ -16,7 +16,7 @@ from pretrain.plan.estimate.workload import StepWorkload
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRank:
-    """What the planner expects of a rank."""
+    """Amounts that the planner expects of a rank."""
 
     parameters: float
     held: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""How many ranks are rehearsed, while others are: on standard error."""
+"""Progress of a rehearsal, on standard error: the number of ranks that are done, while others are rehearsed."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What a rehearsed rank does and holds, counted."""
+"""Counts of what a rehearsed rank does and holds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class Exchanges:
 
 @dataclass(frozen=True, kw_only=True)
 class PartCounts:
-    """What one rank does in one part of its work, such as a step."""
+    """Counts of what one rank does in one part of its work, such as a step."""
 
     name: str
     repeats: bool
@@ -70,8 +70,8 @@ class PartCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class RankRehearsal:
-    """What one rank does: in the first part of its work (when training, a step), where a field does not say
-    otherwise."""
+    """Counts of what one rank does and holds: in the first part of its work (when training, a step), where a field does
+    not say otherwise."""
 
     rank: int
     coordinates: tuple[int, int, int, int]

@@ -149,7 +149,7 @@ class Recorder(TorchDispatchMode):
         return "backward" if in_backward else self.phase
 
     def _value(self, tensor: Tensor) -> float | int | bool:
-        """What a tensor's only element is taken for. A flag says that nothing is wrong."""
+        """Value that a tensor's only element is taken for. A flag says that nothing is wrong."""
         if _on_device(tensor):
             self.wait("item")
         if tensor.dtype == torch.bool:

@@ -131,7 +131,7 @@ def rehearse(
 
 
 def _nearest(run: RunConfig, layout: Layout, device: Device, ranks: Sequence[RankRehearsal]) -> str | None:
-    """What `nearest_fit` says where the fullest rank needs more than the device has; else None."""
+    """Sentence of `nearest_fit` where the fullest rank needs more than the device has; else None."""
     needed = max((rank.needed_bytes for rank in ranks if rank.problem is None), default=0.0)
     limit_bytes = device.memory_gib * 2**30
     return nearest_fit(run, layout, limit_bytes, needed) if needed > limit_bytes else None

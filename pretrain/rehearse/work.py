@@ -1,4 +1,4 @@
-"""What a rank does in a rehearsal, part by part: training steps, batches of scores, or prefills and tokens."""
+"""Work of a rank in a rehearsal, part by part: training steps, batches of scores, or prefills and tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ _TOKEN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsedWork:
-    """What every rank of a rehearsal does."""
+    """Work that every rank of a rehearsal does."""
 
     what: What = "train"
     sequences: int = 0

@@ -1,4 +1,4 @@
-"""What the counts of tokens by layer and expert say, as a line of metrics.jsonl has them.
+"""Counts of tokens by layer and expert, as a line of metrics.jsonl has them, and the share of idle experts by these.
 
 A layer has collapsed when its router sends nearly all tokens to a few experts, and the others learn nothing.
 """

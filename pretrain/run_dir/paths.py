@@ -103,8 +103,8 @@ class RunDir:
 
     @property
     def source_model(self) -> Path:
-        """What the model's folder in another library's format says besides weights, of an imported model or of one that
-        was trained from it (`checkpoint/hf/source_model.py`)."""
+        """File with what the model's folder in another library's format says besides weights, for an imported model or
+        one that was trained from it (`checkpoint/hf/source_model.py`)."""
         return self.path / "source_model.json"
 
     @property

@@ -43,9 +43,9 @@ class Backtest:
 
 
 def split(points: Points) -> tuple[Points, Points]:
-    """What is fitted, and what is left out: the largest size; where that was trained with no more compute than smaller
-    ones, as at a few fixed budgets, every run with more than a third of the most compute. Raises ConfigError where
-    there is one size alone."""
+    """Runs that are fitted, and runs that are left out: the largest size; where that was trained with no more compute
+    than smaller ones, as at a few fixed budgets, every run with more than a third of the most compute. Raises
+    ConfigError where there is one size alone."""
     *smaller, largest = points.rungs()
     if not smaller:
         raise ConfigError("all runs are of one size: without a second one nothing can be said about larger ones")

@@ -88,7 +88,7 @@ def worst(measured: Sequence[Measured], kind: str, after: int, changes: bool = F
 
 
 def kind_of(name: str) -> str:
-    """What an activation is, whatever its layer: `attention` of `attention 3`."""
+    """Kind of an activation, whatever its layer: `attention` of `attention 3`."""
     return name.rstrip("0123456789").rstrip()
 
 

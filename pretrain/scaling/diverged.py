@@ -31,7 +31,7 @@ def diverged(fitted: Fitted, points: Points) -> list[str]:
 
 
 def _above(fitted: Fitted, judged: Points, points: Points) -> tuple[list[float], float]:
-    """How far the judged runs lie above the law, in log loss, and the limit by the scatter of `points`."""
+    """Distances of the judged runs above the law, in log loss, and the limit by the scatter of `points`."""
     scatter = float(np.median(np.abs(np.log(points.losses / fitted.losses(points.logs)))))
     above = np.log(judged.losses / fitted.losses(judged.logs))
     return [float(one) for one in above], max(_ABOVE, _TIMES * scatter)

@@ -1,5 +1,5 @@
-"""What a scaling law is fitted to: finished runs, each with its size, its tokens and its loss. From a CSV file here,
-from runs in `runs.py`.
+"""Points that a scaling law is fitted to: finished runs, each with its size, its tokens and its loss. From a CSV file
+here, from runs in `runs.py`.
 
 A CSV has a line of names. Of each quantity one of these is looked for, in any case:
     parameters, n, params, model size | tokens, d | flops, c, training flop, compute | loss | name, run, model

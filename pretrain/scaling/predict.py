@@ -178,8 +178,8 @@ def _times_beyond(law: Law, run: Mapping[str, float]) -> dict[str, float]:
 
 
 def _expected_miss(main: Tested, times: float) -> float | None:
-    """What the backtest missed by; more by as many times as this goes further than the backtest did, in logarithms.
-    None without one."""
+    """Expected error: the backtest's largest, multiplied, where this goes further than the backtest did, by the ratio
+    of both in logarithms; 0.9 at most. None without a backtest."""
     if main.backtest is None:
         return None
     reach = math.log(max(times, 1.0))

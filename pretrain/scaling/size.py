@@ -1,4 +1,4 @@
-"""What the size of a model means in a scaling law."""
+"""Size of a model, as a scaling law counts it."""
 
 from math import prod
 

@@ -211,7 +211,7 @@ def _lost_peers_explained(session: Session, step: Callable[[], int]) -> Iterator
 
 
 def _next_start(checkpoints: Path) -> str:
-    """What to do after the run has failed."""
+    """Advice on what to do after the run has failed."""
     try:
         complete = complete_checkpoints(checkpoints)
     except OSError:

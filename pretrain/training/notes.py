@@ -1,4 +1,4 @@
-"""What a run says of its data, settings and versions before its first step."""
+"""Notes of a run on its data, settings and versions before its first step."""
 
 from collections.abc import Sequence
 

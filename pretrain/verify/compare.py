@@ -69,7 +69,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class StepDifference:
-    """How far apart the runs are in one quantity at one step."""
+    """Difference of the runs in one quantity at one step."""
 
     step: int
     by: float
@@ -160,7 +160,7 @@ def _bounds(
 def _of_numbers(
     a: Mapping[int, Mapping[str, Any]], b: Mapping[int, Mapping[str, Any]], steps: Sequence[int]
 ) -> dict[str, list[StepDifference]]:
-    """How far loss and gradient norm are apart at each step."""
+    """Differences in loss and gradient norm at each step."""
     losses = [StepDifference(step, _apart(a[step]["loss"], b[step]["loss"])) for step in steps]
     norms = [
         StepDifference(step, _apart(a[step]["grad_norm"], b[step]["grad_norm"]) / (b[step]["grad_norm"] or 1.0))

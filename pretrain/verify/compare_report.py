@@ -77,7 +77,7 @@ def replayed(
 
 
 def _of_experts(run: RecordedRun, lines: Sequence[QuantityComparison]) -> str | None:
-    """What else may be the cause where all that must be equal is, and the model has experts."""
+    """Sentence on another possible cause, where all that must be equal is, and the model has experts; else None."""
     exact = all(line.first is None for line in lines if line.quantity in EXACT)
     if run.config.model.experts is None or not exact:
         return None

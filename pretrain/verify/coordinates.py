@@ -116,6 +116,6 @@ def _watched(network: Any, found: Activations) -> Iterator[None]:
 
 
 def _without_bias(output: Any) -> Tensor:
-    """What a linear layer computes; its bias comes beside it, to be added later."""
+    """Output of a linear layer without its bias, which comes beside it, to be added later."""
     value: Tensor = output[0] if isinstance(output, tuple) else output
     return value

@@ -47,7 +47,7 @@ class RankMetrics:
 
 @dataclass(frozen=True)
 class RankSamples:
-    """What a generator sampled for the rows that one rank received, from row `first` of the batch on."""
+    """Tokens that a generator sampled for the rows that one rank received, from row `first` of the batch on."""
 
     rank: int
     first: int

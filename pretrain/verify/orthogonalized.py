@@ -1,4 +1,4 @@
-"""How far rounding in gradients may take Muon's updates, and no further.
+"""Bound on how far rounding in gradients may take Muon's updates.
 
 Newton-Schulz steps amplify. X = G / |G| differs by at most e where G differs by e, relative to its norm; each step
 multiplies a small difference by at most its slope at zero, a, so that five of torch's steps make of it at most

@@ -216,8 +216,8 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
 
 
 def _samples(trial: Trial, engine: Engine, first: int, rows: int | None = None) -> RankSamples | None:
-    """What the generator has just sampled for this rank's rows (of which some may only fill up a micro-batch); None
-    without one."""
+    """Tokens that the generator has just sampled for this rank's rows (of which some may only fill up a micro-batch);
+    None without one."""
     if trial.config.generator is None:
         return None
     return RankSamples(dist.get_rank(), first, engine.part(GeneratorSamples).samples()[:rows])
@@ -231,7 +231,7 @@ def _log_routes(trial: Trial, engine: Engine, routes: Routes | None) -> None:
 
 
 def _logged(trial: Trial, engine: Engine) -> list[LoggedRoutes]:
-    """What the reference has just logged; nothing on layouts, which compare it where it is."""
+    """Routes that the reference has just logged; none on layouts, which compare theirs where they are."""
     reads = trial.config.model.experts is not None and trial.checkpoints is None
     return list(engine.part(ExpertRoutes).routes()) if reads else []
 
@@ -239,7 +239,7 @@ def _logged(trial: Trial, engine: Engine) -> list[LoggedRoutes]:
 def _compared(
     trial: Trial, engine: Engine, routes: Routes | None, *, first_row: int, scored: bool = False
 ) -> list[RankRoutes]:
-    """What this rank of a layout has just logged, against the reference's `routes` of its rows."""
+    """Comparison of the routes that this rank of a layout has just logged with the reference's `routes` of its rows."""
     experts = trial.config.model.experts
     if experts is None or routes is None:
         return []

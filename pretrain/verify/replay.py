@@ -1,4 +1,5 @@
-"""What layouts read of the reference in place of their own: a generator's samples, and routes of layers of experts."""
+"""Data that layouts read of the reference in place of their own: a generator's samples, and routes of layers of
+experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ class RouteReplay:
 
 @dataclass(frozen=True)
 class Replay:
-    """What the reference read; None: there is no such thing in the model."""
+    """Samples and routes that the reference read; None: there is no such thing in the model."""
 
     samples: SampleReplay | None
     routes: RouteReplay | None
 
     @classmethod
     def of(cls, config: RunConfig, observations: Sequence[Observation]) -> "Replay":
-        """What is in the observations of the reference."""
+        """The samples and routes in the observations of the reference."""
         return cls(SampleReplay.of(observations), _routes(config, observations))
 
 

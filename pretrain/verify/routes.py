@@ -98,7 +98,8 @@ class RankRoutes:
 def compare_routes(
     found: Sequence[LoggedRoutes], wanted: Routes, settings: Experts, *, rank: int, first_row: int, scored: bool = False
 ) -> list[RankRoutes]:
-    """What a rank logged, against the reference's routes of its rows, which begin at `first_row` of the batch."""
+    """Comparison of the routes that a rank logged with the reference's routes of its rows, which begin at `first_row`
+    of the batch."""
     return [
         _compare(
             [one for one in found if one.layer == layer],

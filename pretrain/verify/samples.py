@@ -1,4 +1,4 @@
-"""What a generator samples on a layout, compared with the reference's samples, which its discriminator reads instead.
+"""Samples of a generator on a layout, compared with the reference's samples, which its discriminator reads instead.
 
 Rounding decides between two tokens whose logits and noise sum to nearly the same: such a sample flips, and each flip
 changes the discriminator's input. So layouts read the reference's samples, and their own are counted.

@@ -27,7 +27,7 @@ _SIZE = 2.0  # root mean square of a matrix's output for an input of size 1
 
 @dataclass(frozen=True)
 class ScoringCheck:
-    """How far scores are from what they should be, in nats."""
+    """Distances of scores from what they should be, in nats."""
 
     log_softmax: float
     """root mean square difference from the log-softmax of the logits"""

@@ -194,7 +194,7 @@ class MegatronEngine(ForwardEngine):
         )
 
     def _read(self, computed: ComputedStep, step: int, scale: float) -> StepResult:
-        """What the passes found, as numbers: here the host waits. `scale`: that of the gradient."""
+        """Results of the passes, as numbers: here the host waits. `scale`: that of the gradient."""
         with record_function("step/optimizer"):
             of_parts = [part.values(step) for part in self._parts]
             tensors = [self._sharding.norm(), computed.sums.view(-1), *chain.from_iterable(of_parts)]

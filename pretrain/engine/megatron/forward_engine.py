@@ -1,4 +1,4 @@
-"""What an engine computes without a backward pass: scores of labels, logits, decoding and hidden states."""
+"""Computations of an engine without a backward pass: scores of labels, logits, decoding and hidden states."""
 
 import os
 from collections.abc import Sequence

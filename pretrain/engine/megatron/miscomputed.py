@@ -1,4 +1,4 @@
-"""What replays of a step say together (`replay.py`): which rank computes wrong. Arithmetic on what all ranks found.
+"""Conclusion from all replays of a step (`replay.py`): which rank computes wrong. Arithmetic on what all ranks found.
 
 A rank that computes wrong hands its result on: ranks that share activations with it differ, too. In the forward pass
 those behind it in the model do, in the backward pass those before it. So of the stages of a pipeline the first is named
@@ -20,7 +20,7 @@ _TIMES = ("first", "second", "third")
 
 @dataclass(frozen=True, kw_only=True)
 class RankFinding:
-    """What differs on one rank between two computations of a step."""
+    """Differences on one rank between two computations of a step."""
 
     rank: int
     location: RankLocation

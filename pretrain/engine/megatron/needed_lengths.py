@@ -1,4 +1,4 @@
-"""How much of rows has an effect on what counts: the rest is padding that a run may cut."""
+"""The part of rows that has an effect on what counts: the rest is padding that a run may cut."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ def trims_padding(config: RunConfig) -> bool:
 
 
 class NeededLengths:
-    """How many positions of rows have an effect on what counts, in one run."""
+    """Numbers of positions of rows that have an effect on what counts, in one run."""
 
     def __init__(self, config: RunConfig) -> None:
         model, loss = config.model, config.objective.loss

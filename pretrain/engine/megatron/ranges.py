@@ -74,7 +74,7 @@ def _named(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Timers:
-    """What megatron-core takes for its timers: those that are started and stopped are ranges."""
+    """Replacement for megatron-core's timers: those that are started and stopped are ranges."""
 
     def __init__(self) -> None:
         self._timers: dict[str, _Timer] = {}

@@ -140,8 +140,8 @@ class StepReplay(StepPart):
         )
 
     def _of_next(self, compute: Compute, rows: Rows) -> int | None:
-        """What this rank computes itself of the rows of the next data rank; None where ranks depend on each other's
-        rows, or there is one. Collective."""
+        """Digest of this rank's own computation of the rows of the next data rank; None where ranks depend on each
+        other's rows, or there is one. Collective."""
         if self._layout.data == 1 or self._layout.expert > 1 or self._carried():
             return None
         following = (self._groups.data_rank + 1) % self._layout.data

@@ -31,7 +31,7 @@ _UNIT = 1 << 20
 
 @dataclass(frozen=True)
 class RoutedStep:
-    """What all ranks found of a step. Tensors are the same on every rank."""
+    """Results of routing in a step, of all ranks. Tensors are the same on every rank."""
 
     sums: Tensor
     """[terms] float64: sums of the terms that the loss has, in the order of `RouterTerms.weights`"""
@@ -96,7 +96,7 @@ class RouterTerms(StepPart, ExpertRoutes):
         return self._log.found
 
     def counts(self, batch: Rows) -> list[float]:
-        """How many summands of each term this rank's rows have."""
+        """Number of summands of each term that this rank's rows have."""
         real_BS, of_stack = real_positions(batch), self._layers - self._depths
         routed = [real_BS] * of_stack
         if self._depths:

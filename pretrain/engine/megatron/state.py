@@ -1,4 +1,4 @@
-"""What a rank holds, under the names and shapes of the whole model: to save, to load into, to look at."""
+"""Tensors that a rank holds, under the names and shapes of the whole model: to save, to load into, to look at."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod

@@ -51,7 +51,7 @@ class StepPasses:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputedStep:
-    """What the passes of a step found; the gradient is in the sharding."""
+    """Results of the passes of a step; the gradient is in the sharding."""
 
     own_sums: Tensor
     """[terms, 2] float64: sums and counts of the terms of the loss, of this rank's rows"""
@@ -75,7 +75,7 @@ Compute = Callable[[Rows, int], ComputedStep]
 
 @dataclass(frozen=True, kw_only=True)
 class PartFigures:
-    """What a part tells of a step."""
+    """Figures of a step that a part reports."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
     """figures by their keys in metrics.jsonl"""
@@ -101,7 +101,7 @@ class StepPart:
         return nullcontext()
 
     def computation(self, step: int, compute: Compute) -> Compute:
-        """How the step is computed: by `compute`, or around calls of it."""
+        """Computation of the step: `compute`, or a function around calls of it."""
         return compute
 
     def keeps_gradients(self, step: int) -> bool:
@@ -109,7 +109,7 @@ class StepPart:
         return False
 
     def counts(self, rows: Rows) -> Sequence[float]:
-        """How many summands of each term, in the order of `weights`, this rank's rows have."""
+        """Number of summands of each term, in the order of `weights`, that this rank's rows have."""
         return ()
 
     def attached(self, batches: Sequence[MicroBatch], passes: StepPasses) -> Sequence[MicroBatch]:
@@ -122,7 +122,7 @@ class StepPart:
         return batches
 
     def scored(self, results: Sequence[ScoredLabels]) -> Sequence[ScoredLabels]:
-        """What the model found of each micro-batch, on the last stage."""
+        """Results of the model for each micro-batch, on the last stage."""
         return results
 
     def computed(self) -> None:
@@ -145,17 +145,17 @@ class StepPart:
         return {}
 
     def carried(self) -> Sequence[Tensor]:
-        """What passes leave for the next step, on this rank. Not collective."""
+        """Tensors that passes leave for the next step, on this rank. Not collective."""
         return ()
 
     def found(self) -> Mapping[str, Sequence[Tensor]]:
-        """What else passes found on this rank, by a name for messages. Not collective."""
+        """Further results of the passes on this rank, by a name for messages. Not collective."""
         return {}
 
     def exchanged(self) -> Mapping[str, Sequence[Tensor]]:
-        """What `computed` made of it, by the same names. Not collective."""
+        """Results that `computed` makes of those of `found`, by the same names. Not collective."""
         return {}
 
     def state(self) -> Mapping[str, GlobalPart]:
-        """What a checkpoint holds of it: live views. Not collective."""
+        """State of the part that a checkpoint holds: live views. Not collective."""
         return {}

@@ -1,4 +1,4 @@
-"""What several parts of a step say, as one mapping."""
+"""Union of mappings that several parts of a step return."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar

@@ -97,7 +97,7 @@ class Adafactor(Rule):
                 factor.lerp_((square_sum / length + _SQUARE_EPS).float(), share)
 
     def _scales(self, parameter: Parameter) -> tuple[Tensor, Tensor]:
-        """What rows and columns of the gradient are multiplied by. Rows of padding have a gradient of zero."""
+        """Factors that rows and columns of the gradient are multiplied by. Rows of padding have a gradient of zero."""
         rows, columns = self._factors[parameter.name].values()
         real = rows[..., : parameter.spec.unpadded_shape[-2]]
         return rows.div(real.mean(-1, keepdim=True)).rsqrt_(), columns.rsqrt()

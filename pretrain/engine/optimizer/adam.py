@@ -56,8 +56,8 @@ def set_rates(settings: Optimizer, groups: Iterable[dict[str, Any]], learning_ra
 
 
 def counted(settings: Optimizer, updates: int) -> float:
-    """What torch's Adam is to take for the number of updates so far. It divides the moments by 1 - beta^updates, which
-    is 1 after very many: where there is no bias correction, there have been so many from the start."""
+    """Number of updates so far, as torch's Adam is to take it. Adam divides the moments by 1 - beta^updates, which is 1
+    after very many: where there is no bias correction, there have been so many from the start."""
     corrects = isinstance(settings, AdamOptimizer | AdamWOptimizer) and settings.bias_correction
     return float(updates) if corrects else _VERY_MANY
 

@@ -83,7 +83,8 @@ class Rule(ABC):
         return self._moments[parameter.value]
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
-        """What is kept of whole parameters, by its name in checkpoints: live, and alike on all ranks of a stage."""
+        """State that is kept of whole parameters, by its name in checkpoints: live, and alike on all ranks of a
+        stage."""
         yield from ()
 
     @torch.no_grad()

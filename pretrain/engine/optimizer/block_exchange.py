@@ -167,11 +167,11 @@ class BlockExchange:
         return [part.view(segment.shape) for part, segment in zip(parts, segments, strict=True)]
 
     def _given(self, block: Block, owner: int) -> Sequence[BlockSegment]:
-        """What this rank gives to the owner of a block."""
+        """Segments that this rank gives to the owner of a block."""
         return self._own[block] if self._gives(block, self._rank, owner) else ()
 
     def _taken(self, block: Block, rank: int) -> Sequence[BlockSegment]:
-        """What the owner, this rank, takes from another."""
+        """Segments that the owner, this rank, takes from another."""
         return self._others[block][rank] if self._gives(block, rank, self._rank) else ()
 
     def _gives(self, block: Block, rank: int, owner: int) -> bool:

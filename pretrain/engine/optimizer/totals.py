@@ -47,8 +47,8 @@ class ReplicaGroups:
         return self._device
 
     def counted(self, parameter: Parameter, start: int, flat: Tensor) -> Tensor:
-        """What this rank is to add to sums over the whole parameter: of its range `flat`, which begins at `start`, what
-        is no padding; nothing if another rank adds the same values."""
+        """Values that this rank is to add to sums over the whole parameter: those of its range `flat`, which begins at
+        `start`, that are no padding; none if another rank adds the same values."""
         if not parameter.primary:
             return flat[:0]
         rows = parameter.spec.unpadded_shape[0] - parameter.offset[0]

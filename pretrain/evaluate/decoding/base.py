@@ -47,7 +47,7 @@ class Beam:
 
 
 Decoding = Sampling | Beam
-"""How texts are generated."""
+"""Methods of text generation."""
 GREEDY = Sampling()
 
 Ended = Literal["stop", "longest", "interrupted"]
@@ -56,7 +56,7 @@ Ended = Literal["stop", "longest", "interrupted"]
 
 @dataclass(frozen=True)
 class Stops:
-    """What ends a text."""
+    """Conditions that end a text."""
 
     ids: frozenset[int] = frozenset()
     """tokens, which are not part of it"""

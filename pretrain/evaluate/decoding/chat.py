@@ -19,9 +19,9 @@ class Chat:
         """ids that end an answer, and are no text of it"""
 
     def request(self, text: str, longest: int | None, stream: str) -> DecodeRequest:
-        """What the model reads to answer `text`, the next turn of the user, in `longest` tokens; None: the usual
-        number, or as many as there is room for. Raises ConfigError, and keeps the turns as they were, for a text that
-        does not fit, or that the template can't render."""
+        """Request for an answer to `text`, the next turn of the user, in `longest` tokens; None: the usual number, or
+        as many as there is room for. Raises ConfigError, and keeps the turns as they were, for a text that does not
+        fit, or that the template can't render."""
         if piece := self._template.special_piece_in(text):
             raise ConfigError(f"the line holds {piece!r}, a special token of the tokenizer: leave it out")
         needed = min(USUAL, self._length // 4) if longest is None else longest

@@ -45,8 +45,8 @@ class Prompts:
         return "".join([*parts, self.tokenizer.decode(run)])
 
     def request(self, text: str, longest: int | None, called: str = "the prompt") -> DecodeRequest:
-        """What the model reads of a prompt, to say `longest` tokens; if None, USUAL ones or as many as there is room
-        for. Raises ConfigError, in which it is `called` so, if it doesn't fit the model."""
+        """Request for `longest` tokens after a prompt; if None, USUAL ones or as many as there is room for. Raises
+        ConfigError, in which it is `called` so, if it doesn't fit the model."""
         ids = self.reads.encode(text)
         if self.continues:
             if self._backward:

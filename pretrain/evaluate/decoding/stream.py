@@ -17,7 +17,7 @@ class TextStream:
         self._shown = 0
 
     def add(self, token: int) -> str:
-        """What is complete now and was not before: neither a part of a character nor, perhaps, of a stop."""
+        """Text that is complete now and was not before: neither a part of a character nor, perhaps, of a stop."""
         self._tokens.append(token)
         text = self._text()
         signs = len(text) - len(text.rstrip(_UNKNOWN))

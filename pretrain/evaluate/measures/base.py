@@ -1,4 +1,4 @@
-"""How documents are scored: what a model computes for each, and the metrics that follow from it.
+"""Scoring of documents: what a model computes for each, and the metrics that follow from it.
 
 What a model computes for one document is a row of numbers, so that it travels between ranks; an outcome is those
 numbers by name, as `documents.jsonl` keeps them; a result is made of outcomes alone.
@@ -53,7 +53,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class ForTask:
-    """What measures are made for."""
+    """The task that measures are made for, its documents and its decoding."""
 
     task: Task
     documents: Sequence[TaskDocument]

@@ -58,7 +58,7 @@ TEXT_METRICS: dict[str, TextMetric] = {
 
 
 def words_of(task: Task) -> Callable[[str], list[str]]:
-    """What F1 and GLEU of a task count as words."""
+    """Function that splits a text into the words that F1 and GLEU of a task count."""
     return (lambda text: spaced(text).split()) if task.unicode_words else str.split
 
 

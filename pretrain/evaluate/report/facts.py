@@ -1,4 +1,4 @@
-"""What was evaluated, and how: everything that it takes to do it again."""
+"""Facts of an evaluation: everything needed to repeat it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What metrics are called, and how their values are written."""
+"""Names of metrics, and the way that their values are written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Metric:
-    """How people read one."""
+    """Presentation of one metric in reports."""
 
     words: str
     """what it is, with the way that choices are compared"""
@@ -23,7 +23,7 @@ class Metric:
 
     @property
     def times(self) -> int:
-        """What a value is multiplied by."""
+        """Factor that a value is multiplied by."""
         return 1 if self.kind == "plain" else 100
 
     @property

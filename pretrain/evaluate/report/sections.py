@@ -122,7 +122,7 @@ def _section(
 
 
 def _signatures(result: Mapping[str, Any]) -> Iterator[str]:
-    """How sacrebleu computed its metrics, in its own words."""
+    """Signatures of sacrebleu's metrics: how it computed them, in its own words."""
     for name, value in result.items():
         if name.endswith("_signature"):
             yield f"{metric_named(name.removesuffix('_signature')).short}: {value}."

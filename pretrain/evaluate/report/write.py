@@ -1,4 +1,5 @@
-"""What was scored, for people (report.html, one file without anything from outside) and for programs (report.json)."""
+"""Reports of an evaluation, for people (report.html, one file without anything from outside) and for programs
+(report.json)."""
 
 import json
 import math
@@ -72,7 +73,7 @@ def _records(problems: Mapping[str, Sequence[Problem]]) -> dict[str, list[dict[s
 
 
 def held_out_note(evaluation: Evaluation, facts: Facts, in_training: InTraining | None) -> str | None:
-    """How the held-out loss goes with that of training; None where one of them is not known."""
+    """Note on how the held-out loss goes with that of training; None where one of them is not known."""
     if in_training is None or HELD_OUT not in evaluation.results:
         return None
     return explanation(in_training, evaluation.results[HELD_OUT]["0"], facts.limit)

@@ -59,7 +59,7 @@ class Scorer(Protocol):
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, decoding: Decoding, stops: Sequence[str]
     ) -> list[AnswerTokens]:
-        """What the model generates after each of the contexts of pairs: at most `longest` tokens, up to an end of text
+        """Tokens that the model generates after each of the contexts of pairs: at most `longest`, up to an end of text
         or to the first of `stops`, which may still be at the end."""
 
 

@@ -162,6 +162,6 @@ def equally_often(engine: ScoreEngine, work: list[Batch], nobodys: Batch) -> lis
 
 
 def _common(one: Sequence[int], other: Sequence[int], most: int) -> int:
-    """How many of their first tokens, at most `most`, are the same."""
+    """Number of their first tokens, at most `most`, that are the same."""
     pairs = zip(one[:most], other, strict=False)
     return next((number for number, (a, b) in enumerate(pairs) if a != b), min(most, len(other)))

@@ -103,7 +103,7 @@ class TargetScorer:
         return self._prompts.closed([*context, *self._gap])
 
     def _cut(self, context: Sequence[int], target_tokens: int) -> list[int]:
-        """What is read of a context that may be too long: its end."""
+        """The part that is read of a context that may be too long: its end."""
         over = len(self._reads(context)) - self._room(target_tokens)
         return self._reads(context[max(0, over) :])
 

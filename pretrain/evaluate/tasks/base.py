@@ -1,4 +1,4 @@
-"""What a task is: where its documents come from, how they become prompts, and how answers are judged."""
+"""Definition of a task: where its documents come from, how they become prompts, and how answers are judged."""
 
 import hashlib
 import json
@@ -56,8 +56,8 @@ class TaskDocument:
 
 @dataclass(frozen=True)
 class Format:
-    """How a prompt is put together: `description`, the examples, each with `fewshot_delimiter` after it (OpenAI's files
-    have it at the beginning of each context instead), and the context of the question."""
+    """Format of a prompt: `description`, the examples, each with `fewshot_delimiter` after it (OpenAI's files have it
+    at the beginning of each context instead), and the context of the question."""
 
     description: str = ""
     example: Callable[[TaskDocument], TaskDocument] = lambda document: document

@@ -1,5 +1,5 @@
-"""What task files may do to a field: `field | filter(...)`. A filter given something else than it is for raises
-ValueError: there is no guess at what was meant."""
+"""Filters that task files may apply to a field: `field | filter(...)`. A filter given something else than it is for
+raises ValueError: there is no guess at what was meant."""
 
 import re
 from collections.abc import Callable, Sequence

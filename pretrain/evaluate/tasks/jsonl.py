@@ -24,13 +24,13 @@ class Problem:
 
 
 class BadDocument(Exception):
-    """What is wrong with a document, for people."""
+    """Error of a document: what is wrong with it, for people."""
 
 
 def documents(path: Path, make: Callable[[dict[str, Any], str], list[Made]]) -> tuple[list[Made], list[Problem]]:
-    """What `make` makes of each line, called with its object and where it stands, in order; and what went wrong: lines
-    that are no JSON object, and those for which it raises BadDocument. Raises ConfigError for a file that cannot be
-    read or holds nothing that can be used."""
+    """Results of `make` for each line, called with its object and its place, in order; and the problems: lines that are
+    no JSON object, and those for which it raises BadDocument. Raises ConfigError for a file that cannot be read or
+    holds nothing that can be used."""
     made: list[Made] = []
     problems: list[Problem] = []
     for number, line in _lines(path):

@@ -6,7 +6,7 @@ Names alone, so that reading a task file imports no library.
 from typing import Literal, get_args
 
 OutputType = Literal["loglikelihood", "multiple_choice", "generate_until", "loglikelihood_rolling"]
-"""What a model computes, in lm-eval's words: the log-probability of one target; that of every choice; a text;
+"""Output that a model computes, in lm-eval's words: the log-probability of one target; that of every choice; a text;
 the log-probability of a text by itself."""
 OUTPUT_TYPES: tuple[OutputType, ...] = get_args(OutputType)
 
@@ -55,5 +55,5 @@ AGGREGATIONS = {
     "word_perplexity": "weighted_perplexity", "byte_perplexity": "weighted_perplexity",
     "bits_per_byte": "bits_per_byte",
 }  # fmt: skip
-"""How lm-eval aggregates each of its metrics over documents: the only way here."""
+"""Aggregation over documents of each of lm-eval's metrics: lm-eval's, and the only one here."""
 HIGHER_IS_WORSE = ("perplexity", *_ROLLING)

@@ -1,4 +1,4 @@
-"""What of a generated answer and of its references counts for `exact_match` and `f1`, and what filters make of an
+"""Normalization of a generated answer and of its references for `exact_match` and `f1`, and filters that change an
 answer before."""
 
 import re

@@ -116,7 +116,7 @@ class DatasetKwargs(Section):
 
 
 class PretrainKeys(Section):
-    """What lm-eval has no key for. Values that start with `doc_to_` are templates as lm-eval's are."""
+    """Keys that lm-eval does not have. Values that start with `doc_to_` are templates as lm-eval's are."""
 
     source: str = Field("", description="paper, and what is worth knowing of the data")
     files: dict[str, str] = Field({}, description="split -> file name below --data (default: TASK_SPLIT.jsonl)")

@@ -30,7 +30,7 @@ Kind = Literal["field", "expression", "text"]
 
 
 def kind_of(text: str) -> Kind:
-    """Which kind of template `text` is. Raises TemplateError for an invalid template."""
+    """Kind of template that `text` is. Raises TemplateError for an invalid template."""
     if _FIELD.fullmatch(text):
         return "field"
     return "text" if _single_expression(text) is None else "expression"

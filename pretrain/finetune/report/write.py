@@ -1,5 +1,5 @@
-"""How a fine-tuned model answers: `predictions-SPLIT.jsonl`, `report.json` for programs and `report.html` for people,
-one file without anything from outside."""
+"""Reports on the answers of a fine-tuned model: `predictions-SPLIT.jsonl`, `report.json` for programs and `report.html`
+for people, one file without anything from outside."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ _MOST_CLASSES, _MOST_SAMPLES = 30, 20
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneFacts:
-    """What was fine-tuned."""
+    """Facts about a fine-tuned model: its start, data, objective and checkpoint."""
 
     name: str
     start: str
@@ -126,7 +126,7 @@ def predictions_file(split: LabelledSplit, source: str | None) -> str:
 
 
 def _record(answered: AnsweredSplit) -> dict[str, Any]:
-    """What report.json says of a split of a source."""
+    """Entry of report.json for a split of a source."""
     known = answered.most_frequent
     return {
         "rows": len(answered.predictions),
@@ -139,7 +139,7 @@ def _record(answered: AnsweredSplit) -> dict[str, Any]:
 
 
 def _section(source: str, config: RunConfig, dataset: LabelledDataset, validation: AnsweredSplit) -> dict[str, Any]:
-    """What the page shows of the validation rows of a source."""
+    """Section of the page on the validation rows of a source."""
     answers = validation.predictions
     return {
         "source": source,

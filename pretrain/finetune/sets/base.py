@@ -41,7 +41,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedSplit:
-    """What `train.jsonl`, `validation.jsonl` or `test.jsonl` is made from."""
+    """Source files and rows that `train.jsonl`, `validation.jsonl` or `test.jsonl` is made from."""
 
     files: Sequence[SourceFile]
     rows: int

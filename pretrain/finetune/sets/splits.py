@@ -1,4 +1,4 @@
-"""Which rows of which files are the splits of the published sets that are not one file for each split."""
+"""Rows and files that make up the splits of those published sets that are not one file for each split."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

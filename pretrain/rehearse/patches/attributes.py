@@ -1,4 +1,4 @@
-"""How attributes of torch's modules and classes are replaced."""
+"""Replacement of attributes of torch's modules and classes."""
 
 from collections.abc import Callable
 from typing import Any

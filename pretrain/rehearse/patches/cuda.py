@@ -1,4 +1,4 @@
-"""What Python code asks of torch.cuda, answered for a device that is not there. There is one stream, on which
+"""Answers to what Python code asks of torch.cuda, for a device that is not there. There is one stream, on which
 everything is done at once."""
 
 from collections.abc import Callable

@@ -62,7 +62,8 @@ def _without_overflow(has_overflow: Callable[..., Any]) -> Callable[..., bool]:
 
 
 def _joining_scatter(collectives: Any, recorder: Recorder) -> Callable[..., list[Tensor]]:
-    """What stage 3 scatters gradients with, of DeepSpeed's module `coalesced_collectives`, but for many ranks."""
+    """Function that stage 3 scatters gradients with, from DeepSpeed's module `coalesced_collectives`, made fast for
+    many ranks."""
     scatter = collectives._torch_reduce_scatter_fn
     scatter_slices = collectives.reduce_scatter_coalesced
 

@@ -32,7 +32,8 @@ def loss_over_compute(law: Law, predicted: Predicted) -> tuple[str, str]:
 
 
 def residuals(law: Law) -> str:
-    """How far each run is off the form that speaks first, in per cent; rings: by the backtest, to which it was new."""
+    """Distance of each run from the form that speaks first, in per cent; rings: by the backtest, to which it was
+    new."""
     main = law.main
     with rc_context(STYLE):
         figure = Figure(figsize=_PANEL, layout="constrained")
