@@ -86,6 +86,7 @@ class _Inputs:
         }
         self.theirs = {name: states(*value.shape) for name, value in self.leaves.items() if name != "logits"}
         self.theirs |= {"projected": states(LENGTH, rows, 8), "weight": states(WIDTH, 8)}
+        self.other_head = states(rows, 2).requires_grad_()
         for leaf in self.leaves.values():
             leaf.requires_grad_()
         self.batch = MicroBatch(
@@ -104,6 +105,7 @@ class _Inputs:
         found = [judge(self.leaves["logits"][where].clone(), where) for where in (slice(0, 2), slice(2, LENGTH))]
         return ModelOutputs(
             judged=tuple(torch.stack(one).sum() for one in zip(*found, strict=True)),
+            next_sentence=self.other_head,
             judged_states=None if judge_states is None else judge_states(self.leaves["last"]),
             judged_layers=() if judge_layers is None else judge_layers(_layers(self.leaves)),
         )
@@ -152,7 +154,8 @@ def _expected(inputs: _Inputs, ours: dict[str, Tensor], shown: np.ndarray) -> di
 def test_terms_counts_and_gradients_are_those_of_the_papers(
     family: str, settings: dict[str, float], shown: np.ndarray | None
 ) -> None:
-    """An encoder is compared at every token that is no padding, a decoder at its labels."""
+    """An encoder is compared at every token that is no padding, a decoder at its labels. Another head's answers are in
+    the graph, so that its parameters have a gradient, which is zero."""
     inputs, loss = _Inputs(shown), _loss(family, settings)
     ours = {name: leaf.detach().double().requires_grad_() for name, leaf in inputs.leaves.items()}
     at = LABELLED > 0 if family == "llama" else np.ones_like(SHOWN) if shown is None else shown
@@ -178,6 +181,8 @@ def test_terms_counts_and_gradients_are_those_of_the_papers(
         torch.testing.assert_close(
             found.double(), gradient, rtol=1e-4, atol=1e-6, msg=lambda said, name=name: name + said
         )
+    (of_other,) = torch.autograd.grad(total(terms, factors), [inputs.other_head])
+    assert not of_other.any()
 
 
 def _gradients(loss: Tensor, leaves: dict[str, Tensor]) -> list[Tensor]:

@@ -58,3 +58,13 @@ def test_a_mask_of_numbers_is_read_as_it_is() -> None:
     (_, (found, args)) = _run(torch.bfloat16, torch.zeros(S, K, dtype=torch.bfloat16, device="meta"))
     assert found is EFFICIENT
     assert args[3].shape == (B, H, S, K)
+
+
+@pytest.mark.parametrize(("dtype", "given"), [(torch.bfloat16, ()), (torch.float32, (None, True))])
+def test_every_query_sees_every_key_unless_asked_otherwise(dtype: torch.dtype, given: tuple[Any, ...]) -> None:
+    """As in torch's function, in whose place it stands: a causal kernel counts half of the operations."""
+    q, k, v = (torch.empty(B, H, length, D, dtype=dtype, device="meta") for length in (S, K, K))
+    with Called() as called:
+        fused_attention(q, k, v)
+    ((_, args),) = called.noted
+    assert args[3:] == given, "none for causal, and no dropout"
