@@ -251,7 +251,7 @@ class CharacterOutput(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None) -> None:
         super().__init__()
         self.up: Upsampling | None = None
-        self.answers = model.picks_labels and model.binary_head
+        self.answers = model.binary_head
         self.known = KnownCharacters(model, megatron, chunk) if model.predicts_in_order else None
         if model.upsamples:
             self.up = Upsampling(model, megatron)

@@ -1,4 +1,4 @@
-"""What torch.cuda answers of a rehearsal's device: what the engine asks of a real one."""
+"""Answers of a rehearsal's device that has no values: its properties, and the even shares of experts."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pretrain.plan.device import find_device
-from pretrain.rehearse.patches import cuda
+from pretrain.rehearse.patches import cuda, tensor_values
 
 
 @pytest.fixture
@@ -38,3 +38,8 @@ def test_a_device_has_the_memory_and_the_capability_of_its_file(
     assert (properties.major, properties.minor) == answers["get_device_capability"]() == capability
     assert answers["device_count"]() == device.devices
     assert recorder.waiting == (set() if grouped else {torch.ops.aten._grouped_mm.default})
+
+
+@pytest.mark.parametrize(("rows", "shares"), [(7, [3, 2, 2]), (8, [3, 3, 2]), (9, [3, 3, 3]), (2, [1, 1, 0])])
+def test_rows_that_no_router_sent_are_shared_evenly(rows: int, shares: list[int]) -> None:
+    assert tensor_values._even_shares(rows, 3) == shares
