@@ -31,10 +31,9 @@ _HF_MODEL_TYPES = (
         "gemma3",
         "gemma3_text",
         "gpt2",
-        "gpt_neo",
         "llama",
     ),
-    *("longformer", "marian", "mistral", "mixtral", "olmoe", "openai-gpt", "pegasus", "qwen2", "qwen3", "qwen3_moe"),
+    *("longformer", "marian", "mistral", "mixtral", "olmoe", "pegasus", "qwen2", "qwen3", "qwen3_moe"),
     *("roberta", "t5", "xlm-roberta", "xlnet"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")

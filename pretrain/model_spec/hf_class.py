@@ -18,18 +18,26 @@ def kin(name: str, *kinds: Kind) -> dict[Kind, str]:
     return {kind: f"{name}For{(ends | more)[kind]}" for kind in kinds}
 
 
-def _takes_any(model: Model) -> None:
+def _any(model: Model) -> bool:
+    return True
+
+
+def _nothing_amiss(model: Model) -> None:
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class HfClass:
-    """The class for a family of `pretrain/classics` or of a package, declared under the family's name; an `HfFamily`
-    converts to it."""
+    """The class for a family of `pretrain/classics` or of a package, declared under the family's name, or a further
+    class for another `family`; an `HfFamily` of the same name converts to it."""
 
     model_type: str
     """`model_type` in config.json"""
-    check: Callable[[Model], None] = _takes_any
+    family: str | None = None
+    """a family of ours, some of whose models it takes before the family's own classes (in `pretrain/classics` alone)"""
+    takes: Callable[[Model], bool] = _any
+    """whether it takes a model of that family"""
+    check: Callable[[Model], None] = _nothing_amiss
     """raises ConfigError for a model that it cannot express"""
     heads: Mapping[Kind, str] = field(default_factory=dict)
     """classes of fine-tuned models by kind of head"""
@@ -41,9 +49,9 @@ class HfClass:
 
 _GROUP = "pretrain.hf_classes"
 HF_CLASSES: Registry[HfClass] = Registry(_GROUP, {}, HfClass, declared(_GROUP))
-"""Classes by the name of our family."""
+"""Classes by the names of our families, or of their own."""
 
 
 def declared_class(model_type: str) -> HfClass | None:
-    """The class with that `model_type`, of a family of `pretrain/classics` or of a package; None: there is none."""
+    """The class with that `model_type`, of `pretrain/classics` or of a package; None: there is none."""
     return next((one for one in HF_CLASSES.values() if one.model_type == model_type), None)

@@ -38,11 +38,7 @@ def _any(model: Model) -> bool:
 
 
 _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
-    "gpt": (
-        ("openai-gpt", lambda model: model.norm == "post"),
-        ("gpt_neo", lambda model: any(isinstance(pattern, Banded) for pattern in model.attention.kinds)),
-        ("gpt2", _any),
-    ),
+    "gpt": (("gpt2", _any),),
     "bert": (
         ("big_bird", lambda model: any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)),
         ("distilbert", lambda model: not model.segments and not model.binary_head),
@@ -87,8 +83,6 @@ _ENCODERS = {"deberta": "DebertaModel", "deberta-v2": "DebertaV2Model"}
 
 _THREE: tuple[Kind, Kind, Kind] = ("sequence", "tokens", "spans")
 _HEADS: dict[str, dict[Kind, str]] = {
-    "openai-gpt": kin("OpenAIGPT", "sequence") | {"choice": "OpenAIGPTDoubleHeadsModel"},
-    "gpt_neo": kin("GPTNeo", *_THREE),
     "gpt2": kin("GPT2", *_THREE) | {"choice": "GPT2DoubleHeadsModel"},
     "big_bird": kin("BigBird", "tokens", "choice"),
     "distilbert": kin("DistilBert", "tokens", "spans"),
@@ -156,14 +150,23 @@ def model_type_of(model: Model) -> str:
                 f"model.{key} comes from an installed package, and no class of transformers for the {model.family} "
                 "family has it: the checkpoint cannot be exported"
             )
+    if (name := name_apart(model)) is not None:
+        return HF_CLASSES[name].model_type
     if model.family not in _TAKES:
-        if model.family in HF_CLASSES:
-            return HF_CLASSES[model.family].model_type
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
             "cannot be exported"
         )
     return next(model_type for model_type, takes in _TAKES[model.family] if takes(model))
+
+
+def name_apart(model: Model) -> str | None:
+    """The name under which `pretrain/classics` or a package declares the class of `model`; None: there is none, or it
+    is one of the table above."""
+    if model.family not in _TAKES:
+        return model.family if model.family in HF_CLASSES else None
+    further = HF_CLASSES.built_in.items()
+    return next((name for name, one in further if one.family == model.family and one.takes(model)), None)
 
 
 def kind_of(objective: Objective) -> Kind:
@@ -212,9 +215,10 @@ def check_choice(model: Model, objective: Objective) -> None:
     """Raises ConfigError for choices whose class has a language-model head besides, where the model has none."""
     double = isinstance(objective, Choice) and model.is_causal and model.family == "gpt"
     if double and not model.has_vocabulary_logits and not model.tie_word_embeddings:
+        name = head_classes()[model_type_of(model)]["choice"]
         raise ConfigError(
-            f"{_HEADS[model_type_of(model)]['choice']} has a language-model head beside that of choices, and this "
-            "model was trained without it: set objective.language_model_weight"
+            f"{name} has a language-model head beside that of choices, and this model was trained without it: set "
+            "objective.language_model_weight"
         )
 
 
@@ -238,8 +242,8 @@ def head_classes() -> dict[str, dict[Kind, Any]]:
 
 def _check(model: Model, model_type: str) -> None:
     """Raises ConfigError for a model that the class with that `model_type` cannot express."""
-    if model.family in HF_CLASSES:
-        HF_CLASSES[model.family].check(model)
+    if (name := name_apart(model)) is not None:
+        HF_CLASSES[name].check(model)
     else:
         check_class(model, model_type)
 

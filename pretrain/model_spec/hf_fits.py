@@ -16,7 +16,6 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 """our names of activations -> those of transformers"""
 GATED = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": "relu"}
 """the same in Llama's kin"""
-OF_OPENAI_GPT = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh form
 OF_T5 = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
 OFFSET_OF_BART = 2
 EPS_OF_DISTILBERT = 1e-12  # of all norms
@@ -69,30 +68,6 @@ def check_heads(model: Model, name: str) -> None:
 def windows(model: Model) -> list[int]:
     """The distinct window sizes of the model's banded layers, sorted."""
     return sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
-
-
-def _openai_gpt(model: Model) -> None:
-    required: dict[str, Any] = {
-        "norm": "post", "positions.name": "learned", "ffn_dropout": 0.0,
-    }  # fmt: skip
-    check(model, "OpenAI GPT", OF_OPENAI_GPT, **required)
-    if model.ffn_dim != 4 * model.hidden:
-        raise ConfigError(
-            f"Hugging Face's OpenAI GPT has model.ffn={4 * model.hidden}, four times model.hidden: a model with "
-            f"model.ffn={model.ffn} cannot be exported to it"
-        )
-    check_heads(model, "OpenAI GPT")
-
-
-def _gpt_neo(model: Model) -> None:
-    required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
-    check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **required)
-    check_heads(model, "GPT-Neo")
-    if len(windows(model)) > 1:
-        raise ConfigError(
-            f"Hugging Face's GPT-Neo has one width of local attention: model.attention.pattern with windows of "
-            f"{windows(model)} cannot be exported to it"
-        )
 
 
 def _gpt2(model: Model) -> None:
@@ -317,8 +292,6 @@ GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", 
 GEMMA3: dict[str, Any] = GEMMA2 | {"qk_norm": True}
 
 _CHECKS: dict[str, Callable[[Model], None]] = {
-    "openai-gpt": _openai_gpt,
-    "gpt_neo": _gpt_neo,
     "gpt2": _gpt2,
     "big_bird": _big_bird,
     "distilbert": lambda model: check_encoder(model, "DistilBERT", position_offset=0, norm_eps=EPS_OF_DISTILBERT),

@@ -48,7 +48,7 @@ def test_without_its_folder_its_keys_and_names_alone_are_gone(folder: str, tmp_p
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
     shutil.rmtree(tmp_path / "pretrain" / "classics" / folder)
     families, parts = _names(folder, "pretrain.families"), _names(folder, "pretrain.part_keys")
-    assert families | parts, "a folder declares something"
+    assert families | parts | _names(folder, "pretrain.hf_classes"), "a folder declares something"
     before, after = _keys(ROOT), _keys(tmp_path)
     gone = before.keys() - after.keys()
     assert {".".join(key.split(".")[:2]) for key in gone} == {f"model.{part}" for part in parts}
@@ -64,6 +64,7 @@ def test_a_folder_has_what_a_family_needs_and_names_of_its_own() -> None:
         names = [name for folder in FOLDERS for name in _names(folder, group)]
         assert sorted(names) == sorted(declared(group)), "two folders declare one name"
     for folder in FOLDERS:
+        assert _names(folder, "pretrain.hf_classes") == _names(folder, "pretrain.hf_families")
         for family in _names(folder, "pretrain.families"):
             assert {family} <= _names(folder, "pretrain.family_parts")
             assert set(CAPABILITIES[family].parts) >= _names(folder, "pretrain.part_keys")

@@ -12,7 +12,6 @@ from transformers import (
     GPT2ForSequenceClassification,
     GPT2ForTokenClassification,
     GPT2LMHeadModel,
-    OpenAIGPTConfig,
 )
 
 from data_pipeline.tokenizers.specials import Specials
@@ -61,8 +60,8 @@ def model_of(config: GPT2Config) -> dict[str, Any]:
     }
 
 
-def shared_settings(config: GPT2Config | OpenAIGPTConfig) -> dict[str, Any]:
-    """What the fields that OpenAI GPT calls the same say of our `model` section."""
+def shared_settings(config: Any) -> dict[str, Any]:
+    """What the fields that OpenAI GPT calls the same say of our `model` section, of a config of either."""
     return {
         "family": "gpt",
         "layers": config.n_layer,

@@ -19,12 +19,10 @@ from pretrain.checkpoint.hf.distilbert import DISTILBERT
 from pretrain.checkpoint.hf.electra import ELECTRA
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gpt2 import GPT2
-from pretrain.checkpoint.hf.gpt_neo import GPT_NEO
 from pretrain.checkpoint.hf.llama_kin import LLAMA_KIN
 from pretrain.checkpoint.hf.longformer import LONGFORMER
 from pretrain.checkpoint.hf.marian import MARIAN
 from pretrain.checkpoint.hf.mixtures import MIXTURES
-from pretrain.checkpoint.hf.openai_gpt import OPENAI_GPT
 from pretrain.checkpoint.hf.pegasus import PEGASUS
 from pretrain.checkpoint.hf.roberta import ROBERTA
 from pretrain.checkpoint.hf.t5 import T5
@@ -33,10 +31,10 @@ from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
 from pretrain.config.classics import declared
 from pretrain.config.model import Model
 from pretrain.model_spec.hf_class import HF_CLASSES
-from pretrain.model_spec.hf_classes import model_type_of
+from pretrain.model_spec.hf_classes import model_type_of, name_apart
 
 FAMILIES: dict[str, tuple[HfFamily, ...]] = {
-    "gpt": (OPENAI_GPT, GPT_NEO, GPT2),
+    "gpt": (GPT2,),
     "bert": (BIGBIRD, DISTILBERT, BERT),
     "roberta": (XLM_ROBERTA, LONGFORMER, ROBERTA),
     "t5": (T5,),
@@ -60,7 +58,7 @@ _CONSTANTS = (
 BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
 _GROUP = "pretrain.hf_families"
 FAMILIES_APART: Registry[HfFamily] = Registry(_GROUP, {}, HfFamily, declared(_GROUP))
-"""families of Hugging Face of `pretrain/classics` and of installed packages, by the name of our family"""
+"""families of Hugging Face of `pretrain/classics` and of installed packages, by the names of their classes"""
 
 
 def model_types() -> list[str]:
@@ -80,8 +78,8 @@ def hf_family_of(model: Model) -> HfFamily:
     """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds
     without it or that transformers lacks, and for a model with adapters or a source encoder."""
     model_type = model_type_of(model)
-    if model.family not in FAMILIES:
-        return FAMILIES_APART.require(model.family)
+    if (name := name_apart(model)) is not None:
+        return FAMILIES_APART.require(name)
     return next(family for family in FAMILIES[model.family] if family.model_type == model_type)
 
 

@@ -24,15 +24,16 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.classics.gpt_neo.hf_class import check_model
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class, windows
+from pretrain.model_spec.hf_fits import ACTIVATIONS, windows
 
 
 def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
     """Every field stated. Raises ConfigError for a model that GPT-Neo cannot express."""
-    check_class(model, "gpt_neo")
+    check_model(model)
     local = [isinstance(model.attention.of_layer(layer), Banded) for layer in range(model.layers)]
     return GPTNeoConfig(
         vocab_size=model.vocab_size,

@@ -14,16 +14,16 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, double_heads, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
+from pretrain.classics.openai_gpt.hf_class import ACTIVATIONS_OF_OPENAI, check_model
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import OF_OPENAI_GPT, check_class
 
 
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     """Every field stated. Raises ConfigError for a model that OpenAI GPT cannot express."""
-    check_class(model, "openai-gpt")
+    check_model(model)
     return OpenAIGPTConfig(
         **shared_fields(model, specials),
-        afn=OF_OPENAI_GPT[model.activation],
+        afn=ACTIVATIONS_OF_OPENAI[model.activation],
         tie_word_embeddings=model.tie_word_embeddings,
         architectures=[OpenAIGPTLMHeadModel.__name__],
     )
@@ -31,7 +31,7 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
 
 def model_of(config: OpenAIGPTConfig) -> dict[str, Any]:
     """Our `model` section."""
-    names = {hf: name for name, hf in OF_OPENAI_GPT.items()} | {"gelu_new": "gelu_tanh"}
+    names = {hf: name for name, hf in ACTIVATIONS_OF_OPENAI.items()} | {"gelu_new": "gelu_tanh"}
     return shared_settings(config) | {
         "norm": "post",
         "activation": names[config.afn],
