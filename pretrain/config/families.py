@@ -43,9 +43,8 @@ class Capabilities:
     """where queries and values have a bias, keys have one too, and so have keys of distances"""
     mask_decoder: bool = False
     """the last layer may be repeated before tokens are predicted (`model.mask_decoder_layers`)"""
-    long_convolution: bool = False
-    """layers have long convolutions in place of attention, and block-diagonal feed-forward layers (`model.mixer`,
-    `model.ffn_blocks`)"""
+    self_attention: bool = True
+    """layers have self-attention, whose heads tensor ranks share; otherwise something in its place"""
     convolution: bool = False
     """a convolution may be beside the first layer (`model.convolution`)"""
     parts: tuple[str, ...] = ()
@@ -183,28 +182,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         detector_context=True,
         positions=("disentangled",),
         only=_DEBERTA,
-    ),
-    "monarch_mixer": Capabilities(
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        pooler="tanh",
-        long_convolution=True,
-        without_hf_class="has the long convolutions of model.family=monarch_mixer",
-        planned=False,
-        positions=("learned", "sinusoidal"),
-        only=BEFORE_LLAMA
-        | {
-            "norm": "post",
-            "bias": True,
-            "kv_heads": None,
-            "head_dim": None,
-            "attention_dropout": 0.0,
-            "embedding_size": None,
-            "shared_layers": False,
-            "gated": True,
-        },
     ),
     "transformer_xl": Capabilities(
         decoder=True,

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import model_validator
 
-from pretrain.config.attention import Dense
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model_values import ModelValues
 from pretrain.config.parts.registry import PARTS
@@ -79,11 +78,6 @@ class Model(ModelValues):
         if self.mask_decoder_layers and not can.mask_decoder:
             having = " or ".join(name for name, other in CAPABILITIES.items() if other.mask_decoder)
             raise ValueError(f"model.mask_decoder_layers is for the {having} family: leave it out for {self.family}")
-        if not can.long_convolution and (self.mixer is not None or self.ffn_blocks > 1):
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.long_convolution)
-            raise ValueError(
-                f"model.mixer and model.ffn_blocks are for the {having} family: leave them out for {self.family}"
-            )
         if self.convolution is not None:
             if not can.convolution:
                 having = " or ".join(name for name, other in CAPABILITIES.items() if other.convolution)
@@ -165,32 +159,6 @@ class Model(ModelValues):
                 "model.positions.scaling.mscale and mscale_all_dim are for model.latent_attention: leave them out, or "
                 "set attention_factor"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _blocks_divide_it(self) -> "Model":
-        if self.long_convolution is None:
-            return self
-        if not all(isinstance(kind, Dense) for kind in self.attention.kinds):
-            raise ValueError(
-                f"model.attention.pattern does nothing in the {self.family} family, whose layers have no attention: "
-                "leave it out"
-            )
-        if self.heads != 1:
-            raise ValueError(
-                f"model.heads={self.heads} counts heads of attention, which the {self.family} family has not: set "
-                "model.heads=1"
-            )
-        if self.ffn_blocks % 2:
-            raise ValueError(
-                f"model.ffn_blocks={self.ffn_blocks}: half of the blocks make gates and half values, so use an even "
-                "number"
-            )
-        for key, size in (("hidden", self.hidden), ("ffn", self.ffn_dim)):
-            if size % self.ffn_blocks:
-                raise ValueError(
-                    f"model.{key}={size} is not a multiple of model.ffn_blocks={self.ffn_blocks}: use one that is"
-                )
         return self
 
     @model_validator(mode="after")

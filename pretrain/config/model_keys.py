@@ -7,7 +7,6 @@ from pydantic import Field, PositiveInt
 from pretrain.config.attention import Attention
 from pretrain.config.families import Family
 from pretrain.config.init import Init, NormalInit
-from pretrain.config.mixer import Mixer
 from pretrain.config.part_key import with_keys
 from pretrain.config.part_keys import KEYS, KEYS_OF_PACKAGES, PartKeys
 from pretrain.config.positions import (
@@ -114,14 +113,6 @@ class OwnKeys(Section):
         None,
         description="activation of a convolution over each token and its two neighbours, which reads what the first "
         "layer reads and is added to its output (DeBERTa v2 xlarge: gelu); default: no convolution",
-    )
-    mixer: Mixer | None = Field(
-        None, description="long convolutions of the monarch_mixer family; default: those of M2-BERT"
-    )
-    ffn_blocks: int = Field(
-        1,
-        gt=0,
-        description="blocks of the block-diagonal matrices of the feed-forward layer (monarch_mixer; M2-BERT: 4)",
     )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
     task_head: TaskHeadShape | None = Field(

@@ -8,7 +8,6 @@ from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import NormalInit
-from pretrain.config.mixer import Mixer
 from pretrain.config.model_keys import ModelKeys
 from pretrain.config.part_keys import KEYS_APART
 from pretrain.config.positions import (
@@ -43,11 +42,6 @@ class ModelValues(PartValues, ModelKeys):
             "model.positions.shared_biases": self.shares_biases,
         }
         return next((key for key, is_so in keys.items() if is_so), None)
-
-    @property
-    def long_convolution(self) -> Mixer | None:
-        """Settings of the long convolutions that layers have in place of attention; None: they have attention."""
-        return (self.mixer or Mixer()) if self.capabilities.long_convolution else None
 
     @property
     def shares_projection(self) -> bool:

@@ -26,10 +26,9 @@ from pretrain.config.model_values import ModelValues
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.parallel import Parallel
 from pretrain.config.part_key import PartKey
-from pretrain.config.section import Section
 from pretrain.config.track import Track
 
-Settings = TypeVar("Settings", bound=Section)
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,7 @@ FP8_BLOCK = 16
 def check_tensor_ranks(config: RunConfig, is_new: bool) -> None:
     """Whether tensor ranks divide what they split. `is_new`: the padded vocabulary may still become another."""
     parallel, model = config.parallel, config.model
-    if model.long_convolution is not None:
-        _check_channels(parallel, model, config.precision)
-    else:
+    if model.capabilities.self_attention:
         check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     # Tensor ranks split the rows of queries, keys and values; KV heads that are fewer than the ranks are replicated.
     if model.kv_heads is not None and parallel.tensor % model.kv_heads:
@@ -125,28 +123,6 @@ def check_chunks(parallel: Parallel, model: Model) -> None:
         raise ConfigError(
             f"{layers} layers cannot be divided into {chunks} chunks (parallel.pipeline={parallel.pipeline} x "
             f"parallel.virtual={parallel.virtual}): use fewer"
-        )
-
-
-def _check_channels(parallel: Parallel, model: Model, precision: str) -> None:
-    """Refuse what does not work where tensor ranks share channels and blocks in place of heads."""
-    check_divides("parallel.tensor", parallel.tensor, "model.ffn_blocks", model.ffn_blocks)
-    check_divides("parallel.tensor", parallel.tensor, "model.hidden", model.hidden)
-    for key, given, value in (("context", parallel.context > 1, 1), ("sequence", parallel.sequence, "false")):
-        if given:
-            raise ConfigError(
-                f"parallel.{key} splits sequences, and a long convolution of the {model.family} family reads each "
-                f"channel of a full one: set parallel.{key}={value} and share channels by parallel.tensor"
-            )
-    if parallel.recompute == "selective":
-        raise ConfigError(
-            f"parallel.recompute=selective recomputes attention, which the {model.family} family has not: use full or "
-            "none"
-        )
-    if precision == "fp8":
-        raise ConfigError(
-            f"precision=fp8 multiplies full matrices, and the {model.family} family has block-diagonal ones and "
-            "convolutions: use bf16"
         )
 
 

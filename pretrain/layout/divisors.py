@@ -6,11 +6,19 @@ from pretrain.errors import ConfigError
 
 
 def check_divides(name: str, divisor: int, total_name: str, total: int) -> None:
-    if total % divisor:
-        raise ConfigError(
-            f"{name}={divisor} does not divide {total_name} ({total}): the nearest that does is "
-            f"{nearest(divisors(total), divisor)}"
-        )
+    """Raises ConfigError for a divisor that leaves a rest."""
+    if (reason := indivisible(name, divisor, total_name, total)) is not None:
+        raise ConfigError(reason)
+
+
+def indivisible(name: str, divisor: int, total_name: str, total: int) -> str | None:
+    """What is wrong with a divisor that leaves a rest, in a sentence with the nearest that does not."""
+    if not total % divisor:
+        return None
+    return (
+        f"{name}={divisor} does not divide {total_name} ({total}): the nearest that does is "
+        f"{nearest(divisors(total), divisor)}"
+    )
 
 
 def divisors(number: int) -> list[int]:

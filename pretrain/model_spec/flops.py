@@ -4,7 +4,7 @@ from pretrain.config.model import Model
 from pretrain.model_spec.gradients import LayerGradients, ModelGradients, model_gradients
 from pretrain.model_spec.mtp import mtp_depths
 from pretrain.model_spec.row_flops import RowFlops
-from pretrain.model_spec.slots import specs_apart
+from pretrain.model_spec.slots import feed_forward_matrices, specs_apart
 
 
 def training_flops_per_token(model: Model) -> float:
@@ -31,8 +31,8 @@ class TrainingFlops(RowFlops):
     token passes through, and the router. Layers that read fewer positions than a row has count for these, and what
     is around them as its part says (`NetworkPart.multiply_adds`).
 
-    Long convolutions count as `convolution_flops` in place of attention, and block-diagonal matrices with the values
-    that they have. Filters are made once for a micro-batch, which is not counted.
+    Layers without attention have no term of keys: what they have in its place counts as its part says. Block-diagonal
+    matrices count with the values that they have.
 
     Where a part is trained (`finetune`), the product that gives a weight's gradient counts for trained weights alone,
     and the one that gives an input's gradient where something below is trained. LoRA's matrices and adapters count as
@@ -58,9 +58,7 @@ class TrainingFlops(RowFlops):
             every += [(stack, number, gradients.layers[depth + number]) for number in range(layers)]
             depth += layers
         for stack, number, gradient in every:
-            passes = 1 + 2 * ("core" in gradient.inputs)
-            if model.long_convolution is not None:
-                self._of_convolutions += 1 + ("core" in gradient.inputs)
+            passes = (1 + 2 * ("core" in gradient.inputs)) * model.capabilities.self_attention
             pattern = model.attention.of_layer(number)
             pairs = self._of_pair[stack]
             pairs[pattern] = pairs.get(pattern, 0.0) + passes * scores
@@ -98,11 +96,8 @@ class TrainingFlops(RowFlops):
         encoder's."""
         model = self._model
         hidden, queries = model.hidden, model.heads * model.dim_per_head
-        sizes = {
-            "projection": (model.heads * model.value_dim, hidden),
-            "fc1": (hidden // model.ffn_blocks, (2 if model.gated else 1) * model.active_ffn_dim(number)),
-            "fc2": (model.active_ffn_dim(number) // model.ffn_blocks, hidden),
-        }
+        first, second = feed_forward_matrices(model, number)
+        sizes = {"projection": (model.heads * model.value_dim, hidden), "fc1": first, "fc2": second}
         if model.experts is not None and model.has_experts(number):  # whose router is beside their first matrices
             sizes["fc1"] = hidden, sizes["fc1"][1] + model.experts.count
         if crosses:

@@ -1,6 +1,5 @@
 """Model FLOPs of rows: what their training computes, whatever its layout and kernels. No torch."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,16 +29,6 @@ def mean_keys(model: Model, pattern: PatternSettings, length: int, causal: bool)
     return (reach * pattern.mean_keys(reach, causal) - memory * pattern.mean_keys(memory, causal)) / length
 
 
-def convolution_flops(model: Model, length: int) -> float:
-    """Operations, for each position, of the long convolutions of a layer in a row of `length` positions: for each
-    channel two FFTs of twice the length, of real numbers (5 / 2 * n * log2 n operations for n numbers), and the product
-    between them, of six operations for each complex number."""
-    settings = model.long_convolution
-    if settings is None:
-        return 0.0
-    return (1 + settings.residual) * model.hidden * (10 * math.log2(2 * length) + 6)
-
-
 class RowFlops:
     """Operations of rows, by what a model computes for each of their positions and pairs of positions, which
     `flops.TrainingFlops` counts."""
@@ -57,8 +46,6 @@ class RowFlops:
         """multiply-adds for each pair of a query and a key, in all layers of a stack with one pattern"""
         self._of_distance = [0.0, 0.0]
         """multiply-adds for each pair of a query and a vector of distances, in all layers of a stack"""
-        self._of_convolutions = 0
-        """times that the long convolutions of a layer are computed in all passes"""
         self._of_memory = 0.0
         """multiply-adds of the keys and values of a row's memory"""
         self._decoder = 0.0, 0.0
@@ -110,8 +97,6 @@ class RowFlops:
 
     def _attention(self, stack: int, length: int) -> float:
         """Multiply-adds of attention within `length` positions, in all layers of a stack."""
-        if self._of_convolutions:
-            return length * self._of_convolutions * convolution_flops(self._model, length) / 2
         if (stack, length) not in self._known:
             causal = bool(stack)
             found = self._of_distance[stack] * (self._model.distance_rows + num_distances(self._model, length) / 2)

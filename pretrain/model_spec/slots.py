@@ -12,6 +12,8 @@ from pretrain.config.model import Model
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 
 Specs = Iterator[ParameterSpec]
+Matrices = tuple[tuple[int, int], tuple[int, int]]
+"""(inputs that an output reads, outputs) of the two matrices of a feed-forward layer"""
 
 
 class LayerPart:
@@ -32,6 +34,10 @@ class LayerPart:
 
     def feed_forward(self, model: Model, number: int) -> Specs | None:
         """In `mlp` of layer `number` of the decoder, in place of a feed-forward layer."""
+        return None
+
+    def feed_forward_matrices(self, model: Model) -> Matrices | None:
+        """Sizes of products of each feed-forward layer, where outputs do not read all inputs."""
         return None
 
 
@@ -94,6 +100,14 @@ PART_SPECS: Registry[PartSpecs] = Registry(_GROUP, {}, PartSpecs, declared(_GROU
 def specs_apart(model: Model) -> tuple[PartSpecs, ...]:
     """The parts of a model that are found by their keys, and that have parameters."""
     return tuple(PART_SPECS[name] for name in model.parts_apart if name in PART_SPECS)
+
+
+def feed_forward_matrices(model: Model, number: int) -> Matrices:
+    """Sizes of the products of the feed-forward layer of a stack's layer `number`; of experts, those that a token
+    passes through."""
+    features = model.active_ffn_dim(number)
+    full = (model.hidden, (2 if model.gated else 1) * features), (features, model.hidden)
+    return next(filter(None, (part.feed_forward_matrices(model) for part in specs_apart(model))), full)
 
 
 def filled(found: Iterable[Specs | None], otherwise: Specs) -> Specs:

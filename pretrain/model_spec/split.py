@@ -4,6 +4,7 @@ from bisect import bisect_left
 from itertools import accumulate
 
 from pretrain.config.model import Model
+from pretrain.model_spec.slots import feed_forward_matrices
 
 
 def chunk_layers(model: Model, pipeline: int, virtual: int = 1) -> list[int]:
@@ -50,10 +51,9 @@ def beside_last_layer(model: Model) -> float:
 
 def _decoder_layer_work(model: Model, number: int) -> float:
     """Multiply-adds of a layer for each position. Of experts, those count that a token passes through."""
-    features = model.active_ffn_dim(number)
     found = sum(inputs * outputs for inputs, outputs in model.query_key_value_matrices)
     found += model.heads * model.value_dim * model.hidden
-    found += (3 if model.gated else 2) * model.hidden * features // model.ffn_blocks
+    found += sum(inputs * outputs for inputs, outputs in feed_forward_matrices(model, number))
     if model.experts is not None and model.has_experts(number):
         found += model.hidden * model.experts.count
     keys = model.attention.of_layer(number).mean_keys(model.sequence_length, model.is_causal)

@@ -29,7 +29,6 @@ from pretrain.models.embeddings import table_of
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
-from pretrain.models.monarch_mixer import mixer_parts
 from pretrain.models.part_modules import modules_of
 from pretrain.models.route_terms import LayerRoutes, MicroBatchRoutes
 from pretrain.models.stream import Part, Stream
@@ -206,13 +205,7 @@ class Layers(nn.Module):
         layers: list[Layer] = []
 
         def build(index: int) -> Layer:
-            before_decoder, number = model.stacks[0], begin + index
-            if model.long_convolution is not None:
-                parts = mixer_parts(model, megatron)
-            elif number < before_decoder:
-                parts = layer_parts(model, megatron, "encoder", number)
-            else:
-                parts = layer_parts(model, megatron, "decoder", number - before_decoder)
+            parts = self.submodules(model, megatron, begin + index)
             spec = ModuleSpec(Layer, {"model": model, "final": final}, parts)
             made: Layer = build_module(
                 spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk
@@ -238,6 +231,13 @@ class Layers(nn.Module):
                 share(layer, layers[-1])
             self.mask_decoder = MaskDecoder(model, megatron, after)
         self.recomputes = megatron.recompute_granularity == "full"
+
+    def submodules(self, model: Model, megatron: MegatronConfig, number: int) -> TransformerLayerSubmodules:
+        """What layer `number` of all is made of, encoder layers first."""
+        encoder_layers = model.stacks[0]
+        if number < encoder_layers:
+            return layer_parts(model, megatron, "encoder", number)
+        return layer_parts(model, megatron, "decoder", number - encoder_layers)
 
     def forward(self, stream_PBH: Tensor, inputs: LayerInputs, head: bool = True) -> Tensor:
         """The stream, after this chunk's layers. `head`: the head reads it, if the chunk has one."""

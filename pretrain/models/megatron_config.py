@@ -21,7 +21,6 @@ class MegatronConfig(TransformerConfig):
     """megatron-core's, and what it has no word for."""
 
     ffn_dropout: float = 0.0
-    ffn_blocks: int = 1
     norm_type: str = "layer"
     lora: Lora | None = None
     experts: Experts | None = None
@@ -42,7 +41,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
     model, parallel = config.model, config.parallel
     full = parallel.recompute == "full"
     # Of a model without attention, megatron-core reads no more than that tensor ranks divide them.
-    without_heads = model.long_convolution is not None
+    without_heads = not model.capabilities.self_attention
     return MegatronConfig(
         num_layers=sum(model.stacks),
         hidden_size=model.hidden,
@@ -54,7 +53,6 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         hidden_dropout=model.dropout,
         attention_dropout=model.attention_dropout,
         ffn_dropout=model.ffn_dropout,
-        ffn_blocks=model.ffn_blocks,
         norm_type=model.norm_type,
         lora=model.finetune.lora,
         experts=model.experts,

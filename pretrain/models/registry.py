@@ -23,7 +23,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "electra": FamilyParts(head=partial(MaskedHead, activation="gelu")),
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
-    "monarch_mixer": FamilyParts(head=partial(MaskedHead, activation="gelu")),
     "transformer_xl": FamilyParts(head=heads.dropped),
     "xlnet": FamilyParts(head=heads.dropped),
 }

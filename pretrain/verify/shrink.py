@@ -40,9 +40,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     slices = lcm(*(layout.tensor * layout.context for layout in layouts))
     shares_keys = model.num_kv_heads < model.heads
     heads = _multiple(_HEADS, lcm(2 * slices if shares_keys else slices, model.attention.head_period))
-    hidden = _multiple(heads * _HEAD_WIDTH, model.ffn_blocks)
-    if model.long_convolution is not None:
-        heads = 1
+    hidden = heads * _HEAD_WIDTH
     length = _multiple(_LENGTH, lcm(slices, model.sequence_length // model.layer_length))
     fp8 = config.precision == "fp8"
     block, share = (FP8_BLOCK, FP8_BLOCK * tensor) if fp8 else (2, lcm(2, tensor))
@@ -55,7 +53,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
         "activation": _SMOOTH.get(model.activation, model.activation),
-        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_dim / model.hidden))) * hidden, share, model.ffn_blocks),
+        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_dim / model.hidden))) * hidden, share),
         "sequence_length": length,
         "memory_length": min(model.memory_length, length),
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,

@@ -133,19 +133,18 @@ model: {{family: llama, {_SIZE}, norm_type: rms, bias: false, activation: gated_
     "rnn": f"""
 model: {{family: rnn, encoder_layers: 0, {_WITHOUT_HEADS}, positions: nope, recurrent: {{cell: lstm}}, attention: {{}}}}
 """,
-    "monarch-mixer": f"""
-model: {{family: monarch_mixer, {_WITHOUT_HEADS}, norm: post, norm_eps: 1e-12, embedding_norm: true,
-  activation: gated_gelu, ffn_blocks: 4, mixer: {{filter_order: 12}}, attention: {{}}}}
-objective: {{name: masked}}
-""",
     "document-mask": f"""
 model: {{{_SIZE}, attention: {{}}}}
 objective: {{name: causal, document_mask: true}}
 """,
+    **{
+        kind: settings.replace("WITHOUT_HEADS", _WITHOUT_HEADS)
+        for kind, settings in classics.rows("LATER_CRASHES").items()
+    },
 }
 _TEACHER = [*("model.layers=4", "model.heads=4", "train.steps=2"), "schedule.warmup_tokens=128", "distillation={}"]
 _DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]
-_DROPOUT_OF = {"rnn": _DROPOUT[:1], "monarch-mixer": [_DROPOUT[0], "model.ffn_dropout=0.1"]}
+_DROPOUT_OF = {"rnn": _DROPOUT[:1], **classics.rows("DROPOUT_OF_CRASHES")}
 # Survivors of a rank that is killed while they join it give up after two or three times health.timeout_s.
 _LIMIT_S = 120.0
 _CHECKPOINT = re.compile(r"run/checkpoints/step-\d+")

@@ -112,13 +112,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "objective": {"name": "masked"},
     },
-    "monarch_mixer": {
-        "model": _BERT | {
-            "family": "monarch_mixer", "heads": 1, "binary_head": False, "activation": "gated_gelu", "ffn": 160,
-            "ffn_blocks": 4, "mixer": {"filter_order": 12},
-        },
-        "objective": {"name": "masked"},
-    },
     "tlm": {
         "model": _BERT | {"family": "xlm", "binary_head": False, "segments": 3}, "objective": {"name": "tlm"},
     },
@@ -247,7 +240,7 @@ def takes(family: str, parallel: Mapping[str, Any]) -> bool:
     sequences_are_full = not parallel.get("sequence") and parallel.get("context", 1) == 1
     if family_config(family).model.downsampling is not None:
         return sequences_are_full
-    if family_config(family).model.long_convolution is not None:
+    if not family_config(family).model.capabilities.self_attention:
         return sequences_are_full and parallel.get("recompute") != "selective"
     return chunks_are_one or not needs_one_chunk(family)
 

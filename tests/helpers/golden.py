@@ -128,7 +128,6 @@ CASES: dict[str, Case] = {
     "xlnet-unicode": _short("xlnet", *_ENCODER),
     "electra": _short("electra", *_ENCODER, "generator={hidden: 16, heads: 2}"),
     "tinybert": _short("bert", *_ENCODER, "objective.next_sentence=false", "model.binary_head=false", has_teacher=True),
-    "monarch-mixer": _short("monarch-mixer", *_ENCODER),
     **{
         name: _short(config, *changes, dataset=dataset)
         for name, (config, changes, dataset) in classics.rows("GOLDEN").items()

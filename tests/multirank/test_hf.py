@@ -32,7 +32,6 @@ NO_CLASS = (
     "shaw-shared",
     "deberta-decoder",
     "adaptive",
-    "monarch_mixer",
 )
 LIKE_OTHERS = ("gpt-post", "distilbert")
 """beside gpt and bert, in what goes out and comes back"""

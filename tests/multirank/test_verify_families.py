@@ -60,15 +60,6 @@ def test_a_model_with_these_settings_is_the_same_run(name: str, tmp_path: Path) 
     check_sound(table(family_config(family, **settings), tmp_path, TWO_RANKS))
 
 
-@pytest.mark.parametrize("config", ["tests", "debug"])
-def test_convolutions_in_place_of_attention_are_the_same_run(config: str, tmp_path: Path) -> None:
-    layouts = ["tp2pp2", "pp2+vp2", "tp2dp2+zero1", "dp2+zero2", "pp2dp2+zero3"]
-    made = family_config("monarch_mixer", precision="bf16")
-    if config == "debug":
-        made = load(RunConfig, "debug/monarch-mixer", ["precision=bf16"])
-    check_sound(table(made, tmp_path, layouts))
-
-
 def test_attention_that_adds_scores_is_the_same_run(tmp_path: Path) -> None:
     """From small weights, of which the gradients of some parameters are 1e-8 and less of those of others."""
     config = load(RunConfig, "rnn/bahdanau", ["precision=bf16"])

@@ -55,7 +55,6 @@ def test_all_published_sizes_are_shipped() -> None:
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
     others |= {f"deberta-v3/{size}" for size in ("xsmall", "small", "base", "large")}
     others |= {"deberta-v2/xlarge", "deberta-v2/xxlarge"}
-    others |= {f"m2-bert/{size}" for size in ("80m", "110m", "260m", "341m")}
     others |= {"deberta/base", "deberta/large", "roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
@@ -308,23 +307,6 @@ def test_deberta_has_the_size_of_transformers_own_and_positions_for_its_mask_dec
     assert num_parameters(model, padded=False) == parameters + model.sequence_length * model.hidden
     without = model.model_copy(update={"mask_decoder_layers": 0})
     assert num_parameters(without, padded=False) == parameters
-
-
-# Counted of the authors' modules, whose names round them, without their learned features of positions: 640 for each of
-# 24 filters.
-@pytest.mark.parametrize(
-    ("size", "parameters"),
-    [("80m", 80_247_354), ("110m", 115_562_490), ("260m", 259_109_178), ("341m", 341_012_026)],
-)
-def test_m2_bert_has_the_size_of_the_authors_modules(size: str, parameters: int) -> None:
-    model = read(f"m2-bert/{size}").model
-    hidden, order = model.hidden, 128
-    network = order * 5 + 2 * order * order + 3 * order + order * hidden
-    mixer = 4 * hidden * hidden + 4 * hidden + 4 * 3 * hidden + 2 * (order + hidden + 2 * network)
-    feed_forward = hidden // 4 * 2 * model.ffn_dim + model.ffn_dim // 4 * hidden + hidden + 2 * hidden
-    embedding = (30522 + 128 + 2 + 2) * hidden
-    head = hidden * hidden + 3 * hidden + 30522
-    assert num_parameters(model, padded=False) == embedding + 12 * (mixer + feed_forward) + head == parameters
 
 
 # Elements of transformers' DebertaV2ForMaskedLM. The authors have 900 million and 1.5 billion.

@@ -13,6 +13,7 @@ CAPABILITIES = Capabilities(
     encoder=True,
     decoder=True,
     decoder_alone=True,
+    self_attention=False,
     parts=("recurrent",),
     without_hf_class="is a recurrent network, with attention or without",
     planned=False,

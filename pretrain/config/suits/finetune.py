@@ -35,11 +35,6 @@ def check_trained(config: RunSections) -> None:
             "finetune.unfreeze_steps lets the layers below the head join, which finetune.train=head freezes: leave "
             "one of them out"
         )
-    if model.long_convolution is not None and (finetune.adapters is not None or finetune.lora is not None):
-        raise ValueError(
-            f"finetune.adapters and finetune.lora are beside attention and full matrices, which the {model.family} "
-            "family has not: leave them out"
-        )
     if finetune.adapters is not None:
         if finetune.train != "all" or finetune.lora is not None:
             chosen = "finetune.lora" if finetune.lora is not None else f"finetune.train={finetune.train}"

@@ -1,14 +1,12 @@
 """The parts around or in place of layers that a model may have."""
 
 from pretrain.model_spec.parts.deberta import DistanceSpecs
-from pretrain.model_spec.parts.monarch_mixer import MixerSpecs
 from pretrain.model_spec.parts.mtp import MtpSpecs
 from pretrain.model_spec.parts.source_encoder import SourceEncoderSpecs
 from pretrain.model_spec.slots import NetworkPart
 
 NETWORK_PARTS: tuple[NetworkPart, ...] = (
     SourceEncoderSpecs(),
-    MixerSpecs(),
     MtpSpecs(),
     DistanceSpecs(),
 )

@@ -97,10 +97,6 @@ REFUSED = {
     "debug/sparse-transformer": "model.attention.pattern",
     "debug/topics": "model.positions",
     **dict.fromkeys(
-        ["debug/monarch-mixer", *(f"m2-bert/{size}" for size in ("80m", "110m", "260m", "341m"))],
-        "no class of transformers has the long convolutions",
-    ),
-    **dict.fromkeys(
         [
             *(f"rnn/{kind}" for kind in ("bahdanau", "luong", "sutskever", "zaremba-medium")),
             "debug/rnn",
@@ -109,6 +105,7 @@ REFUSED = {
         "no class of transformers is a recurrent network",
     ),
     "sparse-transformer/enwik8": "model.attention.pattern",
+    **classics.rows("REFUSED"),
 }
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from pretrain.config.load import load
+from pretrain.config.parallel import Parallel
+from pretrain.config.parts.registry import PARTS
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import Layout, plan_layout
+from pretrain.layout.layout import Layout, plan_layout, settings_on
 from pretrain.layout.names import layouts_to_verify, parse_layout
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.model_spec.split import split_layers
@@ -25,6 +27,11 @@ CONFIGS = [path for path in CONFIGS if path.stem not in ("common", "t5-multitask
 
 def _load(path: str | Path, *overrides: str) -> RunConfig:
     return load(RunConfig, path, ["run.dir=unused", *overrides])
+
+
+def _is_refused(config: RunConfig, layout: Layout) -> bool:
+    parallel = Parallel.model_validate(settings_on(config.parallel, layout))
+    return any(part.refuses(config.model, parallel) for part in PARTS.values())
 
 
 def _with_teacher(config: RunConfig) -> RunConfig:
@@ -54,12 +61,10 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
         layouts = [layout for layout in layouts if not layout.sequence and layout.context == layout.virtual == 1]
     if config.distillation.compares_layers:  # where all of them and of a row are
         layouts = [layout for layout in layouts if layout.pipeline == layout.context == layout.virtual == 1]
-    if config.model.long_convolution is not None or config.model.downsampling is not None:  # of whole sequences
+    if config.model.downsampling is not None:  # of whole sequences
         layouts = [layout for layout in layouts if not layout.sequence and layout.context == 1]
-    if config.model.long_convolution is not None:  # whose tensor ranks share blocks
-        layouts = [layout for layout in layouts if config.model.ffn_blocks % layout.tensor == 0]
-    if config.model.recurrence is not None:  # step by step
-        layouts = [one for one in layouts if one.tensor == one.context == one.pipeline == one.virtual == 1]
+    if not config.model.capabilities.self_attention:  # whose part says what else it takes
+        layouts = [layout for layout in layouts if not _is_refused(config, layout)]
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
     models = {job.config.model.model_dump_json(): job.config.model for job in jobs}

@@ -1,7 +1,8 @@
-"""`model.mixer`: the long convolutions that take the place of attention (Monarch Mixer)."""
+"""`model.mixer` and `model.ffn_blocks`: long convolutions in place of attention, and block-diagonal matrices."""
 
 from pydantic import Field, field_validator
 
+from pretrain.config.part_key import CountKey, PartKey
 from pretrain.config.section import Section
 
 
@@ -23,3 +24,30 @@ class Mixer(Section):
         if features % 2 == 0:
             raise ValueError(f"model.mixer.filter_features={features} is a place, sines and cosines: use an odd number")
         return features
+
+
+MIXER_KEY = PartKey(
+    "mixer",
+    Mixer,
+    description="long convolutions of the monarch_mixer family; default: those of M2-BERT",
+    follows="convolution",
+)
+BLOCKS_KEY = CountKey(
+    "ffn_blocks",
+    int,
+    description="blocks of the block-diagonal matrices of the feed-forward layer (monarch_mixer; M2-BERT: 4)",
+    follows="mixer",
+)
+"""every model of the family has more than one"""
+
+
+def mixer_of(model: Section) -> Mixer:
+    """Settings of the long convolutions of a model of the family."""
+    return MIXER_KEY.of(model) or Mixer()
+
+
+def blocks_of(model: Section) -> int:
+    """Blocks of both matrices of a feed-forward layer of a model of the family."""
+    blocks = BLOCKS_KEY.of(model)
+    assert blocks is not None, "checked"
+    return blocks

@@ -21,6 +21,7 @@ Shapes: S positions, B rows, H hidden size, C channels of this rank, n the model
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,12 +37,15 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from torch import Tensor, nn
 
 from pretrain.attention.core import AttentionInputs
-from pretrain.config.mixer import Mixer
+from pretrain.classics.monarch_mixer.key import Mixer, blocks_of, mixer_of
 from pretrain.config.model import Model
 from pretrain.models.blocks import BiasDropoutAdd, ResidualThenNorm
 from pretrain.models.feed_forward import linear_of
+from pretrain.models.layers import Layers
+from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.megatron_versions import feed_forward_builder
+from pretrain.models.network import FamilyParts
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
 
@@ -50,14 +54,27 @@ _TARGET, _FAST, _SLOW = 1e-2, 0.3, 1.5
 """what is left of a weight after these shares of the sequence, in the channels that decay fastest and slowest"""
 
 
-def mixer_parts(model: Model, megatron: MegatronConfig) -> TransformerLayerSubmodules:
-    """The submodules of a layer. Only the feed-forward layer has a residual connection and a norm behind it."""
-    return TransformerLayerSubmodules(
-        self_attention=ModuleSpec(GatedLongConvolution, params={"model": model}),
-        self_attn_bda=ModuleSpec(NoResidual, params={"config": megatron, "model": model}),
-        mlp=feed_forward_builder(BlockDiagonalFeedForward),
-        mlp_bda=ModuleSpec(ResidualThenNorm, params={"config": megatron, "model": model}),
-    )
+class MixerLayers(Layers):
+    """Layers without attention. Only the feed-forward layer has a residual connection and a norm behind it."""
+
+    def submodules(self, model: Model, megatron: MegatronConfig, number: int) -> TransformerLayerSubmodules:
+        """See `Layers`."""
+        return TransformerLayerSubmodules(
+            self_attention=ModuleSpec(GatedLongConvolution, params={"model": model}),
+            self_attn_bda=ModuleSpec(NoResidual, params={"config": megatron, "model": model}),
+            mlp=feed_forward_builder(_feed_forward_of(blocks_of(model))),
+            mlp_bda=ModuleSpec(ResidualThenNorm, params={"config": megatron, "model": model}),
+        )
+
+
+def _feed_forward_of(blocks: int) -> type[nn.Module]:
+    """The feed-forward layer with so many blocks: megatron-core makes it of its config alone."""
+
+    class OfBlocks(BlockDiagonalFeedForward):
+        def __init__(self, config: MegatronConfig) -> None:
+            super().__init__(config, blocks)
+
+    return OfBlocks
 
 
 class NoResidual(BiasDropoutAdd):
@@ -75,8 +92,7 @@ class GatedLongConvolution(nn.Module):
         self, config: MegatronConfig, layer_number: int, pg_collection: ProcessGroupCollection, model: Model, **_: Any
     ) -> None:
         super().__init__()
-        assert model.long_convolution is not None
-        settings, self.tp = model.long_convolution, pg_collection.tp
+        settings, self.tp = mixer_of(model), pg_collection.tp
         self.channels = model.hidden // self.tp.size()
         linears = {"config": config, "init_method": config.init_method, "is_expert": False, "tp_group": self.tp}
         self.linear_qkv = linear_of(config, "qkv", "column")(
@@ -215,14 +231,14 @@ class CircularConvolution(torch.autograd.Function):
 
 
 class BlockDiagonalFeedForward(nn.Module):
-    """W2 (activation(Wg x) * Wv x), where [Wg; Wv] and W2 are block-diagonal matrices of `ffn_blocks` blocks: the first
+    """W2 (activation(Wg x) * Wv x), where [Wg; Wv] and W2 are block-diagonal matrices of so many blocks: the first
     half of the blocks makes gates of the first half of x, the second half values of the second."""
 
-    def __init__(self, config: MegatronConfig) -> None:
+    def __init__(self, config: MegatronConfig, blocks: int) -> None:
         super().__init__()
         self.tp = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp
         self.config = config
-        self.gates, self.out = Gates(config, self.tp), BlockDiagonal(config, self.tp)
+        self.gates, self.out = Gates(config, blocks, self.tp), BlockDiagonal(config, blocks, self.tp)
         self.dropout = Dropout(
             config.ffn_dropout, ("context",), ("tensor",), rows_second=True, compute=config.kernels.dropout
         )
@@ -236,10 +252,10 @@ class BlockDiagonalFeedForward(nn.Module):
 class Gates(nn.Module):
     """Wg and Wv: the weights [F, 2, H / blocks] of each feature's gate and value, of which tensor ranks share F."""
 
-    def __init__(self, config: MegatronConfig, tp: Any) -> None:
+    def __init__(self, config: MegatronConfig, blocks: int, tp: Any) -> None:
         super().__init__()
-        own, half = config.ffn_hidden_size // tp.size(), config.ffn_blocks // 2
-        of_block, self.width = config.ffn_hidden_size // half, config.hidden_size // config.ffn_blocks
+        own, half = config.ffn_hidden_size // tp.size(), blocks // 2
+        of_block, self.width = config.ffn_hidden_size // half, config.hidden_size // blocks
         self.groups, self.num_gates = max(1, own // of_block), half
         self.block = tp.rank() * own // of_block
         """the first block that this rank's features are of"""
@@ -258,12 +274,15 @@ class Gates(nn.Module):
 class BlockDiagonal(nn.Module):
     """W2 [H, F / blocks], of which tensor ranks share H: they have whole blocks."""
 
-    def __init__(self, config: MegatronConfig, tp: Any) -> None:
+    def __init__(self, config: MegatronConfig, blocks: int, tp: Any) -> None:
         super().__init__()
-        self.blocks, read = config.ffn_blocks // tp.size(), config.ffn_hidden_size // config.ffn_blocks
+        self.blocks, read = blocks // tp.size(), config.ffn_hidden_size // blocks
         self.weight = nn.Parameter(torch.empty(config.hidden_size // tp.size(), read))
         self.bias = nn.Parameter(torch.empty(config.hidden_size))
 
     def forward(self, x_SBF: Tensor) -> Tensor:
         blocks = x_SBF.unflatten(-1, (self.blocks, -1))
         return torch.einsum("sbgf,gof->sbgo", blocks, self.weight.unflatten(0, (self.blocks, -1))).flatten(-2)
+
+
+PARTS = FamilyParts(head=partial(MaskedHead, activation="gelu"), layers=MixerLayers)

@@ -1,32 +1,62 @@
-"""The parameters of Monarch Mixer's layers (`models/monarch_mixer.py`)."""
+"""The parameters of Monarch Mixer's layers (`modules.py`), and the work of what they have in place of attention. No
+torch."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pretrain.classics.monarch_mixer.key import BLOCKS_KEY, blocks_of, mixer_of
 from pretrain.config.model import Model
 from pretrain.model_spec.blocks import RowBlocks
+from pretrain.model_spec.gradients import model_gradients
 from pretrain.model_spec.init_schemes import SCHEMES, NormalScheme
 from pretrain.model_spec.linears import column, norm, row, under
+from pretrain.model_spec.once import once_for_each
 from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
-from pretrain.model_spec.slots import NetworkPart, Specs
+from pretrain.model_spec.slots import Matrices, PartSpecs, Specs
 
 CHANNELS = RowBlocks(("gate_before", "gate_after", "value"))
 """rows of the first linear layer: those of one channel after the other"""
 
 
-class MixerSpecs(NetworkPart):
+class MixerSpecs(PartSpecs):
     """Parameters of layers with long convolutions."""
 
     def layer(self, model: Model, stack: int, number: int) -> Specs | None:
         """See `NetworkPart`."""
-        return None if model.long_convolution is None else _mixer_layer(model)
+        return None if BLOCKS_KEY.of(model) is None else _mixer_layer(model)
+
+    def feed_forward_matrices(self, model: Model) -> Matrices | None:
+        """See `LayerPart`: in each, an output reads one block."""
+        if BLOCKS_KEY.of(model) is None:
+            return None
+        blocks = blocks_of(model)
+        return (model.hidden // blocks, 2 * model.ffn_dim), (model.ffn_dim // blocks, model.hidden)
+
+    def multiply_adds(self, model: Model, passes: tuple[int, int], inputs: int, labels: int) -> float:
+        """See `NetworkPart`: the long convolutions. Filters are made once for a micro-batch, which is not counted."""
+        if BLOCKS_KEY.of(model) is None or not inputs:
+            return 0.0
+        return inputs * _convolution_passes(model) * convolution_flops(model, inputs) / 2
+
+
+@once_for_each
+def _convolution_passes(model: Model) -> int:
+    """Times that the long convolutions of a layer are computed in all passes of all layers."""
+    return sum(1 + ("core" in layer.inputs) for layer in model_gradients(model).layers)
+
+
+def convolution_flops(model: Model, length: int) -> float:
+    """Operations, for each position, of the long convolutions of a layer in a row of `length` positions: for each
+    channel two FFTs of twice the length, of real numbers (5 / 2 * n * log2 n operations for n numbers), and the product
+    between them, of six operations for each complex number."""
+    return (1 + mixer_of(model).residual) * model.hidden * (10 * math.log2(2 * length) + 6)
 
 
 def mixer(model: Model) -> Iterator[ParameterSpec]:
     """What a layer has in the place of attention's heads, between its two linear layers. The short convolution starts
     with the variance of torch's own, the weight of a position itself with that of the authors'."""
-    settings = model.long_convolution
-    assert settings is not None
+    settings = mixer_of(model)
     width = 3 * model.hidden
     yield _matrix("short.weight", (width, 3), ("tensor", None), 1 / 3)
     yield _vector("short.bias", width, "tensor")
@@ -38,8 +68,7 @@ def mixer(model: Model) -> Iterator[ParameterSpec]:
 
 
 def _network(model: Model) -> Iterator[ParameterSpec]:
-    settings, scheme = model.long_convolution, SCHEMES[model.init.name](model)
-    assert settings is not None
+    settings, scheme = mixer_of(model), SCHEMES[model.init.name](model)
     order, inputs = settings.filter_order, settings.filter_features
     for name in ("first", "second", "third"):
         yield _matrix(name, (order, inputs), (None, None), scheme.projection(inputs, order))
@@ -50,7 +79,7 @@ def _network(model: Model) -> Iterator[ParameterSpec]:
 
 def feed_forward(model: Model) -> Iterator[ParameterSpec]:
     """Block-diagonal matrices. What is drawn is larger than in full ones, as each output is a sum of fewer inputs."""
-    scheme, blocks = SCHEMES[model.init.name](model), model.ffn_blocks
+    scheme, blocks = SCHEMES[model.init.name](model), blocks_of(model)
     larger = blocks**0.5
     gates = scheme.projection(model.hidden, 2 * model.ffn_dim) * larger
     of_group = 2 * model.ffn_dim // blocks
@@ -88,3 +117,6 @@ def _mixer_layer(model: Model) -> Iterator[ParameterSpec]:
 
 def _projection(scheme: NormalScheme, hidden: int) -> Normal:
     return Normal((scheme.projection(hidden, hidden),))
+
+
+SPECS = MixerSpecs()

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from pretrain.attention.core import AttentionInputs
-from pretrain.config.run_config import RunConfig
-from pretrain.errors import ConfigError
-from pretrain.layout.layout import plan_layout
-from pretrain.models.monarch_mixer import decays, positional_features
+from pretrain.classics.monarch_mixer.modules import decays, positional_features
 from tests.helpers.families import family_config, train_family
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import meet_again, run_ranks
@@ -166,33 +163,3 @@ def _departures(layouts: dict[str, dict[str, Any]], **more: Any) -> dict[str, fl
 def test_it_trains_alike_on_every_layout_with_dropout() -> None:
     departures = _departures(LAYOUTS | MORE, dropout=0.1, ffn_dropout=0.1)
     assert max(departures.values()) <= TOLERANCE, departures
-
-
-@pytest.mark.parametrize(
-    ("sections", "world", "message"),
-    [
-        ({"parallel": {"context": 2}}, 2, "parallel.context splits sequences, and a long convolution of the monarch"),
-        ({"parallel": {"tensor": 2, "sequence": True}}, 2, "parallel.sequence splits sequences"),
-        ({"parallel": {"tensor": 8}}, 8, "parallel.tensor=8 does not divide model.ffn_blocks"),
-        ({"precision": "fp8"}, 1, "the monarch_mixer family has block-diagonal ones"),
-    ],
-)
-def test_layouts_that_it_has_no_form_for_are_refused(sections: dict[str, Any], world: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan_layout(family_config("monarch_mixer", **sections), world)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ffn_blocks": 3}, "half of the blocks make gates"),
-        ({"ffn": 162}, "model.ffn=162 is not a multiple of model.ffn_blocks=4"),
-        ({"attention": {"pattern": ["banded"], "window": 8}}, "whose layers have no attention"),
-        ({"mixer": {"filter_features": 4}}, "use an odd number"),
-        ({"family": "bert", "activation": "gelu"}, "model.mixer and model.ffn_blocks are for the monarch_mixer family"),
-        ({"activation": "gelu"}, "model.gated=False is not in the monarch_mixer family"),
-    ],
-)
-def test_models_that_it_has_no_form_for_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RunConfig.model_validate(family_config("monarch_mixer", model=changes).model_dump())
