@@ -33,7 +33,7 @@ _HF_MODEL_TYPES = (
         "gpt2",
         "llama",
     ),
-    *("longformer", "marian", "mistral", "mixtral", "olmoe", "pegasus", "qwen2", "qwen3", "qwen3_moe"),
+    *("longformer", "marian", "mistral", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_moe"),
     *("roberta", "t5", "xlm-roberta", "xlnet"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")

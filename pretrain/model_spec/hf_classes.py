@@ -52,7 +52,7 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
         ("roberta", _any),
     ),
     "t5": (("t5", _any),),
-    "transformer": (("pegasus", lambda model: model.norm == "pre"), ("marian", _any)),
+    "transformer": (("marian", _any),),
     "bart": (("bart", _any),),
     "llama": (
         ("deepseek_v2", lambda model: model.latent_attention is not None and _experts(model, "softmax")),

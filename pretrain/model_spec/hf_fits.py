@@ -143,8 +143,8 @@ def _t5(model: Model) -> None:
         raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
 
 
-def _both(model: Model, name: str, **required: Any) -> None:
-    """BART and its kin."""
+def check_encoder_decoder(model: Model, name: str, **required: Any) -> None:
+    """Raises ConfigError unless Hugging Face's `name`, an encoder-decoder of BART's kind, can express the model."""
     usual: dict[str, Any] = {
         "norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0,
         "norm_eps": 1e-5,  # fixed in transformers
@@ -299,11 +299,10 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "longformer": _longformer,
     "roberta": lambda model: check_encoder(model, "RoBERTa", segments=0, binary_head=False),
     "t5": _t5,
-    "pegasus": lambda model: _both(
-        model, "Pegasus", **{"positions.name": "sinusoidal"}, embedding_norm=False, norm="pre"
+    "marian": lambda model: check_encoder_decoder(
+        model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False
     ),
-    "marian": lambda model: _both(model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False),
-    "bart": lambda model: _both(
+    "bart": lambda model: check_encoder_decoder(
         model, "BART", **{"positions.name": "learned"}, embedding_norm=True, position_offset=OFFSET_OF_BART
     ),
     "deepseek_v2": _deepseek_v2,

@@ -23,7 +23,6 @@ from pretrain.checkpoint.hf.llama_kin import LLAMA_KIN
 from pretrain.checkpoint.hf.longformer import LONGFORMER
 from pretrain.checkpoint.hf.marian import MARIAN
 from pretrain.checkpoint.hf.mixtures import MIXTURES
-from pretrain.checkpoint.hf.pegasus import PEGASUS
 from pretrain.checkpoint.hf.roberta import ROBERTA
 from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
@@ -38,7 +37,7 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "bert": (BIGBIRD, DISTILBERT, BERT),
     "roberta": (XLM_ROBERTA, LONGFORMER, ROBERTA),
     "t5": (T5,),
-    "transformer": (PEGASUS, MARIAN),
+    "transformer": (MARIAN,),
     "bart": (BART,),
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
     "electra": (ELECTRA,),

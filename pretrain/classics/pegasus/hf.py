@@ -9,13 +9,13 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bart import fields, layers, section
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, norm, rows
+from pretrain.classics.pegasus.hf_class import check_model
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> PegasusConfig:
     """Every field stated. Raises ConfigError for a model that Pegasus cannot express."""
-    check_class(model, "pegasus")
+    check_model(model)
     return PegasusConfig(
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
