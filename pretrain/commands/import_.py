@@ -34,7 +34,7 @@ _HF_MODEL_TYPES = (
         "llama",
     ),
     *("longformer", "marian", "mistral", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_moe"),
-    *("roberta", "t5", "xlm-roberta", "xlnet"),
+    *("roberta", "t5", "xlm-roberta"),
 )
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 """Names here, for the help, as the tables that have them import torch."""
@@ -44,7 +44,7 @@ def hf_model_types() -> list[str]:
     """Every `model_type` of Hugging Face that is imported."""
     from pretrain.model_spec.hf_class import HF_CLASSES
 
-    return sorted([*_HF_MODEL_TYPES, *(one.model_type for one in HF_CLASSES.values())])
+    return sorted({*_HF_MODEL_TYPES, *(one.model_type for one in HF_CLASSES.values())})
 
 
 def main(argv: list[str]) -> int:

@@ -68,10 +68,10 @@ class Capabilities:
     """attributes of `model` that have one value in this family"""
 
 
-_WITHOUT_CAPS = {
+WITHOUT_CAPS = {
     "qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None, "query_pre_attn_scalar": None,
 }  # fmt: skip
-BEFORE_LLAMA = _WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
+BEFORE_LLAMA = WITHOUT_CAPS | {"qkv_bias": None, "projection_bias": True}
 
 POSITIONS_OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 
@@ -182,27 +182,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         detector_context=True,
         positions=("disentangled",),
         only=_DEBERTA,
-    ),
-    "transformer_xl": Capabilities(
-        decoder=True,
-        head_bias=True,
-        memory=True,
-        adaptive_softmax=True,
-        planned=False,
-        positions=("transformer_xl",),
-        only=_WITHOUT_CAPS | {"shared_layers": False},
-    ),
-    "xlnet": Capabilities(
-        encoder=True,
-        head_bias=True,
-        fewest_segments=2,
-        query_stream=True,
-        planned=False,
-        memory=True,
-        input_format="xlnet",
-        pooler="tanh",
-        positions=("transformer_xl",),
-        only=_WITHOUT_CAPS | {"binary_head": False, "shared_layers": False},
     ),
 }
 

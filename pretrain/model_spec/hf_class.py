@@ -53,5 +53,6 @@ HF_CLASSES: Registry[HfClass] = Registry(_GROUP, {}, HfClass, declared(_GROUP))
 
 
 def declared_class(model_type: str) -> HfClass | None:
-    """The class with that `model_type`, of `pretrain/classics` or of a package; None: there is none."""
-    return next((one for one in HF_CLASSES.values() if one.model_type == model_type), None)
+    """The class with that `model_type`, of `pretrain/classics` or of a package: of several families the last one's;
+    None: there is none."""
+    return {one.model_type: one for one in HF_CLASSES.values()}.get(model_type)

@@ -13,7 +13,7 @@ from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.config.patterns.blocks import BigBird
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_class import HF_CLASSES, Kind, declared_class, kin
+from pretrain.model_spec.hf_class import HF_CLASSES, HfClass, Kind, declared_class, kin
 from pretrain.model_spec.hf_fits import check_class, windows
 from pretrain.model_spec.hf_mup import without_mup
 
@@ -26,7 +26,6 @@ KINDS: dict[Kind, str] = {
     "detector": "replaced token detection",
 }
 _RELU = "the dense layer before the classifier of DistilBERT's class ends with ReLU, and that of a BERT with tanh"
-_NOT_CAUSAL = "its class has a dense layer before the last one"
 
 
 def _experts(model: Model, scores: str | None = None) -> bool:
@@ -72,8 +71,6 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
     "electra": (("electra", _any),),
     "deberta": (("deberta", _any),),
     "deberta_v2": (("deberta-v2", _any),),
-    "transformer_xl": (("xlnet", _any),),
-    "xlnet": (("xlnet", _any),),
 }
 """our family -> `model_type` of the classes that its models are exported to: the first that takes the model"""
 
@@ -106,8 +103,6 @@ _HEADS: dict[str, dict[Kind, str]] = {
     "electra": kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
     "deberta": kin("Deberta", *_THREE),
     "deberta-v2": kin("DebertaV2", *_THREE, "choice"),
-    "xlnet": kin("XLNet", "sequence", "tokens", "choice")
-    | {"spans": "XLNetForQuestionAnsweringSimple", "span": "XLNetForQuestionAnswering"},
 }
 """`model_type` -> classes of fine-tuned models by kind of head"""
 
@@ -178,15 +173,16 @@ def kind_of(objective: Objective) -> Kind:
     return "spans" if objective.loss == "spans" else "tokens"
 
 
-def head_class(model_type: str, objective: Objective, is_transformer_xl: bool = False) -> str:
-    """The class of a `model_type` with the task head of `objective`. Raises ConfigError where transformers has no such
-    class, or one with another head."""
-    kind, declared = kind_of(objective), declared_class(model_type)
+def head_class(model_type: str, objective: Objective, declared: HfClass | None = None) -> str:
+    """The class of a `model_type` with the task head of `objective`. `declared`: what the model's family declares of
+    it, where several families have it. Raises ConfigError where transformers has no such class, or one with another
+    head."""
+    kind, declared = kind_of(objective), declared or declared_class(model_type)
     heads: Mapping[Kind, str] = _HEADS.get(model_type, {})
     others: Mapping[Kind, str] = _OTHERWISE.get(model_type, {})
     if declared is not None:
         heads, others = declared.heads, declared.otherwise
-    why = _NOT_CAUSAL if is_transformer_xl and model_type == "xlnet" else others.get(kind)
+    why = others.get(kind)
     name = None if why is not None else heads.get(kind)
     if name is None:
         because = "" if why is None else f", as {why}"
@@ -207,7 +203,7 @@ def check_export(config: RunConfig) -> None:
     model_type = model_type_of(model)
     _check(model, model_type)
     if model.task_head is not None:
-        head_class(model_type, config.objective, is_transformer_xl=model.family == "transformer_xl")
+        head_class(model_type, config.objective, HF_CLASSES.get(model.family))
         check_choice(model, config.objective)
 
 

@@ -19,7 +19,6 @@ GATED = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": 
 OF_T5 = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
 OFFSET_OF_BART = 2
 EPS_OF_DISTILBERT = 1e-12  # of all norms
-SEGMENTS_OF_XLNET = 2  # vectors: of the same segment, and of another one
 _USUAL: dict[str, Any] = {
     "embedding_size": None, "shared_layers": False, "tie_encoder_decoder": False, "projection_bias": True,
     "cutoffs": [],
@@ -189,18 +188,6 @@ def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
             )
 
 
-def _xlnet(model: Model) -> None:
-    without: dict[str, Any] = {"positions.shared_biases": False}
-    check(
-        model, "XLNet", ACTIVATIONS, norm="post", norm_type="layer", bias=True, has_qkv_bias=False,
-        projection_bias=False, embedding_norm=False, embedding_scale=False, tie_word_embeddings=True,
-        **without,
-    )  # fmt: skip
-    check_heads(model, "XLNet")
-    if not model.is_causal and model.segments != SEGMENTS_OF_XLNET:
-        raise ConfigError(f"Hugging Face's XLNet has segments: set model.segments={SEGMENTS_OF_XLNET}")
-
-
 def _kin(
     name: str, model: Model, *, patterns: tuple[str, ...] = ("dense", "banded"), free: tuple[str, ...] = (),
     required: Mapping[str, Any] | None = None,
@@ -321,5 +308,4 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "electra": _electra,
     "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),
     "deberta-v2": partial(_deberta, "DeBERTa v2", {}),
-    "xlnet": _xlnet,
 }

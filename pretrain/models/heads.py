@@ -5,12 +5,9 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
-from pretrain.models.adaptive_softmax import AdaptiveSoftmax
-from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.outputs import ModelOutputs
 
@@ -43,24 +40,6 @@ def _capped(cap: float, logits: Tensor) -> Tensor:
 def plain(model: Model, megatron: MegatronConfig) -> PlainHead:
     """See `network.Head`."""
     return PlainHead(cap=model.final_logit_softcap, bias=model.capabilities.head_bias)
-
-
-class DroppedHead(PlainHead):
-    """Logits of the last layer after dropout (XLNet), or log probabilities of an adaptive softmax (Transformer-XL)."""
-
-    def __init__(self, megatron: MegatronConfig, softmax: AdaptiveSoftmax | None) -> None:
-        super().__init__(bias=True)
-        self.dropout, self.softmax = HiddenDropout(megatron), softmax
-
-    def forward(self, hidden_LBH: Tensor, project: Project) -> ModelOutputs:
-        x_LBH = self.dropout(hidden_LBH)
-        return super().forward(x_LBH, project) if self.softmax is None else project(x_LBH, self.softmax)
-
-
-def dropped(model: Model, megatron: MegatronConfig) -> DroppedHead:
-    """See `network.Head`."""
-    group = ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp
-    return DroppedHead(megatron, AdaptiveSoftmax(model.cutoffs, model.vocab_size, group) if model.cutoffs else None)
 
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:

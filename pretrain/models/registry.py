@@ -23,8 +23,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "electra": FamilyParts(head=partial(MaskedHead, activation="gelu")),
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
-    "transformer_xl": FamilyParts(head=heads.dropped),
-    "xlnet": FamilyParts(head=heads.dropped),
 }
 
 _GROUP = "pretrain.family_parts"

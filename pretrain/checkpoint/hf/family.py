@@ -11,6 +11,7 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.links import Link
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_class import HfClass
 
 
 def _any_config(tree: dict[str, Any], most_layers: int) -> None:
@@ -83,6 +84,8 @@ class HfFamily:
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
     heads: Mapping[str, HfHead] = field(default_factory=dict)
     """classes of fine-tuned models by kind (`hf_classes.Kind`)"""
+    declared: HfClass | None = None
+    """what our family declares of them, where several of ours have this `model_type`"""
     encoder: Any = None
     """class of the encoder without a head, whose tensors have names without the first part of those of `links`; None:
     encoders are exported with their heads"""

@@ -26,7 +26,6 @@ from pretrain.checkpoint.hf.mixtures import MIXTURES
 from pretrain.checkpoint.hf.roberta import ROBERTA
 from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
-from pretrain.checkpoint.hf.xlnet import TRANSFORMER_XL, XLNET
 from pretrain.config.classics import declared
 from pretrain.config.model import Model
 from pretrain.model_spec.hf_class import HF_CLASSES
@@ -43,8 +42,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "electra": (ELECTRA,),
     "deberta": (DEBERTA,),
     "deberta_v2": (DEBERTA_V2,),
-    "transformer_xl": (TRANSFORMER_XL,),
-    "xlnet": (XLNET,),
 }
 """our family -> families of Hugging Face that its models are exported to (`hf_classes.model_type_of` says which)"""
 
@@ -62,15 +59,15 @@ FAMILIES_APART: Registry[HfFamily] = Registry(_GROUP, {}, HfFamily, declared(_GR
 
 def model_types() -> list[str]:
     """Every `model_type` that is known."""
-    return [*BY_MODEL_TYPE, *(one.model_type for one in HF_CLASSES.values())]
+    return list(BY_MODEL_TYPE | {one.model_type: one for one in HF_CLASSES.values()})
 
 
 def of_model_type(model_type: str) -> HfFamily | None:
     """The family whose folders have this `model_type`; None: it is not known."""
     if model_type in BY_MODEL_TYPE:
         return BY_MODEL_TYPE[model_type]
-    added = (name for name, declared_class in HF_CLASSES.items() if declared_class.model_type == model_type)
-    return next(map(FAMILIES_APART.require, added), None)
+    added = {one.model_type: name for name, one in HF_CLASSES.items()}
+    return FAMILIES_APART.require(added[model_type]) if model_type in added else None
 
 
 def hf_family_of(model: Model) -> HfFamily:

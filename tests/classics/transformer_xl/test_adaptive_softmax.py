@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pretrain.models.adaptive_softmax import AdaptiveSoftmax
+from pretrain.classics.transformer_xl.adaptive_softmax import AdaptiveSoftmax
 from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 

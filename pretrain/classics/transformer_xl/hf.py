@@ -21,19 +21,20 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows, same
+from pretrain.classics.transformer_xl import hf_class
+from pretrain.classics.transformer_xl.hf_class import SEGMENTS, check_model
 from pretrain.config.model import Model
 from pretrain.config.positions import TransformerXlPositions
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
+from pretrain.model_spec.hf_fits import ACTIVATIONS
 
-_SEGMENTS = 2  # vectors: of the same segment, and of another one
 _UNKNOWN_LENGTH = 512  # of imported models, whose config has none
 
 
 def hf_config(model: Model, specials: Specials) -> XLNetConfig:
     """Every field stated, but for dropout inside of layers: transformers has one rate for all. Raises ConfigError for a
     model that XLNet cannot express."""
-    check_class(model, "xlnet")
+    check_model(model)
     assert isinstance(model.positions, TransformerXlPositions)
     return XLNetConfig(
         vocab_size=model.vocab_size, d_model=model.hidden, n_layer=model.layers, n_head=model.heads,
@@ -73,7 +74,7 @@ def model_of(config: XLNetConfig) -> dict[str, Any]:
         "norm_eps": config.layer_norm_eps,
         "activation": our_activation({"gelu_new": "gelu_new"}.get(config.ff_activation, config.ff_activation)),
         "positions": {"name": "transformer_xl", "clamp": config.clamp_len if config.clamp_len > 0 else None},
-        "segments": 0 if causal else _SEGMENTS,
+        "segments": 0 if causal else SEGMENTS,
         "qkv_bias": False,
         "projection_bias": False,
         "dropout": config.dropout,
@@ -126,7 +127,7 @@ def links(model: Model) -> Iterator[Link]:
 
 def _without_segments(key_bias: Tensor) -> list[Tensor]:
     """The bias, and zeros for what is of segments, which a Transformer-XL is not given."""
-    return [key_bias, torch.zeros_like(key_bias), key_bias.new_zeros(_SEGMENTS, *key_bias.shape)]
+    return [key_bias, torch.zeros_like(key_bias), key_bias.new_zeros(SEGMENTS, *key_bias.shape)]
 
 
 def _left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
@@ -176,4 +177,4 @@ XLNET = HfFamily(
         "choice": _summary(XLNetForMultipleChoice),
     },
 )
-TRANSFORMER_XL = replace(XLNET, heads={})
+TRANSFORMER_XL = replace(XLNET, heads={}, declared=hf_class.TRANSFORMER_XL)
