@@ -26,7 +26,6 @@ _HF_MODEL_TYPES = (
         "deepseek_v3",
         "distilbert",
         "dots1",
-        "electra",
         "gemma2",
         "gemma3",
         "gemma3_text",

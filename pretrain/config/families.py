@@ -148,17 +148,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         parts=("experts", "latent_attention", "mtp", "mup"),
         positions=("rotary", "alibi"),
     ),
-    "electra": Capabilities(
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        pooler="activation",
-        drops_before_pooler=True,
-        generator=True,
-        positions=("learned",),
-        only=BEFORE_LLAMA | {"binary_head": False},
-    ),
     "deberta": Capabilities(
         encoder=True,
         masked_head=True,

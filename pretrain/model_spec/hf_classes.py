@@ -68,7 +68,6 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
         ("mistral", lambda model: bool(windows(model)) or model.hidden % model.heads > 0),
         ("llama", _any),
     ),
-    "electra": (("electra", _any),),
     "deberta": (("deberta", _any),),
     "deberta_v2": (("deberta-v2", _any),),
 }
@@ -100,7 +99,6 @@ _HEADS: dict[str, dict[Kind, str]] = {
     "qwen2": kin("Qwen2", *_THREE),
     "mistral": kin("Mistral", *_THREE),
     "llama": kin("Llama", *_THREE),
-    "electra": kin("Electra", *_THREE) | {"detector": "ElectraForPreTraining"},
     "deberta": kin("Deberta", *_THREE),
     "deberta-v2": kin("DebertaV2", *_THREE, "choice"),
 }
@@ -114,7 +112,6 @@ _OTHERWISE: dict[str, Mapping[Kind, str]] = {
     "distilbert": {"sequence": _RELU, "choice": _RELU},
     "longformer": {"choice": "its class makes the tokens of the question global"},
     "t5": {"tokens": "its class reads the encoder's output where ours reads the decoder's"},
-    "electra": {"choice": "its config says how a row is summarized, which is not written"},
     "deberta": {"choice": "transformers has no such class of DeBERTa v1"},
 }
 """`model_type` -> why a class that transformers has for a kind of head computes something else"""

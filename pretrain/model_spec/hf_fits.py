@@ -162,17 +162,6 @@ def _bloom(model: Model) -> None:
     check_heads(model, "Bloom")
 
 
-def _electra(model: Model) -> None:
-    check_encoder(
-        model, "ELECTRA", position_offset=0, activation="gelu", binary_head=False, embedding_size=model.embedding_size
-    )
-    if model.segments < 1 or model.embedding_size == model.hidden:
-        raise ConfigError(
-            "Hugging Face's ELECTRA has segments, and projects embeddings of another width only: set model.segments=2, "
-            "and leave out a model.embedding_size that is model.hidden"
-        )
-
-
 def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
     check_encoder(model, name, **{"positions.name": "disentangled"})
     if model.has_mask_decoder:
@@ -305,7 +294,6 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
     "mistral": _mistral,
     "llama": partial(_kin, "Llama", patterns=("dense",)),
-    "electra": _electra,
     "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),
     "deberta-v2": partial(_deberta, "DeBERTa v2", {}),
 }

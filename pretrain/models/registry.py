@@ -20,7 +20,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "transformer": FamilyParts(head=heads.plain),
     "bart": FamilyParts(head=heads.plain),
     "llama": FamilyParts(head=heads.plain),
-    "electra": FamilyParts(head=partial(MaskedHead, activation="gelu")),
     "deberta": FamilyParts(head=MaskedHead),
     "deberta_v2": FamilyParts(head=MaskedHead),
 }

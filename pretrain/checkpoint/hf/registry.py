@@ -16,7 +16,6 @@ from pretrain.checkpoint.hf.bloom import BLOOM
 from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
 from pretrain.checkpoint.hf.deepseek import DEEPSEEK
 from pretrain.checkpoint.hf.distilbert import DISTILBERT
-from pretrain.checkpoint.hf.electra import ELECTRA
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.gpt2 import GPT2
 from pretrain.checkpoint.hf.llama_kin import LLAMA_KIN
@@ -39,7 +38,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "transformer": (MARIAN,),
     "bart": (BART,),
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
-    "electra": (ELECTRA,),
     "deberta": (DEBERTA,),
     "deberta_v2": (DEBERTA_V2,),
 }

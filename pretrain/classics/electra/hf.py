@@ -13,17 +13,17 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf import bert, roberta
+from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
+from pretrain.classics.electra.hf_class import check_model
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import check_class
 
 
 def hf_config(model: Model, specials: Specials) -> ElectraConfig:
     """Every field stated. Raises ConfigError for a model that ELECTRA cannot express."""
-    check_class(model, "electra")
+    check_model(model)
     return ElectraConfig(
         **encoder_fields(model, specials),
         embedding_size=model.embedding_dim,
@@ -70,11 +70,13 @@ ELECTRA = HfFamily(
     links=links,
     refuse=bert.refuse,
     heads={
-        **roberta.heads(
-            ElectraForSequenceClassification,
-            ElectraForTokenClassification,
-            ElectraForQuestionAnswering,
+        "sequence": HfHead(
+            model_class=ElectraForSequenceClassification,
+            classifier="classifier.out_proj",
+            pooler="classifier.dense",
         ),
+        "tokens": HfHead(model_class=ElectraForTokenClassification, classifier="classifier"),
+        "spans": HfHead(model_class=ElectraForQuestionAnswering, classifier="qa_outputs"),
         "detector": HfHead(
             model_class=ElectraForPreTraining,
             classifier="discriminator_predictions.dense_prediction",

@@ -1,0 +1,15 @@
+"""What models of the family can be. No torch."""
+
+from pretrain.config.families import BEFORE_LLAMA, Capabilities
+
+CAPABILITIES = Capabilities(
+    encoder=True,
+    masked_head=True,
+    head_bias=True,
+    fewest_segments=1,
+    pooler="activation",
+    drops_before_pooler=True,
+    generator=True,
+    positions=("learned",),
+    only=BEFORE_LLAMA | {"binary_head": False},
+)
