@@ -1,4 +1,5 @@
-"""Which files of tests are near a module of the product: those that import it, and what imports it."""
+"""Files of tests that are near a module of the product: those that import it, and what imports it. A family in a folder
+of its own is imported by no name: its parts are near what names it in a string."""
 
 import ast
 from collections import defaultdict
@@ -7,6 +8,8 @@ from pathlib import Path
 
 _SLOW = ("tests/gpu", "tests/cluster", "tests/benchmarks", "tests/museum")
 """folders whose tests `make test` does not run, or that run an earlier state"""
+_NAMED = ("pretrain.families", "pretrain.hf_classes")
+"""groups of parts whose names tests have in strings"""
 
 
 class ImportGraph:
@@ -21,8 +24,17 @@ class ImportGraph:
         ]
         self._modules = {_module(path.relative_to(root)): path for path in paths}
         self._imported_by: dict[str, set[str]] = defaultdict(set)
-        for name, path in self._modules.items():
-            for target in _imports(path):
+        trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in self._modules.items()}
+        declaring = defaultdict[str, set[str]](set)
+        for name, tree in trees.items():
+            for group, declared, module in _declared(tree):
+                if group in _NAMED:
+                    declaring[declared].add(name)
+                self._imported_by[f"{name}.{module}"].add(name)
+        for name, tree in trees.items():
+            of_tests = declaring if name.startswith("tests") else {}
+            named = (folder for text in _strings(tree) for folder in of_tests.get(text, ()))
+            for target in (*_imports(tree), *named):
                 if (known := self._known(target)) is not None and known != name:
                     self._imported_by[known].add(name)
 
@@ -58,10 +70,25 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imports(path: Path) -> Iterable[str]:
+def _imports(tree: ast.Module) -> Iterable[str]:
     """Full names that a module imports, wherever in it: the project has no relative imports."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _declared(tree: ast.Module) -> Iterable[tuple[str, str, str]]:
+    """Group and name of each part that a folder declares, and the file in it where it lies (`pretrain/classics`)."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DECLARES":
+            for group, entries in ast.literal_eval(node.value).items():
+                yield from ((group, name, place.partition(":")[0]) for name, place in entries.items())
+
+
+def _strings(tree: ast.Module) -> Iterable[str]:
+    """Strings of a module, and the names after the slash in those of shipped configs (`debug/rnn`)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.rpartition("/")[2]

@@ -92,6 +92,26 @@ def test_tests_are_near_by_their_imports(tmp_path: Path) -> None:
     assert ImportGraph(tmp_path).near("pretrain/low.py", 1) == ["tests/test_low.py"]
 
 
+def test_tests_that_name_a_declared_family_are_near_its_files(tmp_path: Path) -> None:
+    files = {
+        "pretrain/classics/old/__init__.py": 'DECLARES = {"pretrain.families": {"old_one": "family:CAPABILITIES"}}',
+        "pretrain/classics/old/family.py": "CAPABILITIES = 1",
+        "pretrain/classics/other/__init__.py": 'DECLARES = {"pretrain.families": {"other": "family:CAPABILITIES"}}',
+        "pretrain/classics/other/family.py": "CAPABILITIES = 1",
+        "pretrain/named.py": 'FAMILY = "old_one"',
+        "tests/helper.py": 'CONFIG = "debug/old_one"',
+        "tests/test_config.py": "from tests import helper",
+        "tests/test_family.py": 'def test() -> None:\n    assert "old_one"',
+        "tests/test_other.py": "from pretrain import named",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    graph = ImportGraph(tmp_path)
+    assert graph.near("pretrain/classics/old/family.py", 9) == ["tests/test_family.py", "tests/test_config.py"]
+    assert graph.near("pretrain/classics/other/family.py", 9) == []
+
+
 def project(root: Path) -> None:
     """A repository with a commit, a line that differs from it, and a file that is new."""
     (root / "launch" / "deep").mkdir(parents=True)
