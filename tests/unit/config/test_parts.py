@@ -6,7 +6,7 @@ from pydantic import Field
 from pretrain.config import model
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
-from pretrain.config.part_key import PartKey, with_keys
+from pretrain.config.part_key import CountKey, PartKey, with_keys
 from pretrain.config.parts.registry import PARTS
 from pretrain.config.section import Section
 
@@ -41,6 +41,16 @@ def test_a_key_of_a_package_is_written_out_where_it_is_set_alone() -> None:
     assert list(both.model_fields) == ["first", "added", "last"]
     assert both().model_dump() == {"first": 1, "last": 2}
     assert both(added={"size": 3}).model_dump() == {"first": 1, "added": {"size": 3}, "last": 2}  # type: ignore[call-arg]
+
+
+def test_a_number_is_one_in_models_without_the_part() -> None:
+    key = CountKey("blocks", int, "how many", "first")
+    ours, of_package = with_keys("Ours", _Own, (key,)), with_keys("Theirs", _Own, (), (key,))
+    assert ours().model_dump() == {"first": 1, "blocks": 1, "last": 2}
+    assert of_package().model_dump() == {"first": 1, "last": 2}
+    assert (key.of(ours()), key.of(of_package(blocks=3))) == (None, 3)  # type: ignore[call-arg]  # made as it runs
+    with pytest.raises(ValueError, match="greater than 0"):
+        ours(blocks=0)  # type: ignore[call-arg]
 
 
 def test_a_family_with_a_part_that_nobody_declares_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
