@@ -2,6 +2,7 @@
 of its own is imported by no name: its parts are near what names it in a string."""
 
 import ast
+import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,6 +32,8 @@ class ImportGraph:
                 if group in _NAMED:
                     declaring[declared].add(name)
                 self._imported_by[f"{name}.{module}"].add(name)
+        for name in fnmatch.filter(trees, "tests.classics.*.rows"):
+            self._imported_by[name].add("tests.helpers.classics")  # by the names of folders
         for name, tree in trees.items():
             of_tests = declaring if name.startswith("tests") else {}
             named = (folder for text in _strings(tree) for folder in of_tests.get(text, ()))
