@@ -37,7 +37,10 @@ PARTS = {
         "tests/end_to_end/test_bad_batches.py",
         "tests/end_to_end/test_best_checkpoint.py",
     ],
+    "make test": ["tests"],
 }
+USUAL = ("golden curves", "cut")
+"""parts that are run unless others are named; `make test` has both in it"""
 _BEGIN, _END = "<!-- results: make test-versions -->\n", "<!-- end of results -->\n"
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
@@ -67,7 +70,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run the golden curves and a cut of the tests on several versions.")
     parser.add_argument("--directory", type=Path, default=Path("runs/versions"), help="environments and results")
     parser.add_argument("--lane", action="append", choices=names, help="only this lane; may be repeated (default: all)")
-    parser.add_argument("--part", action="append", choices=list(PARTS), help="only this part (default: all)")
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=list(PARTS),
+        help="only this part; may be repeated (default: golden curves and cut)",
+    )
     parser.add_argument(
         "--environment",
         action="append",
@@ -93,7 +101,7 @@ def main() -> None:
             continue
         facts = results.setdefault(lane.name, {"parts": {}})
         facts["versions"] = versions(python)
-        for part in options.part or PARTS:
+        for part in options.part or USUAL:
             if part not in facts["parts"] or bad(facts["parts"][part]):
                 print(f"{lane.name}: {part}", flush=True)
                 facts["parts"][part] = _run(python, PARTS[part], options.workers)
