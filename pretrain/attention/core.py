@@ -20,16 +20,15 @@ from pretrain.attention.disentangled import DisentangledAttention
 from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.largest_scores import largest_scores
-from pretrain.attention.linformer import SequenceProjection
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules, SegmentLengths
+from pretrain.attention.patterns.projections import projection_of
 from pretrain.attention.relative import Biases, bias_of_distances
 from pretrain.attention.rotary import frequencies, gain
 from pretrain.attention.score_masks import ScoreMasks
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
-from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.positions import (
     DisentangledPositions,
     RotaryPositions,
@@ -89,9 +88,8 @@ class CoreAttention(MegatronModule):
         self.attend = dispatch(backends)
         before = 0 if kind == "encoder" else model.stacks[0]
         pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
-        self.projection: SequenceProjection | None = None
-        if isinstance(pattern, Linformer):
-            self.projection = SequenceProjection(pattern, model.sequence_length, pg_collection)
+        self.projection = projection_of(pattern, model.sequence_length, pg_collection)
+        if self.projection is not None:
             pattern = Dense()  # of what is left
         ranks = pg_collection.tp.size() * pg_collection.cp.size()
         rank = pg_collection.tp.rank() * pg_collection.cp.size() + pg_collection.cp.rank()

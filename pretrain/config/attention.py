@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from math import lcm
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, model_validator
 
 from data_pipeline.common.plugins import Registry
+from pretrain.config.classics import declared
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
 from pretrain.config.patterns.base import MaskRule, PatternSettings, climb, width
 from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
-from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.section import Section, named, open_choice
 
 BAND_CHUNK = 128
@@ -131,19 +131,28 @@ def check(settings: PatternSettings, length: int, encoder: bool, decoder: bool) 
     settings.check(length, encoder, decoder)
 
 
-def _registry(union: Any) -> Registry[type[PatternSettings]]:
-    built_in = {str(kind.model_fields["name"].default): kind for kind in get_args(union)}
-    return Registry(PatternSettings.plugin_group, built_in, PatternSettings)
+def _registry(*kinds: type[PatternSettings], apart: bool = False) -> Registry[type[PatternSettings]]:
+    group = PatternSettings.plugin_group
+    by_name = {str(kind.model_fields["name"].default): kind for kind in kinds}
+    return Registry(group, by_name, PatternSettings, declared(group) if apart else None, _LISTED)
 
 
+_LISTED = (
+    *("dense", "banded", "strided", "fixed", "dilated", "local_global", "blocks", "bigbird", "function"),
+    *("linformer", "heads"),
+)
 _Plain = Dense | Banded | Strided | Fixed | Dilated | LocalGlobal | Blocks | BigBird | Function
-_Any = _Plain | Linformer | Heads
+_OF_HEADS, _ALL = _registry(*get_args(_Plain)), _registry(*get_args(_Plain), Heads, apart=True)
 OfHead = Annotated[
-    _Plain, Discriminator("name"), open_choice(_registry(_Plain)), BeforeValidator(named()), PlainSerializer(_short)
+    _Plain, Discriminator("name"), open_choice(_OF_HEADS), BeforeValidator(named()), PlainSerializer(_short)
 ]
-Pattern = Annotated[
-    _Any, Discriminator("name"), open_choice(_registry(_Any)), BeforeValidator(named()), PlainSerializer(_short)
-]
+if TYPE_CHECKING:
+    Pattern = _Plain | Heads
+else:
+    _Any = Union[tuple(_ALL.built_in.values())]  # noqa: UP007  # as many as there are
+    Pattern = Annotated[
+        _Any, Discriminator("name"), open_choice(_ALL), BeforeValidator(named()), PlainSerializer(_short)
+    ]
 Heads.model_rebuild()
 
 
@@ -166,19 +175,20 @@ class Attention(Section):
 
     @model_validator(mode="after")
     def _projections_are_of_all_layers(self) -> "Attention":
-        if self.projection is not None and len(set(self.pattern)) > 1:
-            raise ValueError("model.attention.pattern: linformer is for all layers, and other patterns for none")
+        projecting = next((one.name for one in self._plain() if one.projects_keys), None)
+        if projecting is not None and (self.projection is None or len(set(self.pattern)) > 1):
+            raise ValueError(f"model.attention.pattern: {projecting} is for all layers, and other patterns for none")
         return self
 
     @property
-    def projection(self) -> Linformer | None:
-        """How keys and values are projected along the sequence; None: they are not."""
-        return next((one for one in self.pattern if isinstance(one, Linformer)), None)
+    def projection(self) -> PatternSettings | None:
+        """The pattern that projects keys and values along the sequence; None: there is none."""
+        return next((one for one in self.pattern if one.projects_keys), None)
 
     @property
     def splits_at_padding(self) -> bool:
         """Whether an encoder computes each row up to its last position that is not padding."""
-        return any(not isinstance(kind, Dense | Linformer) for kind in self.kinds)
+        return not all(isinstance(kind, Dense) or kind.projects_keys for kind in self.kinds)
 
     @property
     def shares_window(self) -> bool:

@@ -164,12 +164,13 @@ class Model(ModelValues):
     @model_validator(mode="after")
     def _patterns_suit_it(self) -> "Model":
         self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
-        if self.attention.projection is not None and (
+        projection = self.attention.projection
+        if projection is not None and (
             self.positions.name not in ("learned", "sinusoidal") or self.kv_heads is not None
         ):
             raise ValueError(
-                "model.attention.pattern: a key of linformer is of all positions: set model.positions to learned or "
-                "sinusoidal, and leave out model.kv_heads"
+                f"model.attention.pattern: a key of {projection.name} is of all positions: set model.positions to "
+                "learned or sinusoidal, and leave out model.kv_heads"
             )
         if self.attention.weighs and (
             self.attention_dropout or self.needs_explicit_scores or self.positions.name in ("relative", "alibi")

@@ -38,17 +38,17 @@ class ModelValues(PartValues, ModelKeys):
         keys = {
             "model.shared_layers": self.shared_layers,
             "model.tie_encoder_decoder": self.tie_encoder_decoder,
-            "sharing=layerwise of model.attention.pattern": self.shares_projection,
+            f"{self.projection_shared_by} of model.attention.pattern": self.projection_shared_by is not None,
             "model.positions.shared_biases": self.shares_biases,
         }
         return next((key for key, is_so in keys.items() if is_so), None)
 
     @property
-    def shares_projection(self) -> bool:
-        """Whether all layers project keys and values along the sequence by one matrix, and have other weights of their
-        own."""
+    def projection_shared_by(self) -> str | None:
+        """The setting by which all layers project keys and values along the sequence by the same weights, and have
+        other weights of their own; None: they do not."""
         projection = self.attention.projection
-        return projection is not None and projection.sharing == "layerwise" and not self.shared_layers
+        return None if projection is None or self.shared_layers else projection.layers_share_by
 
     @property
     def finetune(self) -> Finetune:

@@ -6,7 +6,6 @@ from pretrain.config.attention import Dense
 from pretrain.config.health import Health, SpikesAct, SpikesWarn
 from pretrain.config.optimizer import MuonOptimizer
 from pretrain.config.patterns.function import Function
-from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.run_config import RunConfig
 from pretrain.config.start import recorded_model
 from pretrain.data.pointless_settings import pointless_settings, singular_values
@@ -112,7 +111,7 @@ def _attention(config: RunConfig) -> Iterator[str]:
         return  # the weights were made for longer rows
     length = config.objective.row_length or model.sequence_length
     for kind in dict.fromkeys(attention.of_layer(layer) for layer in range(min(layers, len(attention.pattern)))):
-        if isinstance(kind, Dense | Function | Linformer):
+        if isinstance(kind, Dense | Function) or kind.projects_keys:
             continue
         causal = not model.has_encoder
         if kind.mean_keys(length, causal) >= Dense().mean_keys(length, causal):

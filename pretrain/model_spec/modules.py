@@ -41,7 +41,7 @@ def _parameter_specs(model: Model) -> tuple[ParameterSpec, ...]:
     specs += at(0, "embedding.", embeddings(model, words))
     for part in parts:
         specs += at(0, "embedding.", part.beside_words(model))
-    in_common = partial(_is_in_common, model)
+    in_common = partial(is_in_common, model)
     depth = 0
     for stack, layers in enumerate(model.stacks):
         for number in range(layers):
@@ -84,7 +84,8 @@ def _shared_where(
         yield replace(spec, alias_of=first + own) if shares(own) else spec
 
 
-def _is_in_common(model: Model, name: str) -> bool:
+def is_in_common(model: Model, name: str) -> bool:
+    """Whether all layers of a stack have the parameter of this name in a layer in common, and others of their own."""
     return any(part.shared(model, name) for part in (*LAYER_PARTS, *specs_apart(model)))
 
 

@@ -90,7 +90,8 @@ class NetworkPart:
 
 class PartSpecs(LayerPart, NetworkPart):
     """A part of `pretrain/classics` or of an installed package, which fills no slot (`pretrain.part_specs`). That of a
-    package has modules for those of a feed-forward layer and beside a layer (`pretrain/models/slots.py`)."""
+    package has modules for those of a feed-forward layer and beside a layer (`pretrain/models/slots.py`), or is of a
+    pattern that projects keys."""
 
 
 _GROUP = "pretrain.part_specs"
@@ -98,8 +99,10 @@ PART_SPECS: Registry[PartSpecs] = Registry(_GROUP, {}, PartSpecs, declared(_GROU
 
 
 def specs_apart(model: Model) -> tuple[PartSpecs, ...]:
-    """The parts of a model that are found by their keys, and that have parameters."""
-    return tuple(PART_SPECS[name] for name in model.parts_apart if name in PART_SPECS)
+    """The parts of a model that are found by their keys, and that have parameters; and its pattern that has some."""
+    projection = model.attention.projection
+    names = () if projection is None else (projection.name,)
+    return *(PART_SPECS[name] for name in model.parts_apart if name in PART_SPECS), *map(PART_SPECS.require, names)
 
 
 def feed_forward_matrices(model: Model, number: int) -> Matrices:

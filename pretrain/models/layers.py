@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from pretrain.attention.cache import KeyValueCache, Pair
 from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
-from pretrain.model_spec.parts.linformer import SEQUENCE_PROJECTION
-from pretrain.model_spec.parts.transformer_xl import QUERY_BIASES
+from pretrain.model_spec.modules import is_in_common
 from pretrain.models.blocks import layer_parts
 from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
@@ -146,22 +145,13 @@ class Layer(TransformerLayer):
         return memory
 
 
-def share(layer: Layer, first: Layer, within: str = "") -> None:
-    """Gives `layer` the parameters of `first`, or those of the modules whose names begin with `within`. What else it
-    has stays its own: its number, so its attention pattern and dropout, and the norm behind the last one."""
-    for name, module in first.named_modules():
-        if name == "final" or name.startswith("final.") or not name.startswith(within):
-            continue
-        for leaf, value in list(module.named_parameters(recurse=False)):
-            setattr(layer.get_submodule(name), leaf, value)
-
-
-def share_biases(layer: Layer, first: Layer) -> None:
-    """Gives `layer` the biases of queries of `first`."""
-    own, other = (one.self_attention.core_attention.distance_scores for one in (layer, first))
-    for name, value in list(other.named_parameters(recurse=False)):
-        if name in QUERY_BIASES:
-            setattr(own, name, value)
+def share(layer: Layer, first: Layer, shares: Callable[[str], bool] | None = None) -> None:
+    """Gives `layer` the parameters of `first`: all, or those whose names in a layer it `shares`. What else it has
+    stays its own: its number, so its attention pattern and dropout, and the norm behind the last one."""
+    for name, value in list(first.named_parameters(remove_duplicate=False)):
+        module, _, leaf = name.rpartition(".")
+        if not name.startswith("final.") and (shares is None or shares(name)):
+            setattr(layer.get_submodule(module), leaf, value)
 
 
 class MaskDecoder(nn.Module):
@@ -214,11 +204,8 @@ class Layers(nn.Module):
 
         for index in range(get_num_layers_to_build(megatron, chunk) if count is None else count):
             layer = build(index)
-            if model.shares_biases and layers:
-                share_biases(layer, layers[0])
-            if model.shared_layers or model.shares_projection:
-                within = "" if model.shared_layers else SEQUENCE_PROJECTION.removesuffix(".")
-                share(layer, next((before for before in layers if before.part == layer.part), layer), within)
+            if (first := next((before for before in layers if before.part == layer.part), None)) is not None:
+                share(layer, first, None if model.shared_layers else partial(is_in_common, model))
             if model.tie_encoder_decoder and index >= model.stacks[0]:  # elsewhere its layer is on another stage
                 share(layer, layers[index - model.stacks[0]])
             layers.append(layer)

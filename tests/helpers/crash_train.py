@@ -10,6 +10,7 @@ machine loses beyond this, data that was not synced to the disk, no killed proce
 
 import hashlib
 import re
+from functools import reduce
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
@@ -85,6 +86,16 @@ health: {{timeout_s: 10, rendezvous_timeout_s: 10}}
 _SIZE = "layers: 2, hidden: 32, heads: 2, sequence_length: 32"
 _WITHOUT_HEADS = _SIZE.replace("heads: 2", "heads: 1")
 _ENCODER = f"{_SIZE}, norm: post, norm_eps: 1e-12, activation: gelu, embedding_norm: true"
+
+
+def _of_classics(table: str) -> dict[str, str]:
+    sizes = (("ENCODER", _ENCODER), ("WITHOUT_HEADS", _WITHOUT_HEADS))
+    return {
+        kind: reduce(lambda text, size: text.replace(*size), sizes, settings)
+        for kind, settings in classics.rows(table).items()
+    }
+
+
 KINDS = {  # what makes a step of each kind: one model, two, one whose state has memory, or one of characters
     "gpt": f"model: {{{_SIZE}, attention: {{pattern: [dense, banded], window: 8}}}}",
     "electra": f"""
@@ -101,7 +112,7 @@ distillation: {{teacher: ../teacher/run, temperature: 2.0, kl_weight: 5.0, label
 model: {{family: transformer_xl, {_SIZE}, memory_length: 32, norm: post, activation: gelu, qkv_bias: false,
   projection_bias: false, positions: transformer_xl, attention: {{}}}}
 """,
-    **{kind: settings.replace("ENCODER", _ENCODER) for kind, settings in classics.rows("CRASHES").items()},
+    **_of_classics("CRASHES"),
 }
 _T5 = f"family: t5, encoder_layers: 2, {_SIZE}, norm_type: rms, bias: false, positions: relative, attention: {{}}"
 LATER_KINDS = {  # what came later, and needs fewer kills: its state is that of the kinds above
@@ -109,10 +120,6 @@ LATER_KINDS = {  # what came later, and needs fewer kills: its state is that of 
 model: {{family: transformer, encoder_layers: 2, {_SIZE}, target_length: 16, norm: pre, positions: sinusoidal,
   attention: {{}}}}
 objective: {{name: gap_sentences, score_noise: 0.2, kept_fraction: 0.2}}
-""",
-    "linformer": f"""
-model: {{family: bert, {_ENCODER}, attention: {{pattern: [{{name: linformer, projected_length: 8}}]}}}}
-objective: {{name: masked}}
 """,
     "tied-encoder-decoder": f"""
 model: {{{_T5}, tie_encoder_decoder: true}}
@@ -137,10 +144,7 @@ model: {{family: rnn, encoder_layers: 0, {_WITHOUT_HEADS}, positions: nope, recu
 model: {{{_SIZE}, attention: {{}}}}
 objective: {{name: causal, document_mask: true}}
 """,
-    **{
-        kind: settings.replace("WITHOUT_HEADS", _WITHOUT_HEADS)
-        for kind, settings in classics.rows("LATER_CRASHES").items()
-    },
+    **_of_classics("LATER_CRASHES"),
 }
 _TEACHER = [*("model.layers=4", "model.heads=4", "train.steps=2"), "schedule.warmup_tokens=128", "distillation={}"]
 _DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]

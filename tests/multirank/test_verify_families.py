@@ -42,13 +42,10 @@ def test_a_model_with_these_parts_is_the_same_run(family: str, tmp_path: Path) -
     assert {row.job.config.precision for row in rows} == {"fp32", "bf16"}
 
 
-# Other tests have each of these on more layouts, against one rank: test_linformer, test_shared_layers, test_packing.
+# Other tests have each of these on more layouts, against one rank: test_shared_layers, test_packing.
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     # But for ReLU: at its kink, rounding decides on whole gradients.
     "sentences left out": ("pegasus", {"model": {"activation": "gelu"}}),
-    "keys projected along the sequence": (
-        "roberta", {"model": {"attention": {"pattern": [{"name": "linformer", "projected_length": 8}]}}},
-    ),
     "one set of weights for an encoder and a decoder": ("t5", {"model": {"tie_encoder_decoder": True}}),
     "documents apart in plain windows": ("llama", {"objective": {"name": "causal", "document_mask": True}}),
 }  # fmt: skip

@@ -1,11 +1,14 @@
 """An old family is a folder: without it everything else is as before."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,8 @@ from pretrain.config.families import CAPABILITIES
 from tests.helpers.breadth import only
 
 ROOT = Path(__file__).parents[2]
+CHOICES = {"model.family": "pretrain.families", "model.attention.pattern[].name": "pretrain.patterns"}
+"""keys whose values folders declare, with the groups"""
 FOLDERS = sorted(path.parent.name for path in (ROOT / "pretrain" / "classics").glob("*/__init__.py"))
 
 
@@ -30,16 +35,24 @@ def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory)
 
 
-def _keys(directory: Path) -> dict[str, str]:
-    """What `pretrain keys` prints, by key."""
-    done = _run(directory, "keys")
+def _keys(directory: Path) -> list[dict[str, Any]]:
+    """What `pretrain keys` lists."""
+    done = _run(directory, "keys", "--json")
     assert done.returncode == 0, done.stderr
-    blocks: dict[str, str] = {}
-    key = ""
-    for line in done.stdout.splitlines():
-        key = key if line.startswith(" ") else line
-        blocks[key] = f"{blocks.get(key, '')}{line}\n"
-    return blocks
+    listed: list[dict[str, Any]] = json.loads(done.stdout)
+    return listed
+
+
+def _without(listed: list[dict[str, Any]], folder: str) -> Iterator[dict[str, Any]]:
+    """The keys that are left without the parts and names of a folder."""
+    gone = {key: _names(folder, group) for key, group in CHOICES.items()}
+    for key in listed:
+        if ".".join(key["dotted"].split(".")[:2]) in {f"model.{part}" for part in _names(folder, "pretrain.part_keys")}:
+            continue
+        only = [name for name in key["only"] if name not in gone.get(key["of"], ())]
+        if only or not key["only"]:
+            choices = [value for value in key["choices"] if value not in gone.get(key["dotted"], ())]
+            yield {**key, "only": only, "choices": choices}
 
 
 @pytest.mark.parametrize("folder", only(WITH_PARTS[:1], FOLDERS))
@@ -47,20 +60,14 @@ def test_without_its_folder_its_keys_and_names_alone_are_gone(folder: str, tmp_p
     for package in ("pretrain", "data_pipeline"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
     shutil.rmtree(tmp_path / "pretrain" / "classics" / folder)
-    families, parts = _names(folder, "pretrain.families"), _names(folder, "pretrain.part_keys")
-    assert families | parts | _names(folder, "pretrain.hf_classes"), "a folder declares something"
     before, after = _keys(ROOT), _keys(tmp_path)
-    gone = before.keys() - after.keys()
-    assert {".".join(key.split(".")[:2]) for key in gone} == {f"model.{part}" for part in parts}
-    listed, left = ([word.rstrip(",;") for word in keys["model.family"].split()] for keys in (before, after))
-    assert left == [word for word in listed if word not in families]
-    assert {key: text for key, text in before.items() if key in after and key != "model.family"} == {
-        key: text for key, text in after.items() if key != "model.family"
-    }
+    groups = (*CHOICES.values(), "pretrain.part_keys")
+    assert (after != before) == any(_names(folder, group) for group in groups), "or it is a class of transformers alone"
+    assert after == list(_without(before, folder))
 
 
 def test_a_folder_has_what_a_family_needs_and_names_of_its_own() -> None:
-    for group in ("pretrain.families", "pretrain.part_keys", "pretrain.hf_classes"):
+    for group in (*CHOICES.values(), "pretrain.part_keys", "pretrain.hf_classes"):
         names = [name for folder in FOLDERS for name in _names(folder, group)]
         assert sorted(names) == sorted(declared(group)), "two folders declare one name"
     for folder in FOLDERS:

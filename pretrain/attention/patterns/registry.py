@@ -54,9 +54,9 @@ def tiles_of(rule: MaskRule, length: int, before: bool) -> tuple[AttentionTile, 
     """The tiles that are computed: the pattern's own, or one for all pairs where that is less work."""
     if (make := TILES.get(type(rule))) is not None:
         tiles = tuple(make(rule, length, before))
-    elif isinstance(rule, PatternSettings) and (name := str(getattr(rule, "name", ""))) in PATTERN_TILES:
-        tiles = tuple(PATTERN_TILES[name](rule, length, before))
-        check_exact(name, tiles, rule, length, before)
+    elif isinstance(rule, PatternSettings) and rule.name in PATTERN_TILES:
+        tiles = tuple(PATTERN_TILES[rule.name](rule, length, before))
+        check_exact(rule.name, tiles, rule, length, before)
     else:
         return (dense_tile(rule, length, before),)
     if isinstance(rule, BigBirdHead) and rule.settings.weighs:

@@ -26,7 +26,7 @@ class SourceEncoderPart(ModelPart[SourceEncoderShape]):
             return
         if not model.is_encoder_decoder:
             raise ValueError(f"{self.of_families}: leave it out for {model.family}")
-        if model.shared_layers or model.tie_encoder_decoder or model.shares_projection:
+        if model.shared_layers or model.tie_encoder_decoder or model.projection_shared_by is not None:
             raise ValueError(
                 "model.source_encoder is for models whose layers share no parameters: leave out model.shared_layers, "
                 "model.tie_encoder_decoder and projections that layers share"

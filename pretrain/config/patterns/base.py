@@ -24,11 +24,21 @@ class PatternSettings(Section):
     """Entry points of other packages' patterns."""
     causal_only: ClassVar[bool] = False
     """it says nothing of keys that come later, so that it is no pattern for an encoder"""
+    projects_keys: ClassVar[bool] = False
+    """its keys and values are learned sums over the positions of a row, so that it hides nothing and is for all layers.
+    By its name, `pretrain.pattern_modules` makes them, and `pretrain.part_specs` has their parameters"""
+
+    name: str
 
     @property
     def weighs(self) -> bool:
         """It counts some keys more than once."""
         return False
+
+    @property
+    def layers_share_by(self) -> str | None:
+        """The setting by which all layers have its parameters in common; None: they have not."""
+        return None
 
     @abstractmethod
     def head(self, layer: int, head: int, length: int | None) -> MaskRule:

@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from data_pipeline.batch import Rows
 from data_pipeline.lengths import row_lengths
 from pretrain.config.attention import Banded, Dense
-from pretrain.config.patterns.linformer import Linformer
 from pretrain.config.run_config import RunConfig
 
 
@@ -14,7 +13,7 @@ def trims_padding(config: RunConfig) -> bool:
     """Whether the losses of a run are the same, but for rounding, without the padding that rows end in: fp8 scales
     tensors by all of their values, a sparse attention pattern may count from the end of a row, and a model
     whose layers read fewer positions drops the last of these."""
-    dense = all(isinstance(kind, Dense | Banded | Linformer) for kind in config.model.attention.kinds)
+    dense = all(isinstance(kind, Dense | Banded) or kind.projects_keys for kind in config.model.attention.kinds)
     return (
         config.objective.pads_to_longest and dense and config.precision != "fp8" and config.model.downsampling is None
     )

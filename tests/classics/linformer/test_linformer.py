@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from pretrain.attention.linformer import SequenceProjection
+from pretrain.classics.linformer.key import Linformer
+from pretrain.classics.linformer.modules import SequenceProjection
 from pretrain.config.model import Model
-from pretrain.config.patterns.linformer import Linformer
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.model_spec.parameters import num_parameters
 from tests.helpers.families import family_config, train_family

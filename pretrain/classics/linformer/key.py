@@ -1,6 +1,6 @@
-"""Attention to fewer keys, each a learned sum over all positions."""
+"""The settings of Linformer's pattern. No torch."""
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from pretrain.config.patterns.base import MaskRule, PatternSettings, width
 class Linformer(PatternSettings):
     """Keys and values are projected along the sequence (Wang et al. 2020, arXiv 2006.04768, section 4)."""
 
+    projects_keys: ClassVar[bool] = True
     name: Literal["linformer"] = "linformer"
     projected_length: int = Field(gt=0, description="keys and values that are left of a sequence (k; paper: 128, 256)")
     sharing: Literal["headwise", "key_value", "layerwise"] = Field(
@@ -22,6 +23,11 @@ class Linformer(PatternSettings):
     def shares_values(self) -> bool:
         """Whether keys and values have one projection."""
         return self.sharing != "headwise"
+
+    @property
+    def layers_share_by(self) -> str | None:
+        """See `PatternSettings`."""
+        return "sharing=layerwise" if self.sharing == "layerwise" else None
 
     def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self

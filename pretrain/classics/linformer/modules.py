@@ -13,14 +13,15 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from torch import Tensor, nn
 
-from pretrain.config.patterns.linformer import Linformer
+from pretrain.attention.patterns.projections import KeyProjection
+from pretrain.classics.linformer.key import Linformer
 
 
-class SequenceProjection(nn.Module):
+class SequenceProjection(KeyProjection):
     """E and F of one layer, on all tensor ranks, which sum their gradients over their heads."""
 
     def __init__(self, settings: Linformer, length: int, groups: ProcessGroupCollection) -> None:
-        super().__init__()
+        super().__init__(settings, length, groups)
         self.groups = groups
         shape = (settings.projected_length, length)
         self.keys = nn.Parameter(torch.empty(shape))
