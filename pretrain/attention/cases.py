@@ -24,7 +24,7 @@ from pretrain.config.patterns.base import MaskRule
 
 
 class DistanceVectors(Protocol):
-    """Attention with vectors of distances: see `shaw.ShawAttention`, `disentangled.DisentangledAttention` and
+    """Attention with vectors of distances: see `distance_attention.DistanceAttention`, `DisentangledAttention` and
     `distance_scores.DistanceScores`."""
 
     def __call__(

@@ -4,7 +4,7 @@ sequences under context parallelism."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVectors, KeyPlaces, dispatch
 from pretrain.attention.disentangled import DisentangledAttention
+from pretrain.attention.distance_attention import DistanceAttention, distance_attention
 from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.largest_scores import largest_scores
@@ -26,13 +27,11 @@ from pretrain.attention.patterns.projections import projection_of
 from pretrain.attention.relative import Biases, bias_of_distances
 from pretrain.attention.rotary import frequencies, gain
 from pretrain.attention.score_masks import ScoreMasks
-from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.positions import (
     DisentangledPositions,
     RotaryPositions,
-    ShawPositions,
     TransformerXlPositions,
 )
 from pretrain.random.dropout import Dropout
@@ -110,10 +109,11 @@ class CoreAttention(MegatronModule):
         self.distance = model.relative_max_distance
         self.disentangled = model.positions if isinstance(model.positions, DisentangledPositions) else None
         self.context = pg_collection.cp
-        self.shaw: ShawAttention | None = None
-        if isinstance(model.positions, ShawPositions) and kind != "cross":
-            of_tables = model.heads // pg_collection.tp.size()
-            self.shaw = ShawAttention(model.positions, of_tables, model.dim_per_head, pg_collection)
+        by_distance = None if kind == "cross" else distance_attention(model, pg_collection)
+        self._by_distance: str | None = None
+        if by_distance is not None:
+            self._by_distance = by_distance.name
+            self.add_module(by_distance.name, by_distance)
         self.distance_scores: DistanceScores | None = None
         if isinstance(model.positions, TransformerXlPositions):
             self.distance_scores = DistanceScores(
@@ -130,6 +130,11 @@ class CoreAttention(MegatronModule):
         self.dropout = Dropout(
             config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropout
         )
+
+    @property
+    def by_distance(self) -> DistanceAttention | None:
+        """Attention by vectors of distances; None: there are none."""
+        return None if self._by_distance is None else cast(DistanceAttention, getattr(self, self._by_distance))
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionInputs,
@@ -177,7 +182,7 @@ class CoreAttention(MegatronModule):
         self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None, learns_bias: bool
     ) -> AttentionCase:  # fmt: skip
         ragged = inputs.cache is not None and inputs.cache.ragged
-        vectors: DistanceVectors | None = self.shaw
+        vectors: DistanceVectors | None = self.by_distance
         if self.distance_scores is not None:
             segments_BK = None if inputs.places is None else inputs.places.segments_BK
             vectors = self.distance_scores

@@ -130,7 +130,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         parts=("mup",),
         encoder=True,
         decoder=True,
-        positions=("learned", "sinusoidal", "relative", "shaw"),
         only=BEFORE_LLAMA,
     ),
     "bart": Capabilities(

@@ -9,6 +9,7 @@ from pretrain.config.families import CAPABILITIES
 from pretrain.config.model_values import ModelValues
 from pretrain.config.parts.registry import PARTS
 from pretrain.config.positions import (
+    POSITIONS,
     NtkScaling,
     RotaryPositions,
     YarnScaling,
@@ -106,8 +107,9 @@ class Model(ModelValues):
                 f"model.memory_length={self.memory_length} keeps what layers read, which norms would change with "
                 f"model.norm={self.norm}: use post"
             )
-        if self.positions.name not in can.positions:
-            suitable = " or ".join(can.positions)
+        if self.positions.name not in can.positions and self.family not in self.positions.families:
+            added = (name for name, kind in POSITIONS.items() if self.family in kind.families)
+            suitable = " or ".join((*can.positions, *added))
             raise ValueError(
                 f"model.positions={self.positions.name} is not in the {self.family} family: use {suitable}"
             )

@@ -15,7 +15,6 @@ from pretrain.config.positions import (
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
-    ShawPositions,
     TransformerXlPositions,
     YarnScaling,
 )
@@ -78,12 +77,8 @@ class ModelValues(PartValues, ModelKeys):
 
     @property
     def distance_rows(self) -> int:
-        """Distances to both sides that have vectors of their own; 0 where positions are neither Shaw's nor
-        disentangled."""
-        positions = self.positions
-        if isinstance(positions, DisentangledPositions):
-            return 2 * (positions.num_buckets or positions.max_distance)
-        return 2 * positions.max_distance + 1 if isinstance(positions, ShawPositions) else 0
+        """Distances to both sides that have vectors of their own; 0: none have."""
+        return self.positions.distance_rows
 
     @property
     def adds_distance_scores(self) -> bool:

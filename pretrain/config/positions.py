@@ -1,29 +1,33 @@
 """`model.positions`: how a model knows the order of its tokens."""
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Union
 
-from pydantic import BeforeValidator, Discriminator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, model_validator
 
-from pretrain.config.section import Section, named
+from data_pipeline.common.plugins import Registry
+from pretrain.config.classics import declared
+from pretrain.config.position_settings import PositionSettings
+from pretrain.config.section import Section, named, open_choice
 
 
-class LearnedPositions(Section):
+class LearnedPositions(PositionSettings):
     """A learned embedding of each position, added to the token embedding."""
 
     name: Literal["learned"] = "learned"
     offset: int = Field(0, ge=0, description="number of the first position (RoBERTa and BART: 2)")
 
 
-class SinusoidalPositions(Section):
+class SinusoidalPositions(PositionSettings):
     """Sines and cosines, added to the token embedding (Transformer)."""
 
     name: Literal["sinusoidal"] = "sinusoidal"
 
 
-class RelativePositions(Section):
+class RelativePositions(PositionSettings):
     """A learned bias of attention scores for each bucket of distances (T5)."""
 
+    learns_scores: ClassVar[bool] = True
     name: Literal["relative"] = "relative"
     num_buckets: int = Field(32, gt=1, description="buckets of distances, each with a bias per head")
     max_distance: int = Field(128, gt=0, description="distance from which on all share the last bucket")
@@ -133,7 +137,7 @@ class YarnScaling(Section):
 Scaling = Annotated[LinearScaling | Llama3Scaling | NtkScaling | YarnScaling, Discriminator("name")]
 
 
-class RotaryPositions(Section):
+class RotaryPositions(PositionSettings):
     """Rotary embeddings of queries and keys (RoFormer, Llama)."""
 
     name: Literal["rotary"] = "rotary"
@@ -151,25 +155,18 @@ class RotaryPositions(Section):
     )
 
 
-class AlibiPositions(Section):
+class AlibiPositions(PositionSettings):
     """A penalty of attention scores that grows with the distance, by a slope per head (ALiBi: Press et al. 2021, arXiv
     2108.12409)."""
 
     name: Literal["alibi"] = "alibi"
 
 
-class ShawPositions(Section):
-    """Learned vectors of distances, in each layer, added to keys and to values (Shaw et al. 2018, arXiv 1803.02155)."""
-
-    name: Literal["shaw"] = "shaw"
-    max_distance: int = Field(16, gt=0, description="distance to one side from which on all share a vector")
-    per_head: bool = Field(False, description="vectors for each head rather than for each layer")
-
-
-class DisentangledPositions(Section):
+class DisentangledPositions(PositionSettings):
     """Learned vectors of distances, shared by all layers. Each layer makes keys and queries of them, which meet the
     queries and keys of tokens in its scores (DeBERTa: He et al. 2020, arXiv 2006.03654)."""
 
+    learns_scores: ClassVar[bool] = True
     name: Literal["disentangled"] = "disentangled"
     max_distance: int = Field(512, gt=1, description="distance to one side from which on all share a vector")
     num_buckets: int | None = Field(
@@ -185,6 +182,11 @@ class DisentangledPositions(Section):
     )
     norm: bool = Field(False, description="norm of the vectors before layers read them (DeBERTa v2, v3)")
 
+    @property
+    def distance_rows(self) -> int:
+        """See `PositionSettings`."""
+        return 2 * (self.num_buckets or self.max_distance)
+
     @model_validator(mode="after")
     def _half_the_buckets_hold_one_distance(self) -> "DisentangledPositions":
         if self.num_buckets is not None and (self.num_buckets % 2 or self.max_distance - 1 <= self.num_buckets // 2):
@@ -195,10 +197,11 @@ class DisentangledPositions(Section):
         return self
 
 
-class TransformerXlPositions(Section):
+class TransformerXlPositions(PositionSettings):
     """Sines and cosines of distances, which each layer projects to keys of its own; biases of queries for these and for
     the other keys (Transformer-XL: Dai et al. 2019, arXiv 1901.02860)."""
 
+    learns_scores: ClassVar[bool] = True
     name: Literal["transformer_xl"] = "transformer_xl"
     clamp: int | None = Field(
         None, gt=0, description="distance from which on all count as this one (clamp_len); default: none does"
@@ -208,22 +211,28 @@ class TransformerXlPositions(Section):
     )
 
 
-class NoPositions(Section):
+class NoPositions(PositionSettings):
     """None: a recurrent network reads its tokens in order."""
 
     name: Literal["nope"] = "nope"
 
 
-Positions = Annotated[
-    LearnedPositions
-    | SinusoidalPositions
-    | RelativePositions
-    | RotaryPositions
-    | AlibiPositions
-    | ShawPositions
-    | DisentangledPositions
-    | TransformerXlPositions
-    | NoPositions,
-    Discriminator("name"),
-    BeforeValidator(named("learned")),
-]
+_BUILT_IN = (
+    *(LearnedPositions, SinusoidalPositions, RelativePositions, RotaryPositions, AlibiPositions),
+    *(DisentangledPositions, TransformerXlPositions, NoPositions),
+)
+_LISTED = (*("learned", "sinusoidal", "relative", "rotary", "alibi", "shaw", "disentangled", "transformer_xl", "nope"),)
+POSITIONS: Registry[type[PositionSettings]] = Registry(
+    PositionSettings.plugin_group,
+    {str(kind.model_fields["name"].default): kind for kind in _BUILT_IN},
+    PositionSettings,
+    declared(PositionSettings.plugin_group),
+    _LISTED,
+)
+if TYPE_CHECKING:
+    Positions = PositionSettings
+else:
+    _Any = Union[tuple(POSITIONS.built_in.values())]  # noqa: UP007  # as many as there are
+    Positions = Annotated[
+        _Any, Discriminator("name"), open_choice(POSITIONS), BeforeValidator(named("learned")), SerializeAsAny()
+    ]

@@ -91,7 +91,7 @@ class NetworkPart:
 class PartSpecs(LayerPart, NetworkPart):
     """A part of `pretrain/classics` or of an installed package, which fills no slot (`pretrain.part_specs`). That of a
     package has modules for those of a feed-forward layer and beside a layer (`pretrain/models/slots.py`), or is of a
-    pattern that projects keys."""
+    pattern that projects keys or of positions with vectors of distances."""
 
 
 _GROUP = "pretrain.part_specs"
@@ -99,10 +99,12 @@ PART_SPECS: Registry[PartSpecs] = Registry(_GROUP, {}, PartSpecs, declared(_GROU
 
 
 def specs_apart(model: Model) -> tuple[PartSpecs, ...]:
-    """The parts of a model that are found by their keys, and that have parameters; and its pattern that has some."""
-    projection = model.attention.projection
-    names = () if projection is None else (projection.name,)
-    return *(PART_SPECS[name] for name in model.parts_apart if name in PART_SPECS), *map(PART_SPECS.require, names)
+    """The parts of a model that are found by their keys, and its pattern and positions that are found by their names:
+    those that have parameters."""
+    projection, positions = model.attention.projection, model.positions
+    names = [*model.parts_apart, *([] if projection is None else [projection.name])]
+    names += [positions.name] if positions.distance_rows else []
+    return tuple(PART_SPECS[name] for name in names if name in PART_SPECS)
 
 
 def feed_forward_matrices(model: Model, number: int) -> Matrices:

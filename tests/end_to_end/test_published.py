@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.helpers import command
+from tests.helpers import classics, command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -47,9 +47,10 @@ CASES = {
     "byt5/small": Case(
         "bytes", "The <extra_id_0> statement", (HEADS, "model.head_dim=8", "model.vocabulary=384", *BOTH)
     ),
-    "transformer/shaw-base": Case(
-        "pairs", "zwei rot", (HEADS, *BOTH, "model.positions={name: shaw, max_distance: 4}"), exported=False
-    ),
+    **{
+        name: Case(dataset, text, (HEADS, *BOTH, *changes), exported=False)
+        for name, (dataset, text, changes) in classics.rows("PUBLISHED").items()
+    },
 }  # fmt: skip
 
 

@@ -26,10 +26,6 @@ _T5 = _TARGET | {
     "family": "t5", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "relu",
     "positions": {"name": "relative", "num_buckets": 8, "max_distance": 20}, "init": "t5", "head_dim": 8,
 }  # fmt: skip
-_SHAW = _TARGET | {  # but for ReLU, which "transformer" has: at its kink, rounding decides on whole gradients
-    "family": "transformer", "norm": "post", "activation": "gelu", "embedding_scale": True, "init": "xavier",
-    "tie_word_embeddings": False,
-}  # fmt: skip
 _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
 
 _LLAMA = {
@@ -138,13 +134,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "embedding_scale": True,
         },
         "objective": {"name": "gap_sentences"},
-    },
-    "shaw": {
-        "model": _SHAW | {"positions": {"name": "shaw", "max_distance": 4, "per_head": True}},
-        "objective": {"name": "pairs"},
-    },
-    "shaw-shared": {
-        "model": _SHAW | {"positions": {"name": "shaw", "max_distance": 3}}, "objective": {"name": "pairs"},
     },
     "bart": {
         "model": _TARGET | {

@@ -17,6 +17,7 @@ from pretrain.plan.device import Device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
+from tests.helpers import classics
 from tests.helpers.families import FAMILIES, family_config, takes
 from tests.helpers.ranks import run_ranks
 from tests.helpers.saved import counted
@@ -165,7 +166,7 @@ def test_whatever_the_family_and_its_attention(recompute: str) -> None:
         for name, model in FAMILY_MODELS.items()
         if takes(name, parallel)
     }
-    for name in ("bloom", "shaw"):
+    for name in ("bloom", *classics.names("TWO_ROWS")):
         two = batch | {"micro_sequences": 2}
         kinds[f"{name}, two rows"] = family_config(name, model=FAMILY_MODELS[name], batch=two, parallel=parallel)
     for name in ("t5", "gemma2"):

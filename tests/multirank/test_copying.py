@@ -8,6 +8,7 @@ import pytest
 
 from data_pipeline.batch import Batch, Cursor
 from pretrain.engine.megatron.engine import MegatronEngine
+from tests.helpers import classics
 from tests.helpers.breadth import only
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
@@ -19,7 +20,7 @@ GPT = tiny_config().model.model_dump(exclude_none=True) | SHAPE | {"layers": 2, 
 KINDS: dict[str, tuple[dict[str, Any], int, int]] = {
     "learned": (GPT, 5, 150),
     "rotary": (GPT | {"positions": "rotary"}, 5, 150),
-    "shaw": ({"family": "shaw"}, 3, 200),
+    **{family: ({"family": family}, 3, 200) for family in classics.names("COPIERS")},
 }
 """model, places back, steps"""
 
@@ -30,7 +31,7 @@ def _engine(kind: str) -> MegatronEngine:
     if shape["family"] == "gpt":
         return build_engine(tiny_config(model=shape, optimizer=optimizer, batch={"micro_sequences": ROWS}))
     model = {"sequence_length": LENGTH, "vocabulary": WORDS, "layers": 2, "encoder_layers": 1, "target_length": LENGTH}
-    return build_engine(family_config("shaw", model=model, optimizer=optimizer, batch={"micro_sequences": ROWS}))
+    return build_engine(family_config(kind, model=model, optimizer=optimizer, batch={"micro_sequences": ROWS}))
 
 
 def _text(step: int, lag: int) -> np.ndarray:

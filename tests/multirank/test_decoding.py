@@ -12,6 +12,7 @@ from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import DecodeRequest, Sampling, Stops
 from pretrain.evaluate.decoding.sampling import sample
+from tests.helpers import classics
 from tests.helpers.breadth import asked, only
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise
@@ -166,15 +167,17 @@ def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]], labels: dict[str, np.
 
 
 NAMES = [
-    *("gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer", "bloom", "gemma2", "shaw"),
+    *("gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer", "bloom", "gemma2"),
+    *classics.names("DECODERS"),
     "latent",
     *("rnn", "rnn-bahdanau", "rnn-lm"),
 ]
-QUICK = ("gpt", "prefix-lm", "t5", "shaw", "latent", "rnn-bahdanau")
+QUICK = ("gpt", "prefix-lm", "t5", *classics.names("DECODERS"), "latent", "rnn-bahdanau")
 TENSOR, PIPELINE = {"tensor": 2, "sequence": True}, {"pipeline": 2}
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("gpt", TENSOR), ("decoder-lm", TENSOR), ("prefix-lm", PIPELINE), ("t5", TENSOR), ("t5", PIPELINE),
-    ("bart", PIPELINE), ("bloom", TENSOR), ("shaw", TENSOR), ("latent", TENSOR),
+    ("bart", PIPELINE), ("bloom", TENSOR), ("latent", TENSOR),
+    *((family, TENSOR) for family in classics.names("DECODERS")),
 ]  # fmt: skip
 QUICK_CASES = [number for number, (name, _) in enumerate(SHARED) if name in QUICK]
 

@@ -14,6 +14,7 @@ import pytest
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.base import ExpertRoutes
 from pretrain.verify.routes import experts_of, reference_routes
+from tests.helpers import classics
 from tests.helpers.breadth import only, slow
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.ranks import meet_again, run_ranks
@@ -58,7 +59,7 @@ def assert_alike(found: dict[str, tuple[float, float]]) -> None:
     assert not {name: (few, many) for name, (few, many) in found.items() if many > 1.1 * few + 1e-3}
 
 
-QUICK = ("gpt", "longformer", "t5", "shaw-shared")
+QUICK = ("gpt", "longformer", "t5", *classics.names("HALF_PRECISION"))
 """families with each kind of parameter: a norm, a bias, a table of positions, segments or distances, a factor"""
 FP16_ALWAYS = ("bert",)
 

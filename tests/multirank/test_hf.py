@@ -28,8 +28,6 @@ NO_CLASS = (
     "shared_experts",
     "biased_experts",
     "prefix-lm",
-    "shaw",
-    "shaw-shared",
     "deberta-decoder",
     "adaptive",
 )

@@ -23,7 +23,6 @@ PARTS = {
     "roformer": "interleaved rotary positions in an encoder",
     "tlm": "languages, positions that begin anew",
     "t5": "distances in buckets, an encoder and a decoder",
-    "shaw": "relative keys and values",
     "bloom": "ALiBi",
     "ctrl": "control codes, logits with a bias",
     "gemma": "norms on both sides and of queries and keys, zero-centred, bases by layer, one head of keys",

@@ -17,7 +17,11 @@ from pretrain.config.families import CAPABILITIES
 from tests.helpers.breadth import only
 
 ROOT = Path(__file__).parents[2]
-CHOICES = {"model.family": "pretrain.families", "model.attention.pattern[].name": "pretrain.patterns"}
+CHOICES = {
+    "model.family": "pretrain.families",
+    "model.positions.name": "pretrain.positions",
+    "model.attention.pattern[].name": "pretrain.patterns",
+}
 """keys whose values folders declare, with the groups"""
 FOLDERS = sorted(path.parent.name for path in (ROOT / "pretrain" / "classics").glob("*/__init__.py"))
 

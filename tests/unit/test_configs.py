@@ -12,7 +12,7 @@ from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.load import read as tree_of
 from pretrain.config.model import Model
-from pretrain.config.positions import LinearScaling, Llama3Scaling, RotaryPositions, SinusoidalPositions
+from pretrain.config.positions import LinearScaling, Llama3Scaling, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
@@ -59,7 +59,7 @@ def test_all_published_sizes_are_shipped() -> None:
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
     byt5 = {f"byt5/{size}" for size in ("small", "base", "large", "xl", "xxl")}
-    transformer = {f"transformer/{size}" for size in ("base", "big", "shaw-base", "shaw-big")}
+    transformer = {f"transformer/{size}" for size in ("base", "big")}
     llama = {f"llama/{size}" for size in GPT3_SIZES if size != "175b"}
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
     released |= {f"llama3/{size}" for size in ("8b", "70b", "3.2-1b", "3.2-3b")}
@@ -404,16 +404,6 @@ def test_the_sparse_transformer_has_the_published_size_with_the_paper_s_embeddin
     of_positions = (model.sequence_length - blocks - places) * model.hidden
     assert (num_parameters(model, padded=False) - of_positions) / 1e6 == pytest.approx(95, abs=0.5)
     assert model.attention.of_layer(0).mean_keys(model.sequence_length, True) == 64.5 + 32 * (blocks - 1) / 2
-
-
-@pytest.mark.parametrize(("size", "tables", "distance"), [("base", 8, 16), ("big", 1, 8)])
-def test_shaw_s_positions_add_vectors_of_distances_to_each_layer(size: str, tables: int, distance: int) -> None:
-    """To keys and to values; base: of each of 8 heads."""
-    model = read(f"transformer/shaw-{size}").model
-    without = model.model_copy(update={"positions": SinusoidalPositions()})
-    added = 12 * 2 * tables * (2 * distance + 1) * 64
-    assert num_parameters(model) - num_parameters(without) == added
-    assert training_flops_per_token(model) > training_flops_per_token(without)
 
 
 # Raffel et al. 2020, section 3.1.4: 512 positions with 15% in spans of 3 make targets of 114.

@@ -7,7 +7,6 @@ from pretrain.config.model_values import ModelValues
 from pretrain.config.mup import KEY, Mup
 from pretrain.config.optimizer import AdafactorOptimizer, AdamOptimizer, AdamWOptimizer, LionOptimizer, MuonOptimizer
 from pretrain.config.part import ModelPart, RunSettings, SmallSizes
-from pretrain.config.positions import RelativePositions, ShawPositions
 
 _RULES = (AdamWOptimizer, AdamOptimizer, LionOptimizer, AdafactorOptimizer, MuonOptimizer)
 """update rules whose steps keep their size at every width"""
@@ -38,7 +37,7 @@ class MupPart(ModelPart[Mup]):
                 f"model.mup.base_head_dim={mup.base_head_dim} scales attention scores by the size of heads, which "
                 f"model.query_pre_attn_scalar={model.query_pre_attn_scalar} replaces: leave out one of them"
             )
-        scores_grow = model.qk_norm or isinstance(model.positions, RelativePositions | ShawPositions)
+        scores_grow = model.qk_norm or model.positions.learns_scores
         if mup.base_head_dim not in (None, model.dim_per_head) and scores_grow:
             kept = "model.qk_norm" if model.qk_norm else f"model.positions={model.positions.name}"
             raise ValueError(

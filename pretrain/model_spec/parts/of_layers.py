@@ -3,13 +3,11 @@
 from pretrain.model_spec.parts.deberta import DisentangledSpecs
 from pretrain.model_spec.parts.experts import ExpertSpecs
 from pretrain.model_spec.parts.latent_attention import LatentAttentionSpecs
-from pretrain.model_spec.parts.shaw import ShawSpecs
 from pretrain.model_spec.parts.transformer_xl import TransformerXlSpecs
 from pretrain.model_spec.slots import LayerPart
 
 LAYER_PARTS: tuple[LayerPart, ...] = (
     LatentAttentionSpecs(),
-    ShawSpecs(),
     DisentangledSpecs(),
     TransformerXlSpecs(),
     ExpertSpecs(),

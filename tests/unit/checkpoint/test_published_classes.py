@@ -80,8 +80,7 @@ CLASSES = {
 REFUSED = {
     "t5/decoder-lm": "T5 has an encoder",
     "t5/prefix-lm": "T5 has an encoder",
-    "transformer/shaw-base": "model.positions",
-    "transformer/shaw-big": "model.positions",
+    **classics.rows("REFUSED"),
     "transformer-xl/enwik8": "model.embedding_scale",
     "transformer-xl/wikitext-103": "model.cutoffs",
     "debug/arithmetic": "model.positions",

@@ -14,18 +14,25 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from torch import Tensor, nn
 
+from pretrain.attention.distance_attention import DistanceAttention
 from pretrain.attention.patterns.base import Drop
-from pretrain.config.positions import ShawPositions
+from pretrain.classics.shaw.key import ShawPositions
+from pretrain.config.model import Model
 
 
-class ShawAttention(nn.Module):
-    """Attention of one layer with `heads` heads of the tables on this rank. Tables that all heads share are replicated
-    on tensor ranks, and their gradients are summed over these."""
+class ShawAttention(DistanceAttention):
+    """Attention of one layer with the tables of a tensor rank's heads. Tables that all heads share are replicated on
+    tensor ranks, and their gradients are summed over these."""
 
-    def __init__(self, settings: ShawPositions, heads: int, width: int, groups: ProcessGroupCollection) -> None:
-        super().__init__()
+    name = "shaw"
+
+    def __init__(self, model: Model, groups: ProcessGroupCollection) -> None:
+        super().__init__(model, groups)
+        settings = model.positions
+        assert isinstance(settings, ShawPositions), "found by their name"
         self.distance, self.per_head, self.groups = settings.max_distance, settings.per_head, groups
-        shape = (heads if settings.per_head else 1, 2 * settings.max_distance + 1, width)
+        heads = model.heads // groups.tp.size() if settings.per_head else 1
+        shape = (heads, settings.distance_rows, model.dim_per_head)
         self.keys, self.values = (nn.Parameter(torch.empty(shape)) for _ in range(2))
 
     def forward(
