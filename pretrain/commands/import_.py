@@ -20,8 +20,6 @@ _HF_MODEL_TYPES = (
         "bert",
         "big_bird",
         "bloom",
-        "deberta",
-        "deberta-v2",
         "deepseek_v2",
         "deepseek_v3",
         "distilbert",

@@ -80,11 +80,6 @@ _PLAIN = BEFORE_LLAMA | {
     "init.name": "normal",
 }  # fmt: skip
 
-_DEBERTA = BEFORE_LLAMA | {
-    "binary_head": False, "norm": "post", "kv_heads": None, "embedding_size": None, "shared_layers": False,
-    "bias": True,
-}  # fmt: skip
-
 _BUILT_IN: dict[str, Capabilities] = {
     "gpt": Capabilities(
         parts=("mup",),
@@ -146,30 +141,6 @@ _BUILT_IN: dict[str, Capabilities] = {
         packing=True,
         parts=("experts", "latent_attention", "mtp", "mup"),
         positions=("rotary", "alibi"),
-    ),
-    "deberta": Capabilities(
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        pooler="activation",
-        key_bias=False,
-        mask_decoder=True,
-        positions=("disentangled",),
-        only=_DEBERTA,
-    ),
-    "deberta_v2": Capabilities(
-        encoder=True,
-        masked_head=True,
-        head_bias=True,
-        fewest_segments=1,
-        pooler="activation",
-        mask_decoder=True,
-        convolution=True,
-        generator=True,
-        detector_context=True,
-        positions=("disentangled",),
-        only=_DEBERTA,
     ),
 }
 

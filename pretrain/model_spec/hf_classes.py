@@ -68,13 +68,8 @@ _TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
         ("mistral", lambda model: bool(windows(model)) or model.hidden % model.heads > 0),
         ("llama", _any),
     ),
-    "deberta": (("deberta", _any),),
-    "deberta_v2": (("deberta-v2", _any),),
 }
 """our family -> `model_type` of the classes that its models are exported to: the first that takes the model"""
-
-_ENCODERS = {"deberta": "DebertaModel", "deberta-v2": "DebertaV2Model"}
-"""classes of encoders without a head, where these are exported alone"""
 
 
 _THREE: tuple[Kind, Kind, Kind] = ("sequence", "tokens", "spans")
@@ -99,8 +94,6 @@ _HEADS: dict[str, dict[Kind, str]] = {
     "qwen2": kin("Qwen2", *_THREE),
     "mistral": kin("Mistral", *_THREE),
     "llama": kin("Llama", *_THREE),
-    "deberta": kin("Deberta", *_THREE),
-    "deberta-v2": kin("DebertaV2", *_THREE, "choice"),
 }
 """`model_type` -> classes of fine-tuned models by kind of head"""
 
@@ -112,7 +105,6 @@ _OTHERWISE: dict[str, Mapping[Kind, str]] = {
     "distilbert": {"sequence": _RELU, "choice": _RELU},
     "longformer": {"choice": "its class makes the tokens of the question global"},
     "t5": {"tokens": "its class reads the encoder's output where ours reads the decoder's"},
-    "deberta": {"choice": "transformers has no such class of DeBERTa v1"},
 }
 """`model_type` -> why a class that transformers has for a kind of head computes something else"""
 
@@ -243,4 +235,4 @@ def _check(model: Model, model_type: str) -> None:
 
 def _has_encoder_alone(model_type: str) -> bool:
     declared = declared_class(model_type)
-    return model_type in _ENCODERS if declared is None else declared.encoder_alone
+    return declared is not None and declared.encoder_alone

@@ -162,21 +162,6 @@ def _bloom(model: Model) -> None:
     check_heads(model, "Bloom")
 
 
-def _deberta(name: str, required: Mapping[str, Any], model: Model) -> None:
-    check_encoder(model, name, **{"positions.name": "disentangled"})
-    if model.has_mask_decoder:
-        raise ConfigError(
-            f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
-            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned; "
-            "its encoder can (export --encoder)"
-        )
-    for key, value in required.items():
-        if (configured := getattr(model.positions, key)) != value:
-            raise ConfigError(
-                f"Hugging Face's {name} has model.positions.{key}={value}: {configured} is for model.family=deberta_v2"
-            )
-
-
 def _kin(
     name: str, model: Model, *, patterns: tuple[str, ...] = ("dense", "banded"), free: tuple[str, ...] = (),
     required: Mapping[str, Any] | None = None,
@@ -294,6 +279,4 @@ _CHECKS: dict[str, Callable[[Model], None]] = {
     "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
     "mistral": _mistral,
     "llama": partial(_kin, "Llama", patterns=("dense",)),
-    "deberta": partial(_deberta, "DeBERTa", {"num_buckets": None, "shared_projections": False, "norm": False}),
-    "deberta-v2": partial(_deberta, "DeBERTa v2", {}),
 }

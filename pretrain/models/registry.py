@@ -20,8 +20,6 @@ _BUILT_IN: dict[str, FamilyParts] = {
     "transformer": FamilyParts(head=heads.plain),
     "bart": FamilyParts(head=heads.plain),
     "llama": FamilyParts(head=heads.plain),
-    "deberta": FamilyParts(head=MaskedHead),
-    "deberta_v2": FamilyParts(head=MaskedHead),
 }
 
 _GROUP = "pretrain.family_parts"

@@ -79,7 +79,7 @@ def _parity() -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float]:
     """(each gradient, ours and theirs; our loss; theirs), without a mask decoder, which transformers lacks."""
     from transformers import DebertaV2ForMaskedLM
 
-    from pretrain.checkpoint.hf import deberta
+    from pretrain.classics.deberta import hf
 
     config = v3_config({}, decoder=0)
     assert config.generator_model is not None
@@ -88,13 +88,13 @@ def _parity() -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float]:
     state = {name.removeprefix("model/"): part.pieces[0].value.clone() for name, part in engine.state().items()}
     encoder = config.model.model_copy(update={"task_head": None})
     of_generator, of_model = (
-        DebertaV2ForMaskedLM(deberta.v2_config(model, SPECIALS)).eval() for model in (config.generator_model, encoder)
+        DebertaV2ForMaskedLM(hf.v2_config(model, SPECIALS)).eval() for model in (config.generator_model, encoder)
     )
     links_of = {PREFIX: config.generator_model, "": encoder}
     pairs = []  # (our name, link, their parameter, index in the link)
     for (prefix, model), theirs in zip(links_of.items(), (of_generator, of_model), strict=True):
         named = dict(theirs.named_parameters(remove_duplicate=False))
-        for link in deberta.links(model):
+        for link in hf.links(model):
             ours = prefix + link.mcore_names[0]
             if not prefix and ours.startswith(("head.", "output_layer.")):  # of a language model
                 continue

@@ -13,7 +13,6 @@ from pretrain.checkpoint.hf.bart import BART
 from pretrain.checkpoint.hf.bert import BERT
 from pretrain.checkpoint.hf.bigbird import BIGBIRD
 from pretrain.checkpoint.hf.bloom import BLOOM
-from pretrain.checkpoint.hf.deberta import DEBERTA, DEBERTA_V2
 from pretrain.checkpoint.hf.deepseek import DEEPSEEK
 from pretrain.checkpoint.hf.distilbert import DISTILBERT
 from pretrain.checkpoint.hf.family import HfFamily
@@ -38,8 +37,6 @@ FAMILIES: dict[str, tuple[HfFamily, ...]] = {
     "transformer": (MARIAN,),
     "bart": (BART,),
     "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
-    "deberta": (DEBERTA,),
-    "deberta_v2": (DEBERTA_V2,),
 }
 """our family -> families of Hugging Face that its models are exported to (`hf_classes.model_type_of` says which)"""
 

@@ -26,10 +26,10 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
+from pretrain.classics.deberta.hf_class import check_v1, check_v2
 from pretrain.config.model import Model
 from pretrain.config.positions import DisentangledPositions
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
 
 _HEAD = "lm_predictions.lm_head"
 _CONVOLUTION = "encoder.layers.0.convolution"
@@ -58,14 +58,14 @@ def _positions(model: Model) -> DisentangledPositions:
 
 def v1_config(model: Model, specials: Specials) -> DebertaConfig:
     """Every field stated. Raises ConfigError for a model that DeBERTa v1 cannot express."""
-    check_class(model, "deberta")
+    check_v1(model)
     fields = _fields(model, specials)
     return DebertaConfig(**fields, architectures=[DebertaForMaskedLM.__name__])
 
 
 def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
     """Every field stated. Raises ConfigError for a model that DeBERTa v2 cannot express."""
-    check_class(model, "deberta-v2")
+    check_v2(model)
     positions = _positions(model)
     more: dict[str, Any] = {
         "position_buckets": positions.num_buckets or -1,

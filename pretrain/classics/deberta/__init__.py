@@ -1,0 +1,9 @@
+"""DeBERTa, its three versions (He et al. 2020 and 2021, arXiv 2006.03654 and 2111.09543): an encoder whose attention
+reads distances, and whose last layer alone reads positions."""
+
+DECLARES = {
+    "pretrain.families": {"deberta": "family:DEBERTA", "deberta_v2": "family:DEBERTA_V2"},
+    "pretrain.family_parts": {"deberta": "modules:PARTS", "deberta_v2": "modules:PARTS"},
+    "pretrain.hf_classes": {"deberta": "hf_class:DEBERTA", "deberta_v2": "hf_class:DEBERTA_V2"},
+    "pretrain.hf_families": {"deberta": "hf:DEBERTA", "deberta_v2": "hf:DEBERTA_V2"},
+}

@@ -1,0 +1,26 @@
+"""What models of the families can be. No torch."""
+
+from dataclasses import replace
+
+from pretrain.config.families import BEFORE_LLAMA, Capabilities
+
+DEBERTA = Capabilities(
+    encoder=True,
+    masked_head=True,
+    head_bias=True,
+    fewest_segments=1,
+    pooler="activation",
+    key_bias=False,
+    mask_decoder=True,
+    positions=("disentangled",),
+    only=BEFORE_LLAMA
+    | {
+        "binary_head": False,
+        "norm": "post",
+        "kv_heads": None,
+        "embedding_size": None,
+        "shared_layers": False,
+        "bias": True,
+    },
+)
+DEBERTA_V2 = replace(DEBERTA, key_bias=True, convolution=True, generator=True, detector_context=True)
