@@ -24,7 +24,7 @@ from pretrain.config.patterns.base import MaskRule
 
 
 class DistanceVectors(Protocol):
-    """Attention with vectors of distances: see `distance_attention.DistanceAttention`, `DisentangledAttention` and
+    """Attention with vectors of distances: see `distance_attention.DistanceAttention` and
     `distance_scores.DistanceScores`."""
 
     def __call__(

@@ -16,7 +16,6 @@ from torch import Tensor
 from pretrain.attention.alibi import AlibiBias, slopes
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.cases import AttentionBackend, AttentionCase, DistanceVectors, KeyPlaces, dispatch
-from pretrain.attention.disentangled import DisentangledAttention
 from pretrain.attention.distance_attention import DistanceAttention, distance_attention
 from pretrain.attention.distance_scores import DistanceScores
 from pretrain.attention.exchange import full_sequences, own_positions
@@ -30,7 +29,6 @@ from pretrain.attention.score_masks import ScoreMasks
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.positions import (
-    DisentangledPositions,
     RotaryPositions,
     TransformerXlPositions,
 )
@@ -107,7 +105,6 @@ class CoreAttention(MegatronModule):
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) and turns else None
         self.scale, self.softcap = model.score_scale, model.attention_logit_softcap
         self.distance = model.relative_max_distance
-        self.disentangled = model.positions if isinstance(model.positions, DisentangledPositions) else None
         self.context = pg_collection.cp
         by_distance = None if kind == "cross" else distance_attention(model, pg_collection)
         self._by_distance: str | None = None
@@ -153,7 +150,7 @@ class CoreAttention(MegatronModule):
         if self.context.size() > 1:
             query, key, value = self._complete(query, key, value)
             if attention_bias is not None:
-                heads_dim = 1 if self.disentangled is None else 2
+                heads_dim = 1 if self.by_distance is None else self.by_distance.heads_dim
                 attention_bias = attention_bias.chunk(self.context.size(), dim=heads_dim)[self.context.rank()]
         if self.projection is not None:
             key, value = self.projection(key, value, inputs.key_mask_BK)
@@ -182,14 +179,14 @@ class CoreAttention(MegatronModule):
         self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None, learns_bias: bool
     ) -> AttentionCase:  # fmt: skip
         ragged = inputs.cache is not None and inputs.cache.ragged
-        vectors: DistanceVectors | None = self.by_distance
+        vectors: DistanceVectors | None = None
+        if self.by_distance is not None:
+            vectors, table = self.by_distance.of_table(table), None
         if self.distance_scores is not None:
             segments_BK = None if inputs.places is None else inputs.places.segments_BK
             vectors = self.distance_scores
             if segments_BK is not None:
                 vectors = partial(self.distance_scores, segments_BK=segments_BK)
-        if self.disentangled is not None and table is not None:
-            vectors, table = DisentangledAttention(self.disentangled, table), None
         return AttentionCase(
             heads=self.heads if inputs.has_memory else self.at_once,
             queries=q.shape[2],

@@ -7,6 +7,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from data_pipeline.common.plugins import Registry
+from pretrain.attention.cases import DistanceVectors
 from pretrain.attention.patterns.base import Drop
 from pretrain.config.classics import declared
 from pretrain.config.model import Model
@@ -17,6 +18,8 @@ class DistanceAttention(nn.Module):
     `name`."""
 
     name: ClassVar[str]
+    heads_dim: ClassVar[int] = 1
+    """dimension of heads in the table that it is called with"""
 
     def __init__(self, model: Model, groups: ProcessGroupCollection) -> None:
         super().__init__()
@@ -27,6 +30,11 @@ class DistanceAttention(nn.Module):
         """See `DistanceVectors`."""
         raise NotImplementedError
 
+    def of_table(self, table: Tensor | None) -> DistanceVectors:
+        """Itself with what the layer's self-attention makes of vectors that all layers have in common; None: each has
+        its own."""
+        return self
+
 
 _GROUP = "pretrain.distance_attention"
 _KINDS: Registry[type[DistanceAttention]] = Registry(_GROUP, {}, DistanceAttention, declared(_GROUP))
@@ -34,5 +42,4 @@ _KINDS: Registry[type[DistanceAttention]] = Registry(_GROUP, {}, DistanceAttenti
 
 def distance_attention(model: Model, groups: ProcessGroupCollection) -> DistanceAttention | None:
     """The attention of one layer; None: the positions of the model have no vectors of distances."""
-    name = model.positions.name
-    return _KINDS[name](model, groups) if model.distance_rows and name in _KINDS else None
+    return _KINDS.require(model.positions.name)(model, groups) if model.distance_rows else None

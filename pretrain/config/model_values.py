@@ -11,7 +11,6 @@ from pretrain.config.init import NormalInit
 from pretrain.config.model_keys import ModelKeys
 from pretrain.config.part_keys import KEYS_APART
 from pretrain.config.positions import (
-    DisentangledPositions,
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
@@ -30,6 +29,17 @@ class ModelValues(PartValues, ModelKeys):
     def parts_apart(self) -> tuple[str, ...]:
         """Keys of the parts that it has from `pretrain/classics` and from installed packages."""
         return tuple(name for name, key in KEYS_APART.items() if key.of(self) is not None)
+
+    @property
+    def named_parts(self) -> tuple[str, ...]:
+        """Names of all that it has from them with parameters: these keys, its pattern if that projects keys, and its
+        positions if these have vectors of distances."""
+        projection, positions = self.attention.projection, self.positions
+        of_attention = (
+            *([] if projection is None else [projection.name]),
+            *[positions.name] * (positions.distance_rows > 0),
+        )
+        return *self.parts_apart, *of_attention
 
     @property
     def layers_share_by(self) -> str | None:
@@ -103,13 +113,12 @@ class ModelValues(PartValues, ModelKeys):
 
     @property
     def score_scale(self) -> float:
-        """Factor of attention scores: 1 with T5's biases; with disentangled positions it counts the three products that
-        a score is the sum of. `query_pre_attn_scalar` takes the place of the head size. Under `mup` it falls with the
+        """Factor of attention scores: 1 with T5's biases; it counts the products that a score is the sum
+        of. `query_pre_attn_scalar` takes the place of the head size. Under `mup` it falls with the
         head size, not with its root."""
         if isinstance(self.positions, RelativePositions):
             return 1.0
-        products = 3 if isinstance(self.positions, DisentangledPositions) else 1
-        scale = float((products * (self.query_pre_attn_scalar or self.dim_per_head)) ** -0.5)
+        scale = float((self.positions.score_products * (self.query_pre_attn_scalar or self.dim_per_head)) ** -0.5)
         if isinstance(self.positions, RotaryPositions) and isinstance(self.positions.scaling, YarnScaling):
             scale *= self.positions.scaling.score_gain
         return scale * self.score_factor

@@ -28,6 +28,7 @@ class RelativePositions(PositionSettings):
     """A learned bias of attention scores for each bucket of distances (T5)."""
 
     learns_scores: ClassVar[bool] = True
+    counts_in_row: ClassVar[bool] = True
     name: Literal["relative"] = "relative"
     num_buckets: int = Field(32, gt=1, description="buckets of distances, each with a bias per head")
     max_distance: int = Field(128, gt=0, description="distance from which on all share the last bucket")
@@ -162,41 +163,6 @@ class AlibiPositions(PositionSettings):
     name: Literal["alibi"] = "alibi"
 
 
-class DisentangledPositions(PositionSettings):
-    """Learned vectors of distances, shared by all layers. Each layer makes keys and queries of them, which meet the
-    queries and keys of tokens in its scores (DeBERTa: He et al. 2020, arXiv 2006.03654)."""
-
-    learns_scores: ClassVar[bool] = True
-    name: Literal["disentangled"] = "disentangled"
-    max_distance: int = Field(512, gt=1, description="distance to one side from which on all share a vector")
-    num_buckets: int | None = Field(
-        None,
-        gt=1,
-        description="buckets of distances to one side: the first half of them one distance each, the others growing "
-        "with the logarithm (DeBERTa v2, v3: 256); absent: each distance has its own vector",
-    )
-    shared_projections: bool = Field(
-        False,
-        description="make keys and queries of distances with the projections of tokens (DeBERTa v3); otherwise with "
-        "projections of their own (v1)",
-    )
-    norm: bool = Field(False, description="norm of the vectors before layers read them (DeBERTa v2, v3)")
-
-    @property
-    def distance_rows(self) -> int:
-        """See `PositionSettings`."""
-        return 2 * (self.num_buckets or self.max_distance)
-
-    @model_validator(mode="after")
-    def _half_the_buckets_hold_one_distance(self) -> "DisentangledPositions":
-        if self.num_buckets is not None and (self.num_buckets % 2 or self.max_distance - 1 <= self.num_buckets // 2):
-            raise ValueError(
-                f"model.positions.num_buckets={self.num_buckets} must be even, and model.positions.max_distance="
-                f"{self.max_distance} more than half of them, and one"
-            )
-        return self
-
-
 class TransformerXlPositions(PositionSettings):
     """Sines and cosines of distances, which each layer projects to keys of its own; biases of queries for these and for
     the other keys (Transformer-XL: Dai et al. 2019, arXiv 1901.02860)."""
@@ -219,7 +185,7 @@ class NoPositions(PositionSettings):
 
 _BUILT_IN = (
     *(LearnedPositions, SinusoidalPositions, RelativePositions, RotaryPositions, AlibiPositions),
-    *(DisentangledPositions, TransformerXlPositions, NoPositions),
+    *(TransformerXlPositions, NoPositions),
 )
 _LISTED = (*("learned", "sinusoidal", "relative", "rotary", "alibi", "shaw", "disentangled", "transformer_xl", "nope"),)
 POSITIONS: Registry[type[PositionSettings]] = Registry(

@@ -91,7 +91,7 @@ def check_fp8_blocks(parallel: Parallel, model: Model) -> None:
     by_tensor = {"model.ffn": model.ffn_dim, "model.heads * model.head_dim": model.heads * model.dim_per_head}
     by_tensor["(model.heads + 2 * model.kv_heads) * model.head_dim"] = _projected(model)
     _check_blocks({"model.hidden": model.hidden}, "", 1)
-    if model.positions.name == "disentangled":
+    if model.positions.distance_linears:
         _check_blocks({"the number of vectors of distances of model.positions": model.distance_rows}, "", 1)
     if model.has_expert_layers:
         ranks = 1 if unsplit_experts(parallel) else parallel.tensor
@@ -202,11 +202,11 @@ def check_shared_weights(parallel: Parallel, key: str) -> None:
         )
 
 
-def check_shared_distances(parallel: Parallel) -> None:
+def check_shared_distances(parallel: Parallel, positions: str) -> None:
     """Refuse what does not work with vectors of distances that all layers read."""
     if parallel.virtual > 1:
         raise ConfigError(
-            "with model.positions=disentangled, a stage must have all its layers in one chunk, because each chunk "
+            f"with model.positions={positions}, a stage must have all its layers in one chunk, because each chunk "
             "would hold a copy of the vectors of distances: set parallel.virtual=1"
         )
 

@@ -157,8 +157,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
         )
     if model.layers_share_by is not None:
         check_shared_weights(parallel, model.layers_share_by)
-    if model.positions.name == "disentangled":
-        check_shared_distances(parallel)
+    if model.positions.distance_linears:
+        check_shared_distances(parallel, model.positions.name)
     if trains and config.distillation.model is not None:
         _check_second_model("distillation.teacher", config.of_teacher(), model, world)
     if config.generator is not None:

@@ -99,12 +99,8 @@ PART_SPECS: Registry[PartSpecs] = Registry(_GROUP, {}, PartSpecs, declared(_GROU
 
 
 def specs_apart(model: Model) -> tuple[PartSpecs, ...]:
-    """The parts of a model that are found by their keys, and its pattern and positions that are found by their names:
-    those that have parameters."""
-    projection, positions = model.attention.projection, model.positions
-    names = [*model.parts_apart, *([] if projection is None else [projection.name])]
-    names += [positions.name] if positions.distance_rows else []
-    return tuple(PART_SPECS[name] for name in names if name in PART_SPECS)
+    """The parts of a model that are found by their names, and that have parameters."""
+    return tuple(PART_SPECS[name] for name in model.named_parts if name in PART_SPECS)
 
 
 def feed_forward_matrices(model: Model, number: int) -> Matrices:

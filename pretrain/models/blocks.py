@@ -15,7 +15,6 @@ from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
 from pretrain.models.adapter import Adapter
 from pretrain.models.attentions import CrossAttention, SelfAttention
-from pretrain.models.disentangled import DisentangledSelfAttention
 from pretrain.models.feed_forward import FeedForward, linear_of
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
@@ -102,13 +101,11 @@ def layer_parts(
     projection = linear("projection", "row")
     norm_of_heads = kernels.norm[model.norm_type] if model.qk_norm and model.qk_norm_span == "head" else None
     norms_all_heads = model.qk_norm and model.qk_norm_span != "head"
-    disentangled = model.positions.name == "disentangled"
     qkv = linear("qkv", "column")
     self_attention = ModuleSpec(
-        module=DisentangledSelfAttention if disentangled else SelfAttention,
+        module=SelfAttention,
         # The kind of mask is not read: the part says it.
-        params={"attn_mask_type": AttnMaskType.causal, "norms_all_heads": norms_all_heads}
-        | ({"model": model} if disentangled else {}),
+        params={"attn_mask_type": AttnMaskType.causal, "norms_all_heads": norms_all_heads},
         submodules=SelfAttentionSubmodules(
             linear_qkv=qkv if model.has_qkv_bias or not model.bias else _without_bias(qkv),
             core_attention=partial(core, kind=part),
@@ -118,7 +115,7 @@ def layer_parts(
         ),
     )
     added = modules_of(model)
-    self_attention = next(filter(None, (one.self_attention(model) for one in added)), self_attention)
+    self_attention = next(filter(None, (one.self_attention(model, self_attention) for one in added)), self_attention)
     feed_forward = next(filter(None, (one.feed_forward(model, number) for one in added)), FeedForward)
     parts = TransformerLayerSubmodules(
         input_layernorm=norm,

@@ -33,7 +33,7 @@ NORM_EPS = 1e-6
 class LatentModules(PartModules):
     """See `PartModules`."""
 
-    def self_attention(self, model: Model) -> ModuleSpec | None:
+    def self_attention(self, model: Model, plain: ModuleSpec) -> ModuleSpec | None:
         """See `PartModules`."""
         return None if model.latent_attention is None else ModuleSpec(LatentSelfAttention, params={"model": model})
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from megatron.core import tensor_parallel
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import scatter_to_sequence_parallel_region
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_layer import (
@@ -23,13 +24,13 @@ from pretrain.attention.core import AttentionInputs
 from pretrain.config.model import Model
 from pretrain.model_spec.modules import is_in_common
 from pretrain.models.blocks import layer_parts
-from pretrain.models.disentangled import AbsolutePositions, DistanceInputs, Distances
 from pretrain.models.embeddings import table_of
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.inputs import PreviousRows
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.part_modules import modules_of
 from pretrain.models.route_terms import LayerRoutes, MicroBatchRoutes
+from pretrain.models.slots import DistanceInputs
 from pretrain.models.stream import Part, Stream
 
 Final = Callable[[MegatronConfig], nn.Module]
@@ -120,10 +121,10 @@ class Layer(TransformerLayer):
         return inputs.routes.of_layer(self.global_name, slices_before * positions, positions)
 
     def _bias_inputs(self, given: list[Tensor]) -> Tensor | DistanceInputs | None:
-        """What attention gets for its scores: T5's table, or what DeBERTa's reads."""
+        """What attention gets for its scores: T5's table, or vectors of distances."""
         if not given:
             return None
-        if self.model.positions.name == "disentangled":
+        if self.model.positions.distance_linears:
             return DistanceInputs(*given)
         table = table_of(given[0], self.part, self.model, self.tp_group.size())
         # A part of it says so by itself except in the first pass of a layer that is recomputed.
@@ -152,6 +153,21 @@ def share(layer: Layer, first: Layer, shares: Callable[[str], bool] | None = Non
         module, _, leaf = name.rpartition(".")
         if not name.startswith("final.") and (shares is None or shares(name)):
             setattr(layer.get_submodule(module), leaf, value)
+
+
+class AbsolutePositions(nn.Module):
+    """Embeddings of absolute positions, which are added to the queries of the layer that predicts tokens."""
+
+    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
+        super().__init__()
+        self.position_embeddings = megatron.kernels.table(model.sequence_length, model.hidden)
+        self.shares_sequence = megatron.sequence_parallel
+
+    def forward(self, x_SBH: Tensor, positions_BS: Tensor) -> Tensor:
+        """The states with their positions, of which `positions_BS` are those of all tensor ranks."""
+        added = self.position_embeddings(positions_BS).transpose(0, 1)
+        out: Tensor = x_SBH + (scatter_to_sequence_parallel_region(added) if self.shares_sequence else added)
+        return out
 
 
 class MaskDecoder(nn.Module):
@@ -210,7 +226,8 @@ class Layers(nn.Module):
                 share(layer, layers[index - model.stacks[0]])
             layers.append(layer)
         self.layers = nn.ModuleList(layers)
-        self.distances = Distances(model, megatron, begin) if model.positions.name == "disentangled" else None
+        tables = (part.table(model, megatron, begin) for part in modules_of(model))
+        self.table = next(filter(None, tables), None)
         self.mask_decoder: MaskDecoder | None = None
         if last and model.has_mask_decoder:
             after = [build(len(layers) - 1) for _ in range(model.mask_decoder_layers - 1)]
@@ -231,8 +248,8 @@ class Layers(nn.Module):
         # megatron-core's schedules free what is sent, which a view would keep.
         stream: Tensor = make_viewless_tensor(inp=stream_PBH, requires_grad=True, keep_graph=True)
         parts = inputs.stream.apart(stream)
-        if self.distances is not None:
-            parts["tables"] = self.distances()
+        if self.table is not None:
+            parts["tables"] = self.table()
         decoder = self.mask_decoder if head else None
         for number, layer in enumerate(self._layers(), 1):
             if layer.part not in parts:

@@ -24,5 +24,5 @@ PART_MODULES: Registry[PartModules] = Registry(
 
 def modules_of(model: Model) -> list[PartModules]:
     """The parts that a model may have."""
-    added = (PART_MODULES[name] for name in model.parts_apart if name in PART_MODULES)
+    added = (PART_MODULES[name] for name in model.named_parts if name in PART_MODULES)
     return [*_ROWS.values(), *added]

@@ -3,6 +3,8 @@
 A part is a class with the slots that it fills and a row of `part_modules.py`, or a package's (`pretrain.part_modules`).
 """
 
+from typing import NamedTuple
+
 from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor, nn
 
@@ -12,6 +14,14 @@ from pretrain.models.megatron_config import MegatronConfig
 
 FeedForwardModule = type[nn.Module]
 """is made of the config alone, called with hidden states [S, B, H], and returns them, with a bias or None"""
+
+
+class DistanceInputs(NamedTuple):
+    """What self-attention reads of vectors of distances that all layers have in common, as its `attention_bias`."""
+
+    table_RH: Tensor
+    content_SBH: Tensor | None = None
+    """the states that keys and values are made of; None: those that queries are made of"""
 
 
 class BesideLayer(nn.Module):
@@ -25,8 +35,13 @@ class BesideLayer(nn.Module):
 class PartModules:
     """A part of layers that fills no slot."""
 
-    def self_attention(self, model: Model) -> ModuleSpec | None:
-        """In place of self-attention."""
+    def table(self, model: Model, megatron: MegatronConfig, first_layer: int) -> nn.Module | None:
+        """In each chunk, whose first layer has this number: a module that is called without anything for the vectors
+        that all of its layers read."""
+        return None
+
+    def self_attention(self, model: Model, plain: ModuleSpec) -> ModuleSpec | None:
+        """In place of `plain` self-attention."""
         return None
 
     def feed_forward(self, model: Model, number: int) -> FeedForwardModule | None:

@@ -269,7 +269,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "megatron.core.mpu": (),  # its other name
     "megatron": (
         *("pretrain/engine", "pretrain/models", "pretrain/objectives", "pretrain/attention", "pretrain/random"),
-        "pretrain/classics/*/modules.py",
+        "pretrain/classics/*/*modules.py",
     ),
     "deepspeed": ("pretrain/engine/zero", "pretrain/rehearse/patches"),
     "transformers": ("pretrain/checkpoint/hf", "pretrain/classics/*/hf.py"),

@@ -2,6 +2,10 @@
 reads distances, and whose last layer alone reads positions."""
 
 DECLARES = {
+    "pretrain.positions": {"disentangled": "key:DisentangledPositions"},
+    "pretrain.distance_attention": {"disentangled": "attention_modules:DisentangledAttention"},
+    "pretrain.part_specs": {"disentangled": "specs:DISTANCES"},
+    "pretrain.part_modules": {"disentangled": "distance_modules:MODULES"},
     "pretrain.families": {"deberta": "family:DEBERTA", "deberta_v2": "family:DEBERTA_V2"},
     "pretrain.family_parts": {"deberta": "modules:PARTS", "deberta_v2": "modules:PARTS"},
     "pretrain.hf_classes": {"deberta": "hf_class:DEBERTA", "deberta_v2": "hf_class:DEBERTA_V2"},

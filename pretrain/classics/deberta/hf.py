@@ -27,8 +27,8 @@ from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.classics.deberta.hf_class import check_v1, check_v2
+from pretrain.classics.deberta.key import disentangled
 from pretrain.config.model import Model
-from pretrain.config.positions import DisentangledPositions
 from pretrain.errors import ConfigError
 
 _HEAD = "lm_predictions.lm_head"
@@ -37,7 +37,7 @@ _CONVOLUTION = "encoder.layers.0.convolution"
 
 def _fields(model: Model, specials: Specials) -> dict[str, Any]:
     """Fields that both configs have."""
-    positions = _positions(model)
+    positions = disentangled(model.positions)
     return encoder_fields(model, specials) | {
         "type_vocab_size": model.segments,
         "relative_attention": True,
@@ -51,11 +51,6 @@ def _fields(model: Model, specials: Specials) -> dict[str, Any]:
     }
 
 
-def _positions(model: Model) -> DisentangledPositions:
-    assert isinstance(model.positions, DisentangledPositions), "checked"
-    return model.positions
-
-
 def v1_config(model: Model, specials: Specials) -> DebertaConfig:
     """Every field stated. Raises ConfigError for a model that DeBERTa v1 cannot express."""
     check_v1(model)
@@ -66,7 +61,7 @@ def v1_config(model: Model, specials: Specials) -> DebertaConfig:
 def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
     """Every field stated. Raises ConfigError for a model that DeBERTa v2 cannot express."""
     check_v2(model)
-    positions = _positions(model)
+    positions = disentangled(model.positions)
     more: dict[str, Any] = {
         "position_buckets": positions.num_buckets or -1,
         "share_att_key": positions.shared_projections,
@@ -136,7 +131,7 @@ def links(model: Model) -> Iterator[Link]:
         yield same("embedding.encoder.segment_embeddings.weight", "deberta.embeddings.token_type_embeddings.weight")
     yield from norm("embedding.encoder.norm", "deberta.embeddings.LayerNorm", model)
     yield same("embedding.distances.weight", "deberta.encoder.rel_embeddings.weight")
-    if _positions(model).norm:
+    if disentangled(model.positions).norm:
         yield from norm("embedding.distances.norm", "deberta.encoder.LayerNorm", model)
     if model.convolution is not None:
         yield one(
@@ -170,7 +165,7 @@ def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.position_query", f"{theirs}.pos_q_proj", model)
         return
     yield from by_head(f"{ours}.linear_qkv", [f"{theirs}.{name}_proj" for name in ("query", "key", "value")], model)
-    if not _positions(model).shared_projections:
+    if not disentangled(model.positions).shared_projections:
         yield from linear(f"{ours}.position_key", f"{theirs}.pos_key_proj", model)
         yield from linear(f"{ours}.position_query", f"{theirs}.pos_query_proj", model)
 

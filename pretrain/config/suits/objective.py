@@ -53,7 +53,7 @@ def check_suits(model: Model, objective: Objective) -> None:
             f"objective.name={objective.name} predicts at positions without a token, which are for the {having} "
             f"family: choose another objective for {model.family}"
         )
-    if "positions" in objective.columns and model.positions.name in ("relative", "disentangled"):
+    if "positions" in objective.columns and model.positions.counts_in_row:
         raise ValueError(
             f"objective.name={objective.name} restarts positions at each text, and model.positions="
             f"{model.positions.name} uses distances in the row: use learned or sinusoidal"

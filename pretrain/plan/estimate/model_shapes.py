@@ -12,7 +12,6 @@ from data_pipeline.recipes.replaced_tokens import ReplacedTokens
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
-from pretrain.config.positions import DisentangledPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.gradients import model_gradients
 from pretrain.model_spec.logits import positions_at_once
@@ -73,18 +72,18 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
 def _distances(model: Model) -> dict[str, int]:
     """What is computed and kept of vectors of distances."""
     width = model.heads * model.dim_per_head
-    if not isinstance(model.positions, DisentangledPositions):
+    linears = model.positions.distance_linears
+    if not linears:
         return {
             "kept_distance_rows": 2 * model.distance_rows,
             "distance_linears": 0,
             "distance_features": 0,
             "bias_copies": 0,
         }
-    shared = model.positions.shared_projections
     return {
         "kept_distance_rows": 0,
-        "distance_linears": 1 if shared else 2,
-        "distance_features": (3 if shared else 2) * width,
+        "distance_linears": linears,
+        "distance_features": (3 if linears == 1 else 2) * width,
         "bias_copies": 0 if model.capabilities.key_bias else width,
     }
 

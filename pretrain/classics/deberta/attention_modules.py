@@ -10,14 +10,18 @@ row once, and scores are gathered from these products.
 Shapes: B batch, H heads, Q queries, K keys, D head width, R rows of the tables.
 """
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor
 
+from pretrain.attention.cases import DistanceVectors
+from pretrain.attention.distance_attention import DistanceAttention
 from pretrain.attention.patterns.base import Drop
 from pretrain.attention.pick import pick
-from pretrain.config.positions import DisentangledPositions
+from pretrain.classics.deberta.key import DisentangledPositions, disentangled
+from pretrain.config.model import Model
 
 
 def bucket(distances: Tensor, settings: DisentangledPositions) -> Tensor:
@@ -38,20 +42,27 @@ def bucket(distances: Tensor, settings: DisentangledPositions) -> Tensor:
     return (rows + half).clamp(0, 2 * half - 1)
 
 
-@dataclass(frozen=True)
-class DisentangledAttention:
-    """Attention of one layer. See `cases.DistanceVectors`."""
+class DisentangledAttention(DistanceAttention):
+    """See `DistanceAttention`."""
 
-    settings: DisentangledPositions
-    distances_2RHD: Tensor
-    """keys and queries of distances, of this rank's heads"""
+    name, heads_dim = "disentangled", 2
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
+    def __init__(self, model: Model, groups: ProcessGroupCollection) -> None:
+        super().__init__(model, groups)
+        self.settings = disentangled(model.positions)
+
+    def of_table(self, table: Tensor | None) -> DistanceVectors:
+        """See `DistanceAttention`. `table`: keys and queries of distances, of this rank's heads, [2, R, H, D]."""
+        return partial(self, distances_2RHD=table)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop,
+        distances_2RHD: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """[B, H, Q, D], over full sequences, of as many queries as keys. `mask`: bool, broadcast to [B, H, Q, K];
         `distances` of keys from their queries, [Q, K]."""
-        keys_HRD, queries_HRD = self.distances_2RHD.to(q.dtype).transpose(1, 2)
+        assert distances_2RHD is not None, "the layer makes them"
+        keys_HRD, queries_HRD = distances_2RHD.to(q.dtype).transpose(1, 2)
         rows_QK = bucket(-distances, self.settings)
         q = q * scale
         scores = q @ k.mT + pick(q @ keys_HRD.mT, rows_QK)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrain.classics.deberta.key import DisentangledPositions
 from pretrain.config.model import Model
-from pretrain.config.positions import DisentangledPositions
 from pretrain.data.synthetic import SyntheticStream
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise

@@ -1,32 +1,26 @@
-"""The parts of DeBERTa that no other family has: vectors of distances that layers share, self-attention that makes keys
-and queries of them, and absolute positions for the layer that predicts tokens.
+"""Vectors of distances that layers share, and self-attention that makes keys and queries of them.
 
 Each pipeline chunk has a copy of the vectors, whose gradients stages sum, as those of shared layers.
 
 Shapes: S positions (this rank's), B rows, H width, R rows of the table, N heads of this tensor rank, D head width.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from megatron.core.tensor_parallel import scatter_to_sequence_parallel_region
+from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor, nn
 
 from pretrain.attention.core import AttentionInputs
+from pretrain.classics.deberta.key import disentangled
 from pretrain.config.model import Model
-from pretrain.config.positions import DisentangledPositions
 from pretrain.models.attentions import SelfAttention
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
-
-
-class DistanceInputs(NamedTuple):
-    """What disentangled attention reads besides its queries' states."""
-
-    table_RH: Tensor
-    content_SBH: Tensor | None = None
-    """the states that keys and values are made of; None: those that queries are made of"""
+from pretrain.models.slots import DistanceInputs, PartModules
 
 
 class Distances(nn.Module):
@@ -35,9 +29,8 @@ class Distances(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, first_layer: int) -> None:
         super().__init__()
         self.global_name = f"encoder.layers.{first_layer}.distances" if first_layer else "embedding.distances"
-        assert isinstance(model.positions, DisentangledPositions)
         self.weight = nn.Parameter(torch.empty(model.distance_rows, model.hidden))
-        self.norm = megatron.make_norm() if model.positions.norm else None
+        self.norm = megatron.make_norm() if disentangled(model.positions).norm else None
         for parameter in self.parameters():
             parameter.sequence_parallel = False  # type: ignore[attr-defined]
 
@@ -47,29 +40,13 @@ class Distances(nn.Module):
         return out
 
 
-class AbsolutePositions(nn.Module):
-    """Embeddings of absolute positions, which are added to the queries of the layer that predicts tokens."""
-
-    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
-        super().__init__()
-        self.position_embeddings = megatron.kernels.table(model.sequence_length, model.hidden)
-        self.shares_sequence = megatron.sequence_parallel
-
-    def forward(self, x_SBH: Tensor, positions_BS: Tensor) -> Tensor:
-        """The states with their positions, of which `positions_BS` are those of all tensor ranks."""
-        added = self.position_embeddings(positions_BS).transpose(0, 1)
-        out: Tensor = x_SBH + (scatter_to_sequence_parallel_region(added) if self.shares_sequence else added)
-        return out
-
-
 class DisentangledSelfAttention(SelfAttention):
     """Self-attention that makes keys and queries of distances, for `CoreAttention`: with the projections of tokens, or
     with its own. Where keys have no bias, queries and values have theirs here."""
 
     def __init__(self, config: MegatronConfig, *args: Any, model: Model, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        settings, width = model.positions, model.heads * model.dim_per_head
-        assert isinstance(settings, DisentangledPositions)
+        settings, width = disentangled(model.positions), model.heads * model.dim_per_head
         self.head_shape = model.heads // self.pg_collection.tp.size(), model.dim_per_head
         key_bias = model.capabilities.key_bias
         self.position_key = self.position_query = self.query_bias = self.value_bias = None
@@ -125,3 +102,18 @@ class DisentangledSelfAttention(SelfAttention):
         made = [linear(x_R1H)[0][:count, 0] for linear in (self.position_key, self.position_query)]
         out: Tensor = torch.stack(made).unflatten(-1, self.head_shape)
         return out
+
+
+class DistanceModules(PartModules):
+    """See `PartModules`."""
+
+    def table(self, model: Model, megatron: MegatronConfig, first_layer: int) -> Distances:
+        """See `PartModules`."""
+        return Distances(model, megatron, first_layer)
+
+    def self_attention(self, model: Model, plain: ModuleSpec) -> ModuleSpec:
+        """See `PartModules`."""
+        return replace(plain, module=DisentangledSelfAttention, params=plain.params | {"model": model})
+
+
+MODULES = DistanceModules()
