@@ -45,8 +45,6 @@ class Capabilities:
     """the last layer may be repeated before tokens are predicted (`model.mask_decoder_layers`)"""
     self_attention: bool = True
     """layers have self-attention, whose heads tensor ranks share; otherwise something in its place"""
-    convolution: bool = False
-    """a convolution may be beside the first layer (`model.convolution`)"""
     parts: tuple[str, ...] = ()
     """keys of `model` for parts that only some families may have (`pretrain/config/parts`)"""
     generator: bool = False

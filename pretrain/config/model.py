@@ -79,15 +79,6 @@ class Model(ModelValues):
         if self.mask_decoder_layers and not can.mask_decoder:
             having = " or ".join(name for name, other in CAPABILITIES.items() if other.mask_decoder)
             raise ValueError(f"model.mask_decoder_layers is for the {having} family: leave it out for {self.family}")
-        if self.convolution is not None:
-            if not can.convolution:
-                having = " or ".join(name for name, other in CAPABILITIES.items() if other.convolution)
-                raise ValueError(f"model.convolution is for the {having} family: leave it out for {self.family}")
-            if self.layers == 1 and self.mask_decoder_layers:
-                raise ValueError(
-                    f"model.convolution is beside the first layer, which model.mask_decoder_layers="
-                    f"{self.mask_decoder_layers} would apply again with model.layers=1: use more layers"
-                )
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
         for key, value in can.only.items():

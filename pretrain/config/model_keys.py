@@ -109,11 +109,6 @@ class OwnKeys(Section):
         description="times that the last layer is applied, with embeddings of absolute positions added to its first "
         "queries, before tokens are predicted (DeBERTa's enhanced mask decoder: 2); 0: once, without them",
     )
-    convolution: Literal["gelu", "tanh"] | None = Field(
-        None,
-        description="activation of a convolution over each token and its two neighbours, which reads what the first "
-        "layer reads and is added to its output (DeBERTa v2 xlarge: gelu); default: no convolution",
-    )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
     task_head: TaskHeadShape | None = Field(
         None,

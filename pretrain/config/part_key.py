@@ -20,6 +20,7 @@ class PartKey(Generic[Settings]):
 
     name: str
     settings: type[Settings]
+    """a section, or a type of plain values"""
     description: str
     """what `pretrain keys` says of it"""
     follows: str

@@ -1,7 +1,7 @@
 """The keys of `model` for all parts: ours, and those of installed packages (`pretrain.part_keys`)."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
@@ -9,6 +9,8 @@ from pretrain.config import experts, latent_attention, mtp, mup, source_encoder
 from pretrain.config.classics import declared
 from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
+
+Settings = TypeVar("Settings", bound=Section)
 
 _ROWS: tuple[PartKey[Any], ...] = (
     source_encoder.KEY,
@@ -37,6 +39,11 @@ KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = dict(_of_packages())
 """keys of the parts that installed packages add, by name"""
 KEYS_APART: Mapping[str, PartKey[Any]] = {**{name: KEYS[name] for name in _REGISTRY.apart}, **KEYS_OF_PACKAGES}
 """keys of the parts whose specs, modules and work are found by that name: of `pretrain/classics`, and of packages"""
+
+
+def keys_of_kind(kind: type[Settings]) -> Iterator[PartKey[Settings]]:
+    """Keys of parts apart whose sections are of this class."""
+    return (key for key in KEYS_APART.values() if isinstance(key.settings, type) and issubclass(key.settings, kind))
 
 
 if TYPE_CHECKING:

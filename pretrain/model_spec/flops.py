@@ -75,9 +75,10 @@ class TrainingFlops(RowFlops):
         if model.embedding_size is not None:
             passes = 1 + gradients.embedding_projection + gradients.has_embedding
             self._embedding = float(passes * model.embedding_size * model.hidden)
-        if model.convolution is not None:  # beside the first layer
+        beside_first = sum(part.positions_beside_first(model) for part in specs_apart(model))
+        if beside_first:
             passes = 1 + gradients.has_embedding + ("qkv" in gradients.layers[0].weights)
-            self._embedding += passes * 3 * model.hidden * model.hidden
+            self._embedding += passes * beside_first * model.hidden * model.hidden
 
     def _count_further_predictions(self, gradients: ModelGradients) -> None:
         """Counts the modules of `model.mtp`, whose products all have both gradients: of each its projection, a layer,

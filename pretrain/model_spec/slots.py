@@ -65,6 +65,11 @@ class NetworkPart:
         """In layer `number` of all, encoder layers first, behind what it has otherwise."""
         return iter(())
 
+    def positions_beside_first(self, model: Model) -> int:
+        """Positions that a linear layer beside the first layer reads for each, to make as many features as one has; 0:
+        there is no such layer."""
+        return 0
+
     def copies(self, model: Model) -> Specs:
         """Aliases of parameters for stages that read them too, at the depths of the layers that do."""
         return iter(())

@@ -3,7 +3,6 @@
 from data_pipeline.common.plugins import Registry
 from pretrain.config.classics import declared
 from pretrain.config.model import Model
-from pretrain.models.convolution import ConvolutionModules
 from pretrain.models.experts import ExpertModules
 from pretrain.models.latent_attention import LatentModules
 from pretrain.models.slots import PartModules
@@ -11,7 +10,6 @@ from pretrain.models.slots import PartModules
 _ROWS: dict[str, PartModules] = {
     "experts": ExpertModules(),
     "latent_attention": LatentModules(),
-    "convolution": ConvolutionModules(),
 }
 _GROUP = "pretrain.part_modules"
 PART_MODULES: Registry[PartModules] = Registry(

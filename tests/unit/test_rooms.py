@@ -20,7 +20,7 @@ ROOMS = (
     *("config/experts.py", "config/latent_attention.py", "config/mtp.py", "config/mup.py"),
     "config/source_encoder.py",
     *("models/experts.py", "models/latent_attention.py", "models/multi_token_prediction.py"),
-    *("models/source_encoder.py", "models/convolution.py"),
+    "models/source_encoder.py",
 )
 JOINED = {"PartValues", "Base"}
 """classes of rooms that are of all parts"""

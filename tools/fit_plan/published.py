@@ -134,7 +134,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             head_tensors=2,
             head_transform=0,
             embedding_projection=0,
-            convolution=0,
+            positions_beside_first=0,
             further=0,
             embedding_lookups=1,
             shared_layers=0,

@@ -23,4 +23,4 @@ DEBERTA = Capabilities(
         "bias": True,
     },
 )
-DEBERTA_V2 = replace(DEBERTA, key_bias=True, convolution=True, generator=True, detector_context=True)
+DEBERTA_V2 = replace(DEBERTA, key_bias=True, parts=("convolution",), generator=True, detector_context=True)

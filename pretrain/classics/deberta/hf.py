@@ -27,7 +27,7 @@ from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.classics.deberta.hf_class import check_v1, check_v2
-from pretrain.classics.deberta.key import disentangled
+from pretrain.classics.deberta.key import CONVOLUTION, KERNEL, disentangled
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
@@ -66,9 +66,9 @@ def v2_config(model: Model, specials: Specials) -> DebertaV2Config:
         "position_buckets": positions.num_buckets or -1,
         "share_att_key": positions.shared_projections,
         "norm_rel_ebd": "layer_norm" if positions.norm else "none",
-        "conv_kernel_size": 0 if model.convolution is None else 3,
+        "conv_kernel_size": 0 if CONVOLUTION.of(model) is None else KERNEL,
         "conv_groups": 1,
-        "conv_act": model.convolution or "tanh",
+        "conv_act": CONVOLUTION.of(model) or "tanh",
     }
     fields = _fields(model, specials)
     return DebertaV2Config(**fields, **more, architectures=[DebertaV2ForMaskedLM.__name__])
@@ -86,7 +86,7 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError(f"pos_att_type {terms} is not known here: it is c2p and p2c")
     known: dict[str, tuple[Any, ...]] = {"talking_head": (False,), "embedding_size": (tree.get("hidden_size"),)}
     if tree.get("conv_kernel_size"):
-        known |= {"conv_kernel_size": (3,), "conv_groups": (1,), "conv_act": ("tanh", "gelu")}
+        known |= {"conv_kernel_size": (KERNEL,), "conv_groups": (1,), "conv_act": ("tanh", "gelu")}
     for key, values in known.items():
         if (configured := tree.get(key) or values[0]) not in values:
             raise ConfigError(f"{key} {configured} is not known here: it is {' or '.join(map(str, values))}")
@@ -133,11 +133,11 @@ def links(model: Model) -> Iterator[Link]:
     yield same("embedding.distances.weight", "deberta.encoder.rel_embeddings.weight")
     if disentangled(model.positions).norm:
         yield from norm("embedding.distances.norm", "deberta.encoder.LayerNorm", model)
-    if model.convolution is not None:
+    if CONVOLUTION.of(model) is not None:
         yield one(
             f"{_CONVOLUTION}.kernel.weight",
             ("deberta.encoder.conv.conv.weight",),
-            lambda x: [x.unflatten(1, (3, -1)).mT],
+            lambda x: [x.unflatten(1, (KERNEL, -1)).mT],
             lambda x: x.mT.flatten(1),
         )
         yield same(f"{_CONVOLUTION}.kernel.bias", "deberta.encoder.conv.conv.bias")

@@ -1,9 +1,10 @@
-"""The settings of DeBERTa's positions. No torch."""
+"""The settings of DeBERTa's parts. No torch."""
 
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from pretrain.config.part_key import PartKey
 from pretrain.config.position_settings import PositionSettings
 
 
@@ -53,3 +54,14 @@ def disentangled(positions: PositionSettings) -> DisentangledPositions:
     """The positions of a model of the family."""
     assert isinstance(positions, DisentangledPositions), "the family has no others"
     return positions
+
+
+KERNEL = 3
+"""positions that a convolution reads for each"""
+CONVOLUTION: PartKey[str] = PartKey(
+    "convolution",
+    Literal["gelu", "tanh"],  # type: ignore[arg-type]  # which is no class
+    description="activation of a convolution over each token and its two neighbours, which reads what the first "
+    "layer reads and is added to its output (DeBERTa v2 xlarge: gelu); default: no convolution",
+    follows="mask_decoder_layers",
+)

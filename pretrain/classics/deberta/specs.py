@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from pretrain.classics.deberta.key import disentangled
+from pretrain.classics.deberta.key import KERNEL, disentangled
 from pretrain.config.model import Model
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES
-from pretrain.model_spec.linears import aliases, at, column, matrix, norm, under, vector
+from pretrain.model_spec.linears import aliases, at, column, matrix, norm, replicated_linear, under, vector
 from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.model_spec.slots import PartSpecs, Specs
 
@@ -48,4 +48,23 @@ def _of_layer(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpe
         yield from (vector(name, width, axis="tensor") for name in ("query_bias", "value_bias"))
 
 
-DISTANCES = DistanceSpecs()
+class ConvolutionSpecs(PartSpecs):
+    """Parameters of the convolution beside the first layer."""
+
+    def beside_layer(self, model: Model, number: int) -> Specs:
+        """See `NetworkPart`."""
+        return iter(()) if number else under("convolution.", _convolution(model))
+
+    def positions_beside_first(self, model: Model) -> int:
+        """See `NetworkPart`."""
+        return KERNEL
+
+
+def _convolution(model: Model) -> Iterator[ParameterSpec]:
+    """A convolution over three positions, as one matrix of their features, and the norm of its sum with the layer's
+    output."""
+    yield from under("kernel.", replicated_linear(model, KERNEL * model.hidden, model.hidden))
+    yield from under("norm.", norm(model))
+
+
+DISTANCES, CONVOLUTION = DistanceSpecs(), ConvolutionSpecs()

@@ -7,7 +7,7 @@ from data_pipeline.recipes.registry import OBJECTIVES
 from pretrain.config.downsampling import DownsamplingSettings
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
-from pretrain.config.part_keys import KEYS_APART
+from pretrain.config.part_keys import keys_of_kind
 from pretrain.config.parts.registry import PARTS
 
 _SHARED = (
@@ -62,7 +62,7 @@ def check_suits(model: Model, objective: Objective) -> None:
 
 def _downsamples(parts: Collection[str]) -> bool:
     """Whether one of these parts makes a position of layers out of several of a row."""
-    return any(name in parts and issubclass(key.settings, DownsamplingSettings) for name, key in KEYS_APART.items())
+    return any(key.name in parts for key in keys_of_kind(DownsamplingSettings))
 
 
 def check_goes_with(source: str, its_own: Objective, of_run: Objective) -> None:

@@ -1,7 +1,7 @@
 """What follows from a part in front of the layers that makes one of their positions out of several of a row."""
 
 from pretrain.config.downsampling import DownsamplingSettings
-from pretrain.config.part_keys import KEYS_APART
+from pretrain.config.part_keys import keys_of_kind
 from pretrain.config.values.base import Base
 
 
@@ -11,7 +11,7 @@ class DownsamplingValues(Base):
     @property
     def downsampling(self) -> DownsamplingSettings | None:
         """Settings of that part; None: layers read every position."""
-        settings = (key.of(self) for key in KEYS_APART.values() if issubclass(key.settings, DownsamplingSettings))
+        settings = (key.of(self) for key in keys_of_kind(DownsamplingSettings))
         return next((one for one in settings if one is not None), None)
 
     @property

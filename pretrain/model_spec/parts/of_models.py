@@ -1,6 +1,5 @@
 """The parts around or in place of layers that a model may have."""
 
-from pretrain.model_spec.parts.convolution import ConvolutionSpecs
 from pretrain.model_spec.parts.mtp import MtpSpecs
 from pretrain.model_spec.parts.source_encoder import SourceEncoderSpecs
 from pretrain.model_spec.slots import NetworkPart
@@ -8,5 +7,4 @@ from pretrain.model_spec.slots import NetworkPart
 NETWORK_PARTS: tuple[NetworkPart, ...] = (
     SourceEncoderSpecs(),
     MtpSpecs(),
-    ConvolutionSpecs(),
 )

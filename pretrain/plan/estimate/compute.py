@@ -11,17 +11,17 @@ from pretrain.plan.estimate.entries import Array, Product
 from pretrain.plan.estimate.product_seconds import product_seconds
 from pretrain.plan.estimate.products import (
     adapter_products,
-    convolution_gradients,
-    convolution_product,
     cross_products,
     decoder_gradients,
     decoder_products,
     further_product,
+    gradients_beside_first,
     head_product,
     kept_scores,
     layer_products,
     lora_products,
     positions_of,
+    product_beside_first,
 )
 from pretrain.plan.estimate.shapes import KERNELS
 from pretrain.plan.estimate.step_settings import GENERATIONS
@@ -110,16 +110,17 @@ def _updates(work: StepWorkload, stack: LayerStack, products: Mapping[str, Produ
 
 
 def embedding(work: StepWorkload, c: Constants) -> Array:
-    """Seconds of the embedding lookup, which only moves memory, and of a convolution behind it, forward and backward,
-    [n, s]."""
+    """Seconds of the embedding lookup, which only moves memory, and of a linear layer beside the first layer, forward
+    and backward, [n, s]."""
     step, layout, stages = work.step, work.layout, work.stages
     positions = 8 * step.micro_sequences * work.stacks[0].length * (1 + work.model.further) / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
     seconds = stages.embeds * (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
-    if work.model.convolution.any():
-        found = product_seconds(work, c, convolution_product(work), np.zeros_like(step.fp8))
-        of_all = found.forward[:, None] + found.of_gradients(*convolution_gradients(work))
-        seconds = seconds + stages.embeds * work.model.convolution[:, None] * of_all
+    beside_first = work.model.positions_beside_first > 0
+    if beside_first.any():
+        found = product_seconds(work, c, product_beside_first(work), np.zeros_like(step.fp8))
+        of_all = found.forward[:, None] + found.of_gradients(*gradients_beside_first(work))
+        seconds = seconds + stages.embeds * beside_first[:, None] * of_all
     return seconds
 
 

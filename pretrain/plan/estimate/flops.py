@@ -30,10 +30,11 @@ def _model_flops(work: StepWorkload) -> Array:
     total += stages.predicts * ((1 + further)[:, None] * _head(work) + _comparison(work)[:, None])
     joined = further * (3 + (work.step.recompute == 2)) * operations_of(products.further_product(work))
     total += stages.predicts * joined[:, None]  # recomputed with its layer
-    if work.model.convolution.any():  # recomputed with its layer
-        of_input, of_weight = products.convolution_gradients(work)
+    beside_first = work.model.positions_beside_first > 0
+    if beside_first.any():  # recomputed with its layer
+        of_input, of_weight = products.gradients_beside_first(work)
         passes = 1 + of_input + of_weight + (work.step.recompute == 2)[:, None]
-        of_one = work.model.convolution * operations_of(products.convolution_product(work))
+        of_one = beside_first * operations_of(products.product_beside_first(work))
         total += stages.embeds * passes * of_one[:, None]
     of_input, of_weight = products.decoder_gradients(work)
     for product in products.decoder_products(work):  # recomputed with their layer

@@ -10,7 +10,7 @@ import numpy as np
 from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.held_in_forward import forward_bytes
-from pretrain.plan.estimate.kept_by_layers import convolution_bytes, saved_by_layers, shared_gradients
+from pretrain.plan.estimate.kept_by_layers import bytes_beside_first, saved_by_layers, shared_gradients
 from pretrain.plan.estimate.kept_by_loss import compared_bytes, kept_states, loss_bytes
 from pretrain.plan.estimate.products import hidden_bytes, norm_tensors
 from pretrain.plan.estimate.workload import StepWorkload
@@ -122,7 +122,7 @@ def _model_bytes(work: StepWorkload) -> _ModelBytes:
     masks = work.kernels.dropout_bytes / step.activation_bytes
     embedded = hidden_bytes(work, work.stacks[0].length) * (masks + work.model.embedding_norm * norm_tensors(work))
     # What is recomputed is with the first layer.
-    embedded = embedded + (work.model.convolution > 0) * (step.recompute < 2) * convolution_bytes(work)
+    embedded = embedded + (step.recompute < 2) * bytes_beside_first(work)
     embedded = embedded * (1 + (work.source_length > 0))  # a source encoder has an embedding of its own
     first = embedded[:, None] * work.stages.trains_embedding * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)

@@ -51,7 +51,7 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         of_one = np.where(selective, core, again) - freed
         if stack is work.stacks[0]:  # with it what is beside it, when the inputs of the layers behind it are free
             behind_first = np.maximum(stack.backward_layers / work.layout.virtual[:, None] - 1, 0) * inputs
-            beside_first = (model.convolution * convolution_bytes(work))[:, None] * stages.trains_embedding
+            beside_first = bytes_beside_first(work)[:, None] * stages.trains_embedding
             of_one = np.where(
                 full & (beside_first > 0), np.maximum(of_one, of_one + beside_first - behind_first), of_one
             )
@@ -63,12 +63,15 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
     return saved, recomputed, with_gradients
 
 
-def convolution_bytes(work: StepWorkload) -> Array:
-    """Bytes of a micro-batch, [n], that a convolution beside the first layer keeps: three positions side by side, their
+def bytes_beside_first(work: StepWorkload) -> Array:
+    """Bytes of a micro-batch, [n], that a linear layer beside the first layer keeps: its positions side by side, their
     product, and the sum that is normalized."""
+    positions = work.model.positions_beside_first
     norm, masks = work.kernels.norm_bytes, work.kernels.dropout_bytes
-    return hidden_bytes(work, work.stacks[0].length) * (
-        5 + masks / work.step.activation_bytes + norm / work.step.activation_bytes
+    return (
+        (positions > 0)
+        * hidden_bytes(work, work.stacks[0].length)
+        * (positions + 2 + masks / work.step.activation_bytes + norm / work.step.activation_bytes)
     )
 
 

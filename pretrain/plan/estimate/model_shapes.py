@@ -17,6 +17,7 @@ from pretrain.model_spec.gradients import model_gradients
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.layer_stacks import layers_behind
+from pretrain.plan.estimate.parts.registry import works_of
 from pretrain.plan.estimate.shapes import (
     KERNELS,
     AttentionShapes,
@@ -61,7 +62,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         head_tensors=4 if has_transform else 2,
         head_transform=has_transform,
         embedding_projection=model.embedding_size is not None,
-        convolution=model.convolution is not None,
+        positions_beside_first=sum(part.positions_beside_first(model) for part in works_of(model)),
         further=len(layers_behind(model)),
         embedding_lookups=embedding_lookups,
         shared_layers=model.shared_layers,

@@ -21,6 +21,11 @@ class ModelWork:
         """What layer `number` of a stack has; None: nothing."""
         return None
 
+    def positions_beside_first(self, model: Model) -> int:
+        """Positions that a linear layer beside the first layer reads for each, to make as many features as one has,
+        with an activation and a norm of its sum with the layer's output; 0: there is no such layer."""
+        return 0
+
     def front(self, model: Model) -> Model | None:
         """A model of one stack of encoder layers in front of the others, on the first stage and trained; None: there
         is none."""

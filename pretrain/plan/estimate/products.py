@@ -60,13 +60,13 @@ def decoder_gradients(work: StepWorkload) -> tuple[Array, Array]:
     return np.where(inputs > 0, 1.0, 0.0), np.where(weights > 0, 1.0, 0.0)
 
 
-def convolution_product(work: StepWorkload) -> Product:
-    """Matrix product of a convolution over three positions, for models that have one."""
+def product_beside_first(work: StepWorkload) -> Product:
+    """Matrix product beside the first layer, for models that have one."""
     positions = positions_of(work, work.stacks[0]) / work.layout.sequence_slices
-    return positions, work.model.hidden, 3 * work.model.hidden
+    return positions, work.model.hidden, work.model.positions_beside_first * work.model.hidden
 
 
-def convolution_gradients(work: StepWorkload) -> tuple[Array, Array]:
+def gradients_beside_first(work: StepWorkload) -> tuple[Array, Array]:
     """1 on stages where it has a gradient of its input, and of its weight, [n, s]."""
     of_weight = np.where(work.stacks[0].with_weight_gradient("qkv") >= work.stacks[0].layers, 1.0, 0.0)
     return work.stages.trains_embedding, of_weight

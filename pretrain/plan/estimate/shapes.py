@@ -72,8 +72,8 @@ class ModelShapes(Entries):
     """1 if a matrix lies between the last layer and the logits"""
     embedding_projection: Array
     """1 if a matrix lies between the embedding and the first layer"""
-    convolution: Array
-    """1 if a convolution over three positions is beside the first layer"""
+    positions_beside_first: Array
+    """positions that a linear layer beside the first layer reads for each; 0: there is none"""
     further: Array
     """further tokens that each position predicts: each with a projection of twice the hidden width, a layer of the last
     stack, and logits"""

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrain.classics.deberta import key
 from pretrain.classics.deberta.key import DisentangledPositions
 from pretrain.config.model import Model
 from pretrain.data.synthetic import SyntheticStream
@@ -96,7 +97,11 @@ def _logits(w: Weights, tokens: Tensor, model: Model) -> Tensor:
         table = _norm(w, "embedding.distances.norm", table, model)
     for number in range(model.layers - 1):
         y = _layer(w, f"encoder.layers.{number}", x, x, table, model)
-        x = y if number or model.convolution is None else _norm(w, f"{CONVOLUTION}.norm", y + _convolved(w, x), model)
+        x = (
+            y
+            if number or key.CONVOLUTION.of(model) is None
+            else _norm(w, f"{CONVOLUTION}.norm", y + _convolved(w, x), model)
+        )
     query = x + w["mask_decoder.positions.position_embeddings.weight"][: len(x)]
     for _ in range(model.mask_decoder_layers):
         query = _layer(w, f"encoder.layers.{model.layers - 1}", query, x, table, model)

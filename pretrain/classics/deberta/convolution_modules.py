@@ -19,6 +19,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
 from pretrain.attention.core import AttentionInputs
+from pretrain.classics.deberta.key import CONVOLUTION, KERNEL
 from pretrain.config.model import Model
 from pretrain.models.hidden_dropout import HiddenDropout
 from pretrain.models.megatron_config import MegatronConfig
@@ -32,7 +33,7 @@ class ConvolutionModules(PartModules):
 
     def beside_layer(self, model: Model, megatron: MegatronConfig, number: int) -> tuple[str, BesideLayer] | None:
         """See `PartModules`."""
-        return None if model.convolution is None or number else ("convolution", Convolution(model, megatron))
+        return None if number else ("convolution", Convolution(model, megatron))
 
 
 class Convolution(BesideLayer):
@@ -40,10 +41,11 @@ class Convolution(BesideLayer):
 
     def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
-        assert model.convolution is not None
-        self.kernel = megatron.kernels.linear(3 * model.hidden, model.hidden)
+        activation = CONVOLUTION.of(model)
+        assert activation is not None, "found by its key"
+        self.kernel = megatron.kernels.linear(KERNEL * model.hidden, model.hidden)
         self.norm, self.dropout = megatron.make_norm(), HiddenDropout(megatron)
-        self.activation = _ACTIVATIONS[model.convolution]
+        self.activation = _ACTIVATIONS[activation]
         for parameter in self.kernel.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
         groups = ProcessGroupCollection.use_mpu_process_groups(["tp", "cp"])
@@ -81,3 +83,6 @@ class Convolution(BesideLayer):
         padded = F.pad(edges, (0, 0, 0, 0, 1, 1))  # [zero, first, last, first, last, ..., zero]
         at = 2 * self.slice_in_row
         return padded[at : at + 1], padded[at + 3 : at + 4]
+
+
+MODULES = ConvolutionModules()

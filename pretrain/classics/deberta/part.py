@@ -1,0 +1,23 @@
+"""What goes with DeBERTa's parts. No torch."""
+
+from pretrain.classics.deberta import key
+from pretrain.config.model_values import ModelValues
+from pretrain.config.part import ModelPart
+
+
+class ConvolutionPart(ModelPart[str]):
+    """A convolution beside the first layer."""
+
+    key = key.CONVOLUTION
+
+    def check(self, model: ModelValues) -> None:
+        """See `ModelPart`."""
+        super().check(model)
+        if self.of(model) is not None and model.layers == 1 and model.mask_decoder_layers:
+            raise ValueError(
+                f"model.convolution is beside the first layer, which model.mask_decoder_layers="
+                f"{model.mask_decoder_layers} would apply again with model.layers=1: use more layers"
+            )
+
+
+CONVOLUTION = ConvolutionPart()

@@ -1,0 +1,16 @@
+"""What DeBERTa's parts compute and keep, for `pretrain plan`. No torch."""
+
+from pretrain.classics.deberta import key
+from pretrain.config.model import Model
+from pretrain.plan.estimate.model_work import ModelWork
+
+
+class ConvolutionWork(ModelWork):
+    """A convolution beside the first layer."""
+
+    def positions_beside_first(self, model: Model) -> int:
+        """See `ModelWork`."""
+        return key.KERNEL
+
+
+CONVOLUTION = ConvolutionWork()
