@@ -41,8 +41,6 @@ class Capabilities:
     """the input of that layer drops out too, where one position answers for its row (RoBERTa's classifier)"""
     key_bias: bool = True
     """where queries and values have a bias, keys have one too, and so have keys of distances"""
-    mask_decoder: bool = False
-    """the last layer may be repeated before tokens are predicted (`model.mask_decoder_layers`)"""
     self_attention: bool = True
     """layers have self-attention, whose heads tensor ranks share; otherwise something in its place"""
     parts: tuple[str, ...] = ()

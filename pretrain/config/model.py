@@ -76,9 +76,6 @@ class Model(ModelValues):
                 f"model.embedding_size is for the {having} family, whose head has a transform: leave it out for "
                 f"{self.family}"
             )
-        if self.mask_decoder_layers and not can.mask_decoder:
-            having = " or ".join(name for name, other in CAPABILITIES.items() if other.mask_decoder)
-            raise ValueError(f"model.mask_decoder_layers is for the {having} family: leave it out for {self.family}")
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
         for key, value in can.only.items():

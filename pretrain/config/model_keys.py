@@ -103,12 +103,6 @@ class OwnKeys(Section):
         description="share one set of weights between layer i of the encoder and layer i of the decoder, whose "
         "cross-attention is its own (the shared encoder-decoder of T5's study)",
     )
-    mask_decoder_layers: int = Field(
-        0,
-        ge=0,
-        description="times that the last layer is applied, with embeddings of absolute positions added to its first "
-        "queries, before tokens are predicted (DeBERTa's enhanced mask decoder: 2); 0: once, without them",
-    )
     tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
     task_head: TaskHeadShape | None = Field(
         None,

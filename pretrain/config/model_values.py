@@ -8,6 +8,7 @@ from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.families import CAPABILITIES, Capabilities
 from pretrain.config.finetune import Finetune
 from pretrain.config.init import NormalInit
+from pretrain.config.last_layer import LastLayerKey
 from pretrain.config.model_keys import ModelKeys
 from pretrain.config.part_keys import KEYS_APART
 from pretrain.config.positions import (
@@ -18,6 +19,8 @@ from pretrain.config.positions import (
     YarnScaling,
 )
 from pretrain.config.values.parts import PartValues
+
+LAST_LAYER_KEYS = tuple(key for key in KEYS_APART.values() if isinstance(key, LastLayerKey))
 
 
 class ModelValues(PartValues, ModelKeys):
@@ -206,9 +209,20 @@ class ModelValues(PartValues, ModelKeys):
         return self.capabilities.key_bias and (self.bias if self.qkv_bias is None else self.qkv_bias)
 
     @property
-    def has_mask_decoder(self) -> bool:
-        """The last layer is applied to queries with absolute positions before tokens are predicted."""
-        return self.mask_decoder_layers > 0 and self.has_vocabulary_logits
+    def last_layer_uses(self) -> int:
+        """Times that a part applies the last layer before tokens are predicted; 0: it is like the others."""
+        uses = (key.of(self) for key in LAST_LAYER_KEYS)
+        return next((count for count in uses if count is not None), 0) if self.has_vocabulary_logits else 0
+
+    @property
+    def last_layer_again(self) -> tuple[str, ...]:
+        """Names of the uses of the last layer that follow its first one."""
+        key = next((key for key in LAST_LAYER_KEYS if key.of(self) is not None), None)
+        return () if key is None else tuple(f"{key.module}.layers.{n}" for n in range(self.last_layer_uses - 1))
+
+    def headless(self) -> Self:
+        """This model without a task head and without what is there to predict tokens alone."""
+        return self.model_copy(update={"task_head": None} | {key.name: key.default for key in LAST_LAYER_KEYS})
 
     @property
     def has_projection_bias(self) -> bool:

@@ -47,7 +47,7 @@ class TrainingFlops(RowFlops):
     def __init__(self, model: Model) -> None:
         gradients = model_gradients(model)
         super().__init__(model, specs_apart(model), (1 + 2 * gradients.has_embedding, 1 + 2 * gradients.head_input))
-        self._decoder = self._mask_decoder(gradients)
+        self._decoder = self._last_layer_again(gradients)
         self._head = self._of_head(gradients)
         if model.recurrence is not None:  # whose layers its part counts
             return
@@ -128,12 +128,12 @@ class TrainingFlops(RowFlops):
             return 0.0
         return float(lora.rank * ((2 + (name in gradient.inputs)) * inputs + 3 * outputs))
 
-    def _mask_decoder(self, gradients: ModelGradients) -> tuple[float, float]:
+    def _last_layer_again(self, gradients: ModelGradients) -> tuple[float, float]:
         """Multiply-adds of further uses of the last layer: for each position, and for each pair of query and key."""
         model = self._model
-        if not model.has_mask_decoder:
+        if not model.last_layer_uses:
             return 0.0, 0.0
-        gradient, uses = gradients.layers[-1], model.mask_decoder_layers - 1
+        gradient, uses = gradients.layers[-1], model.last_layer_uses - 1
         keys = 2 * model.hidden * model.num_kv_heads * model.dim_per_head
         passes = 1 + ("qkv" in gradient.inputs) + ("qkv" in gradient.weights)
         of_pair = (1 + 2 * ("core" in gradient.inputs)) * 2 * model.heads * model.dim_per_head

@@ -8,7 +8,6 @@ from pretrain.config.task_head import TaskHeadShape
 from pretrain.model_spec.embeddings import WORD_EMBEDDINGS
 from pretrain.model_spec.init_schemes import SCHEMES
 from pretrain.model_spec.linears import (
-    matrix,
     norm,
     output_linear,
     padding_rows,
@@ -17,7 +16,7 @@ from pretrain.model_spec.linears import (
     vector,
     vocabulary,
 )
-from pretrain.model_spec.parameter_spec import FanSize, Normal, ParameterSpec
+from pretrain.model_spec.parameter_spec import FanSize, ParameterSpec
 
 TEACHER_PROJECTION = "teacher_projection."
 """prefix of the projection of hidden states to a teacher's, which only training reads"""
@@ -32,10 +31,6 @@ def head(model: Model) -> Iterator[ParameterSpec]:
         yield from under("head.", task_head(model, model.task_head))
     if not model.has_vocabulary_logits:
         return
-    if model.has_mask_decoder:
-        init = Normal((SCHEMES[model.init.name](model).table(),))
-        shape = model.sequence_length, model.hidden
-        yield matrix("mask_decoder.positions.position_embeddings.weight", shape, (None, None), init)
     if model.capabilities.masked_head:
         fan_out: FanSize = None if model.embedding_size else "width"
         transform = replicated_linear(model, model.hidden, model.embedding_dim, fan_out=fan_out)

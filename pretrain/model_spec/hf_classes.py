@@ -211,7 +211,7 @@ def has_encoder_alone(model: Model) -> bool:
     """Whether the model's encoder is exported without its head (`export --encoder`)."""
     try:
         plain, _ = without_mup(model.model_copy(update={"mtp": None}))
-        headless = plain.model_copy(update={"task_head": None, "mask_decoder_layers": 0})
+        headless = plain.headless()
         model_type = model_type_of(headless)
         _check(headless, model_type)
     except ConfigError:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from megatron.core import tensor_parallel
 from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.tensor_parallel import scatter_to_sequence_parallel_region
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_layer import (
@@ -155,43 +154,6 @@ def share(layer: Layer, first: Layer, shares: Callable[[str], bool] | None = Non
             setattr(layer.get_submodule(module), leaf, value)
 
 
-class AbsolutePositions(nn.Module):
-    """Embeddings of absolute positions, which are added to the queries of the layer that predicts tokens."""
-
-    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
-        super().__init__()
-        self.position_embeddings = megatron.kernels.table(model.sequence_length, model.hidden)
-        self.shares_sequence = megatron.sequence_parallel
-
-    def forward(self, x_SBH: Tensor, positions_BS: Tensor) -> Tensor:
-        """The states with their positions, of which `positions_BS` are those of all tensor ranks."""
-        added = self.position_embeddings(positions_BS).transpose(0, 1)
-        out: Tensor = x_SBH + (scatter_to_sequence_parallel_region(added) if self.shares_sequence else added)
-        return out
-
-
-class MaskDecoder(nn.Module):
-    """DeBERTa's (arXiv 2006.03654, section 3.2): the last layer, in place of its ordinary use, several times. It reads
-    the states of the layer before it; queries are these with absolute positions, then its own output. The uses `after`
-    the first have the parameters of the last layer, and dropout of their own."""
-
-    global_name = "mask_decoder"
-
-    def __init__(self, model: Model, megatron: MegatronConfig, after: list[Layer]) -> None:
-        super().__init__()
-        self.positions = AbsolutePositions(model, megatron)
-        self.layers = nn.ModuleList(after)
-        for number, layer in enumerate(after):
-            layer.global_name = f"mask_decoder.layers.{number}"
-
-    def forward(self, first: Layer, content_SBH: Tensor, table_RH: Tensor, *, inputs: LayerInputs) -> Tensor:
-        """The states that tokens are predicted from; `first` is the last layer."""
-        query_SBH: Tensor = self.positions(content_SBH, inputs.own["encoder"].positions_BS)
-        for layer in (first, *self.layers):
-            query_SBH = layer(query_SBH, table_RH, content_SBH, inputs=inputs)
-        return query_SBH
-
-
 class Layers(nn.Module):
     """The layers of one chunk. Runs those whose part is in the stream; recomputes them one at a time if the config says
     so."""
@@ -228,12 +190,13 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(layers)
         tables = (part.table(model, megatron, begin) for part in modules_of(model))
         self.table = next(filter(None, tables), None)
-        self.mask_decoder: MaskDecoder | None = None
-        if last and model.has_mask_decoder:
-            after = [build(len(layers) - 1) for _ in range(model.mask_decoder_layers - 1)]
+        self.last: nn.Module | None = None
+        if last and model.last_layer_uses:
+            after = [build(len(layers) - 1) for _ in range(model.last_layer_uses - 1)]
             for layer in after:
                 share(layer, layers[-1])
-            self.mask_decoder = MaskDecoder(model, megatron, after)
+            uses = (part.last_layer(model, megatron, after) for part in modules_of(model))
+            self.last = next(filter(None, uses))
         self.recomputes = megatron.recompute_granularity == "full"
 
     def submodules(self, model: Model, megatron: MegatronConfig, number: int) -> TransformerLayerSubmodules:
@@ -250,14 +213,14 @@ class Layers(nn.Module):
         parts = inputs.stream.apart(stream)
         if self.table is not None:
             parts["tables"] = self.table()
-        decoder = self.mask_decoder if head else None
+        last = self.last if head else None
         for number, layer in enumerate(self._layers(), 1):
             if layer.part not in parts:
                 continue
             given = parts[layer.part], *layer.others_of(parts)
             compute: Callable[..., Tensor] = layer
-            if decoder is not None and number == len(self.layers):
-                compute = partial(decoder, layer)
+            if last is not None and number == len(self.layers):
+                compute = partial(last, layer)
             if self.recomputes and self.training:
                 if layer.is_trained and not any(x.requires_grad for x in given):  # after frozen parameters alone
                     given = given[0].detach().requires_grad_(), *given[1:]  # autograd sees no other inputs

@@ -3,6 +3,7 @@
 A part is a class with the slots that it fills and a row of `part_modules.py`, or a package's (`pretrain.part_modules`).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -38,6 +39,12 @@ class PartModules:
     def table(self, model: Model, megatron: MegatronConfig, first_layer: int) -> nn.Module | None:
         """In each chunk, whose first layer has this number: a module that is called without anything for the vectors
         that all of its layers read."""
+        return None
+
+    def last_layer(self, model: Model, megatron: MegatronConfig, after: Sequence[nn.Module]) -> nn.Module | None:
+        """Where tokens are predicted and the last layer has several uses, in place of its ordinary one: a module that
+        is called with the layer, the states of the layer before it and the vectors that all layers read, and with the
+        `inputs` of layers. `after`: further uses, with the parameters of the layer, and dropout of their own."""
         return None
 
     def self_attention(self, model: Model, plain: ModuleSpec) -> ModuleSpec | None:

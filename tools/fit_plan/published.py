@@ -121,7 +121,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             distance_linears=0,
             distance_features=0,
             bias_copies=0,
-            decoder_uses=0,
+            last_layer_uses=0,
             qk_norm=0,
             all_heads_norm=0,
             layer_norms=2,

@@ -34,7 +34,7 @@ from pretrain.checkpoint.hf.gate import (
     pass_gate,
     rows_for,
 )
-from pretrain.checkpoint.hf.heads import decoder_padding, headless, with_head, without_head
+from pretrain.checkpoint.hf.heads import decoder_padding, with_head, without_head
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.mtp import all_links, is_of_mtp
 from pretrain.checkpoint.hf.registry import hf_family_of, load
@@ -73,7 +73,7 @@ def export(
     with directory_for_export(directory) as temporary:
         family, described, end = write_model(checkpoint, config, temporary, tensors, encoder, written=written)
         if encoder:
-            batch, model = encoder_rows(config), headless(config.model)
+            batch, model = encoder_rows(config), config.model.headless()
             answers, compared = last_states(scorer(), model, batch), "hidden state"
         else:
             batch, model = rows_for(config, described, end), config.model

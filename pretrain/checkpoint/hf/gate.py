@@ -16,7 +16,6 @@ from transformers import PretrainedConfig
 
 from data_pipeline.batch import RIGHT_CHOICE, SPAN_START, WRONG_CHOICE, Rows
 from data_pipeline.recipes.masked import Masked
-from pretrain.checkpoint.hf.heads import headless
 from pretrain.checkpoint.hf.hf_answers import hf_answers, less_mean, shown_texts, text_length
 from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.attention import Banded
@@ -161,7 +160,9 @@ def rows_for(config: RunConfig, hf_config: PretrainedConfig | None = None, end: 
 def encoder_rows(config: RunConfig) -> Rows:
     """Synthetic rows for the encoder of a run, whatever its head."""
     masked = Masked(noise_density=0.15)
-    rows = rows_for(config.model_copy(update={"model": headless(config.model), "objective": masked, "generator": None}))
+    rows = rows_for(
+        config.model_copy(update={"model": config.model.headless(), "objective": masked, "generator": None})
+    )
     if rows.label_positions is None:
         return rows
     whole = np.ones(rows.tokens.shape, np.float32)

@@ -98,22 +98,17 @@ def without_head(family: HfFamily) -> HfFamily:
         )
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
-        described = family.hf_config(headless(model), specials)
+        described = family.hf_config(model.headless(), specials)
         described.architectures = [family.encoder.__name__]
         return described
 
     def links(model: Model) -> Iterator[Link]:
-        for link in family.links(headless(model)):
+        for link in family.links(model.headless()):
             pools = family.pooler is not None and link.hf_names[0].startswith(family.pooler)
             if pools or not link.mcore_names[0].startswith(_OF_TOKENS):
                 yield replace(link, hf_names=tuple(name.partition(".")[2] for name in link.hf_names))
 
     return replace(family, model_class=family.encoder, hf_class=None, hf_config=hf_config, links=links)
-
-
-def headless(model: Model) -> Model:
-    """`model` without a task head and without what is there to predict tokens alone."""
-    return model.model_copy(update={"task_head": None, "mask_decoder_layers": 0})
 
 
 def decoder_padding(model: Model, objective: Objective, tokenizer: Tokenizer) -> int | None:

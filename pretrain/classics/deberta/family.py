@@ -11,7 +11,7 @@ DEBERTA = Capabilities(
     fewest_segments=1,
     pooler="activation",
     key_bias=False,
-    mask_decoder=True,
+    parts=("mask_decoder_layers",),
     positions=("disentangled",),
     only=BEFORE_LLAMA
     | {
@@ -23,4 +23,6 @@ DEBERTA = Capabilities(
         "bias": True,
     },
 )
-DEBERTA_V2 = replace(DEBERTA, key_bias=True, parts=("convolution",), generator=True, detector_context=True)
+DEBERTA_V2 = replace(
+    DEBERTA, key_bias=True, parts=("mask_decoder_layers", "convolution"), generator=True, detector_context=True
+)

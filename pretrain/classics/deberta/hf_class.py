@@ -25,10 +25,10 @@ def check_v2(model: Model) -> None:
 
 def _check(model: Model, name: str) -> None:
     check_encoder(model, name, **{"positions.name": "disentangled"})
-    if model.has_mask_decoder:
+    if model.last_layer_uses:
         raise ConfigError(
             f"Hugging Face's {name} predicts tokens without an enhanced mask decoder: a model with "
-            f"model.mask_decoder_layers={model.mask_decoder_layers} cannot be exported to it before it is fine-tuned; "
+            f"model.mask_decoder_layers={model.last_layer_uses} cannot be exported to it before it is fine-tuned; "
             "its encoder can (export --encoder)"
         )
 

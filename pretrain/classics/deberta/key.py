@@ -1,9 +1,10 @@
 """The settings of DeBERTa's parts. No torch."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from pretrain.config.last_layer import LastLayerKey
 from pretrain.config.part_key import PartKey
 from pretrain.config.position_settings import PositionSettings
 
@@ -56,6 +57,15 @@ def disentangled(positions: PositionSettings) -> DisentangledPositions:
     return positions
 
 
+MASK_DECODER = LastLayerKey(
+    name="mask_decoder_layers",
+    settings=Annotated[int, Field(ge=0)],  # type: ignore[arg-type]  # which is no class
+    description="times that the last layer is applied, with embeddings of absolute positions added to its first "
+    "queries, before tokens are predicted (DeBERTa's enhanced mask decoder: 2); 0: once, without them",
+    follows="tie_encoder_decoder",
+    default=0,
+    module="mask_decoder",
+)
 KERNEL = 3
 """positions that a convolution reads for each"""
 CONVOLUTION: PartKey[str] = PartKey(

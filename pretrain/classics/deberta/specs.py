@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pretrain.classics.deberta.key import KERNEL, disentangled
+from pretrain.classics.deberta.key import KERNEL, MASK_DECODER, disentangled
 from pretrain.config.model import Model
 from pretrain.model_spec.blocks import RowBlocks
 from pretrain.model_spec.init_schemes import SCHEMES
@@ -48,6 +48,17 @@ def _of_layer(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpe
         yield from (vector(name, width, axis="tensor") for name in ("query_bias", "value_bias"))
 
 
+class MaskDecoderSpecs(PartSpecs):
+    """Parameters of the mask decoder besides those of the last layer."""
+
+    def further(self, model: Model) -> Specs:
+        """See `NetworkPart`."""
+        if model.last_layer_uses:
+            init = Normal((SCHEMES[model.init.name](model).table(),))
+            shape = model.sequence_length, model.hidden
+            yield matrix(f"{MASK_DECODER.module}.positions.position_embeddings.weight", shape, (None, None), init)
+
+
 class ConvolutionSpecs(PartSpecs):
     """Parameters of the convolution beside the first layer."""
 
@@ -67,4 +78,4 @@ def _convolution(model: Model) -> Iterator[ParameterSpec]:
     yield from under("norm.", norm(model))
 
 
-DISTANCES, CONVOLUTION = DistanceSpecs(), ConvolutionSpecs()
+DISTANCES, MASK_DECODER_SPECS, CONVOLUTION = DistanceSpecs(), MaskDecoderSpecs(), ConvolutionSpecs()

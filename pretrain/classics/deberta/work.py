@@ -13,4 +13,5 @@ class ConvolutionWork(ModelWork):
         return key.KERNEL
 
 
+MASK_DECODER = ModelWork()  # uses of the last layer are those of the model
 CONVOLUTION = ConvolutionWork()

@@ -1,8 +1,10 @@
 """`model.mixer` and `model.ffn_blocks`: long convolutions in place of attention, and block-diagonal matrices."""
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
-from pretrain.config.part_key import CountKey, PartKey
+from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
 
 
@@ -30,13 +32,14 @@ MIXER_KEY = PartKey(
     "mixer",
     Mixer,
     description="long convolutions of the monarch_mixer family; default: those of M2-BERT",
-    follows="convolution",
+    follows="tie_encoder_decoder",
 )
-BLOCKS_KEY = CountKey(
+BLOCKS_KEY: PartKey[int] = PartKey(
     "ffn_blocks",
-    int,
+    Annotated[int, Field(gt=0)],  # type: ignore[arg-type]  # which is no class
     description="blocks of the block-diagonal matrices of the feed-forward layer (monarch_mixer; M2-BERT: 4)",
     follows="mixer",
+    default=1,
 )
 """every model of the family has more than one"""
 

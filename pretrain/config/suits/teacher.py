@@ -76,7 +76,7 @@ def _check_layers_can_be_compared(config: RunSections) -> None:
                 f"{keys} compare layers where all of both models and all positions are, as they were computed: set "
                 f"{key}={instead} in place of {value}"
             )
-    if model.has_decoder or model.shared_layers or model.has_mask_decoder or model.capabilities.query_stream:
+    if model.has_decoder or model.shared_layers or model.last_layer_uses or model.capabilities.query_stream:
         raise ValueError(f"{keys} are for encoders whose layers are their own: leave them out for {model.family}")
 
 

@@ -32,11 +32,10 @@ class LayerOutputs(StepPart):
     def __init__(self, config: RunConfig, groups: Groups, chunks: Sequence[Network], device: torch.device) -> None:
         model, parallel = config.model, config.parallel
         encoder, decoder = model.stacks
-        again = range(model.mask_decoder_layers - 1) if model.has_mask_decoder else range(0)
         self._layers = [
             *(f"encoder.layers.{number}" for number in range(encoder)),
             *(f"decoder.layers.{number}" for number in range(decoder)),
-            *(f"mask_decoder.layers.{number}" for number in again),
+            *model.last_layer_again,
         ]
         self._numbers = {name: number for number, name in enumerate(self._layers)}
         self._chunks, self._groups, self._every = chunks, groups, config.track.activations_every_steps

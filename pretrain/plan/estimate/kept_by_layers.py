@@ -30,7 +30,7 @@ def saved_by_layers(work: StepWorkload) -> tuple[Array, Array, Array]:
         for part in stack.parts:
             beside = beside + part.kept_when_recomputed(work, stack)
         # The uses of a last layer that reads the one before it are recomputed together.
-        uses = np.where(stages.predicts * last > 0, np.maximum(model.decoder_uses, 1)[:, None], 1.0)
+        uses = np.where(stages.predicts * last > 0, np.maximum(model.last_layer_uses, 1)[:, None], 1.0)
         of_inputs = np.maximum(stack.backward_layers - (uses - 1), 0) * (inputs + beside[:, None])
         of_uses = stages.predicts * last * selective * _made_for_uses(work, stack)[:, None]
         of_stack = (np.where(full, of_inputs, of_layers) + of_uses) / work.layout.virtual[:, None]
@@ -80,8 +80,8 @@ def _made_for_uses(work: StepWorkload, stack: LayerStack) -> Array:
     attention is recomputed: in each the product that keys and values are of, and once states with absolute
     positions."""
     model, positions = work.model, work.step.micro_sequences * stack.length / work.layout.context
-    products = model.decoder_uses * 3 * model.query_dim / work.layout.tensor * positions * work.step.activation_bytes
-    return products + (model.decoder_uses > 0) * hidden_bytes(work, stack.length)
+    products = model.last_layer_uses * 3 * model.query_dim / work.layout.tensor * positions * work.step.activation_bytes
+    return products + (model.last_layer_uses > 0) * hidden_bytes(work, stack.length)
 
 
 def _feed_forward_gradients(work: StepWorkload, stack: LayerStack) -> Array:

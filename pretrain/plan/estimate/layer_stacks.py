@@ -30,8 +30,8 @@ def layer_stacks(
         is_decoder = which > 0 or model.is_causal
         continues = is_decoder and numbers.stop < model.layers
         on_stages = {name: values[:, which] for name, values in layers.items()}
-        if model.has_mask_decoder and not is_decoder:
-            again = (model.mask_decoder_layers - 1) * predicts
+        if model.last_layer_uses and not is_decoder:
+            again = (model.last_layer_uses - 1) * predicts
             on_stages = {name: _with_last_layers(values, again) for name, values in on_stages.items()}
         stacks.append(
             _stack(

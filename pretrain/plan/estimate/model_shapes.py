@@ -49,7 +49,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
         rotary=model.positions.name == "rotary",
         distance_rows=model.distance_rows,
         **_distances(model),
-        decoder_uses=model.mask_decoder_layers if model.has_mask_decoder else 0,
+        last_layer_uses=model.last_layer_uses,
         qk_norm=model.qk_norm and model.qk_norm_span == "head",
         all_heads_norm=model.qk_norm and model.qk_norm_span == "all_heads",
         layer_norms=4 if model.norm == "sandwich" else 2,

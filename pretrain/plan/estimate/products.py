@@ -48,7 +48,7 @@ def _qkv_product(work: StepWorkload, stack: LayerStack) -> Product:
 def decoder_products(work: StepWorkload) -> list[Product]:
     """Matrix products before the head, beside those of layers, where the last layer reads the states of the layer
     before it: keys and values of these, made with their queries in each of its uses."""
-    uses = work.model.decoder_uses
+    uses = work.model.last_layer_uses
     m, n, k = _qkv_product(work, work.stacks[-1])
     return [(m * uses, n, k)] if uses.any() else []
 

@@ -45,7 +45,7 @@ class ModelShapes(Entries):
     """outputs of all of these for each row"""
     bias_copies: Array
     """width of what is copied of each position's queries, keys and values to add a bias"""
-    decoder_uses: Array
+    last_layer_uses: Array
     """uses of the last layer before tokens are predicted, which each read the states of the layer before it, too; 0:
     the last layer is like others"""
     qk_norm: Array

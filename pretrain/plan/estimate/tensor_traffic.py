@@ -137,7 +137,7 @@ def decoder_bytes(work: StepWorkload) -> TensorBytes:
     positions is gathered."""
     shared = work.layout.sequence > 0
     one = gathered_bytes(work, work.stacks[-1].length, work.model.hidden)
-    sent = work.model.decoder_uses * one
+    sent = work.model.last_layer_uses * one
     repeated = np.where(shared, sent, 0.0)
     positions = np.where(shared & (sent > 0), one, 0.0)
     return TensorBytes(

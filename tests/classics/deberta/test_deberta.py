@@ -103,7 +103,7 @@ def _logits(w: Weights, tokens: Tensor, model: Model) -> Tensor:
             else _norm(w, f"{CONVOLUTION}.norm", y + _convolved(w, x), model)
         )
     query = x + w["mask_decoder.positions.position_embeddings.weight"][: len(x)]
-    for _ in range(model.mask_decoder_layers):
+    for _ in range(model.last_layer_uses):
         query = _layer(w, f"encoder.layers.{model.layers - 1}", query, x, table, model)
     x = _norm(w, "head.norm", F.gelu(_linear(w, "head.transform", query)), model)
     return x @ words[: model.vocab_size].T + w["output_layer.bias"][: model.vocab_size]

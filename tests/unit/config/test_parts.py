@@ -1,12 +1,14 @@
 """Parts of models: their keys, and the families that may have them."""
 
+from typing import Annotated, Any
+
 import pytest
 from pydantic import Field
 
 from pretrain.config import model
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
-from pretrain.config.part_key import CountKey, PartKey, with_keys
+from pretrain.config.part_key import PartKey, with_keys
 from pretrain.config.parts.registry import PARTS
 from pretrain.config.section import Section
 
@@ -43,8 +45,16 @@ def test_a_key_of_a_package_is_written_out_where_it_is_set_alone() -> None:
     assert both(added={"size": 3}).model_dump() == {"first": 1, "added": {"size": 3}, "last": 2}  # type: ignore[call-arg]
 
 
+def test_keys_behind_the_same_one_stand_in_the_order_in_which_they_are_declared() -> None:
+    """Also behind what follows these: none has to know of the others."""
+    follows = {"a": "first", "b": "a", "c": "first", "d": "last", "e": "b"}
+    keys = [PartKey(name, _Settings, "a part", other) for name, other in follows.items()]
+    assert list(with_keys("All", _Own, keys).model_fields) == ["first", "a", "b", "c", "e", "last", "d"]
+
+
 def test_a_number_is_one_in_models_without_the_part() -> None:
-    key = CountKey("blocks", int, "how many", "first")
+    number: Any = Annotated[int, Field(gt=0)]
+    key: PartKey[int] = PartKey("blocks", number, "how many", "first", default=1)
     ours, of_package = with_keys("Ours", _Own, (key,)), with_keys("Theirs", _Own, (), (key,))
     assert ours().model_dump() == {"first": 1, "blocks": 1, "last": 2}
     assert of_package().model_dump() == {"first": 1, "last": 2}
