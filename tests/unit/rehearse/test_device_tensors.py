@@ -1,7 +1,9 @@
 """Tensors on a rehearsal's device answer as torch's do on a GPU: those of this file, of a process that has none."""
 
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.models import grouped
+from pretrain.models.expert_exchange import ExpertExchange
 from pretrain.plan.device import find_device
 from pretrain.rehearse.patches.install import _fused_rms_norm, install_patches
 from pretrain.rehearse.patches.tensor_device import RequestedMeta
@@ -26,6 +30,13 @@ def _place(tensor: Tensor) -> str:
     assert said == [tensor.device.type], said
     assert (index >= 0) == tensor.is_cuda
     return f"{said[0]}:{index}" if tensor.is_cuda else said[0]
+
+
+def _waits(recorder: Recorder, read: Callable[[Tensor], Any], tensor: Tensor) -> int:
+    """How often the host waits for the device while it reads values of a tensor."""
+    before = recorder.waits.total()
+    read(tensor)
+    return recorder.waits.total() - before
 
 
 def _answers() -> dict[str, Any]:
@@ -53,6 +64,17 @@ def _answers() -> dict[str, Any]:
             "names": [x.type(), host.type(), x.type(torch.float32).type()],
             "values": [torch.ones(2, device="cuda").tolist(), host[0].tolist(), host.numpy().tolist()],
         }
+        counts = torch.ones(3, device="cuda", dtype=torch.int64)
+        exchange: Any = SimpleNamespace(_group=SimpleNamespace(rank=lambda: 1))
+        reads: dict[str, Callable[[Tensor], Any]] = {
+            "tolist": lambda tensor: tensor.tolist(),
+            "counts of experts": lambda tensor: grouped.host_counts(tensor, 7),
+            "sizes of exchanges": lambda tensor: ExpertExchange._host_sizes(exchange, tensor, tensor, 7),
+        }
+        found["waits"] = {
+            name: [_waits(recorder, read, one) for one in (counts, counts.cpu())] for name, read in reads.items()
+        }
+        found["shares"] = [reads["counts of experts"](counts), reads["sizes of exchanges"](counts)]
         with RequestedMeta():
             found["meta"] = _place(torch.ones(2, device="meta"))
         for name, wrong in (("to numpy", x.numpy), ("other gradient", lambda: setattr(leaf, "grad", host))):
@@ -87,6 +109,11 @@ def test_values_are_ones_and_what_torch_refuses_is_refused(answers: dict[str, An
     assert answers["values"] == [[1.0, 1.0], [1.0, 1.0, 1.0], [[1.0] * 3] * 4]
     assert answers["to numpy"].startswith("can't convert cuda:0 device type tensor to numpy.")
     assert answers["other gradient"].startswith("attempting to assign a gradient with device type 'cpu' to a tensor")
+
+
+def test_the_host_waits_for_values_on_the_device_alone(answers: dict[str, Any]) -> None:
+    assert answers["waits"] == {name: [1, 0] for name in ("tolist", "counts of experts", "sizes of exchanges")}
+    assert answers["shares"] == [[3, 2, 2], ([3, 2, 2], [2, 2, 2])]
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [(torch.bfloat16, torch.float32), (torch.float16, torch.float32)])
