@@ -75,6 +75,7 @@ def _answers() -> dict[str, Any]:
             name: [_waits(recorder, read, one) for one in (counts, counts.cpu())] for name, read in reads.items()
         }
         found["shares"] = [reads["counts of experts"](counts), reads["sizes of exchanges"](counts)]
+        found["bytes to a view"] = x[1:].data_ptr() - x.data_ptr()
         with RequestedMeta():
             found["meta"] = _place(torch.ones(2, device="meta"))
         for name, wrong in (("to numpy", x.numpy), ("other gradient", lambda: setattr(leaf, "grad", host))):
@@ -107,6 +108,7 @@ def test_a_moved_tensor_has_the_type_that_torch_gives_it(answers: dict[str, Any]
 
 def test_values_are_ones_and_what_torch_refuses_is_refused(answers: dict[str, Any]) -> None:
     assert answers["values"] == [[1.0, 1.0], [1.0, 1.0, 1.0], [[1.0] * 3] * 4]
+    assert answers["bytes to a view"] == 3 * 2
     assert answers["to numpy"].startswith("can't convert cuda:0 device type tensor to numpy.")
     assert answers["other gradient"].startswith("attempting to assign a gradient with device type 'cpu' to a tensor")
 
