@@ -17,8 +17,8 @@ from pretrain.run_dir.paths import RECORD
 def replaced_head(checkpoint: Path, model: Model) -> tuple[set[str], set[str]]:
     """(names in the state of an engine of `model` that keep their initial values, names in `checkpoint` that are not
     read): parameters of the heads and of projections to a teacher's size, where these differ, and those that
-    `finetune.lora`, `finetune.adapters` or a new `model.source_encoder` adds. A parameter of the same name and shape in
-    both is read. Raises ConfigError for a checkpoint with another `finetune.lora` or `finetune.adapters`."""
+    `finetune.lora`, `finetune.adapters` or a new encoder in front adds. A parameter of the same name and shape in both
+    is read. Raises ConfigError for a checkpoint with another `finetune.lora` or `finetune.adapters`."""
     start_config = config_of(Record.read(checkpoint / RECORD))
     start = start_config.model
     if start.finetune.lora is not None and not _same_matrices(start.finetune.lora, model.finetune.lora):
@@ -62,8 +62,8 @@ def _beside_logits(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, .
 
 
 def _added_names(model: Model) -> set[str]:
-    """Names in an engine's state of the parameters that `finetune.lora`, `finetune.adapters` or `model.source_encoder`
+    """Names in an engine's state of the parameters that `finetune.lora`, `finetune.adapters` or an encoder in front
     adds."""
-    without = model.model_copy(update={"source_encoder": None}).trained_by(Finetune())
+    without = model.without_front_encoder().trained_by(Finetune())
     plain = {spec.name for spec in parameter_specs(without)}
     return {f"model/{spec.name}" for spec in parameter_specs(model) if spec.name not in plain and not spec.alias_of}

@@ -160,9 +160,9 @@ def check_reads_forward(config: RunConfig, run: Path, what: str) -> None:
 def check_reads_own_vocabulary(config: RunConfig, run: Path) -> None:
     """Raises ConfigError for a model whose encoder reads another vocabulary than its decoder writes, where one text is
     for both."""
-    if config.model.source_encoder is not None:
+    if (key := config.model.front_encoder_key) is not None:
         raise ConfigError(
-            f"the encoder of {run} reads texts in the vocabulary of model.source_encoder alone: score it with "
+            f"the encoder of {run} reads texts in the vocabulary of model.{key} alone: score it with "
             f"`pretrain eval {run} --tasks heldout --out DIR`, or write targets with `pretrain translate`"
         )
 

@@ -124,7 +124,7 @@ _BUILT_IN: dict[str, Capabilities] = {
         only=BEFORE_LLAMA,
     ),
     "bart": Capabilities(
-        parts=("mup", "source_encoder"),
+        parts=("mup",),
         encoder=True,
         decoder=True,
         input_format="bart",

@@ -82,6 +82,8 @@ class ModelPart(Generic[Settings]):
     """A part that goes with everything, in models of families that may have it (`Capabilities.parts`)."""
 
     key: PartKey[Settings]
+    further_families: ClassVar[tuple[str, ...]] = ()
+    """families that may have it and do not name it (`Capabilities.parts`): others of ours than those of its folder"""
     keeps_positions: ClassVar[bool] = True
     """whether each layer of a model with it reads the positions of the row"""
 
@@ -95,7 +97,7 @@ class ModelPart(Generic[Settings]):
 
     def check(self, model: ModelValues) -> None:
         """Raises ValueError for a model that it does not go with, or whose family can't have it."""
-        if self.of(model) is not None and self.key.name not in model.capabilities.parts:
+        if self.of(model) is not None and not self._is_of(model.family):
             raise ValueError(f"{self.of_families}: leave it out for {model.family}")
 
     def check_objective(self, model: ModelValues, objective: Objective) -> None:
@@ -121,9 +123,12 @@ class ModelPart(Generic[Settings]):
     @property
     def families(self) -> str:
         """Names of the families that may have it, as in a sentence."""
-        return " or ".join(name for name, can in CAPABILITIES.items() if self.key.name in can.parts)
+        return " or ".join(name for name in CAPABILITIES if self._is_of(name))
 
     @property
     def of_families(self) -> str:
         """The beginning of a sentence that refuses another family."""
         return f"model.{self.key.name} is for the {self.families} family"
+
+    def _is_of(self, family: str) -> bool:
+        return family in self.further_families or self.key.name in CAPABILITIES[family].parts

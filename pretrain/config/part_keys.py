@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
-from pretrain.config import experts, latent_attention, mtp, mup, source_encoder
+from pretrain.config import experts, latent_attention, mtp, mup
 from pretrain.config.classics import declared
 from pretrain.config.part_key import PartKey
 from pretrain.config.section import Section
@@ -13,7 +13,6 @@ from pretrain.config.section import Section
 Settings = TypeVar("Settings", bound=Section)
 
 _ROWS: tuple[PartKey[Any], ...] = (
-    source_encoder.KEY,
     experts.KEY,
     latent_attention.KEY,
     mtp.KEY,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     class PartKeys(Section):
         """What a type checker knows of them."""
 
-        source_encoder: source_encoder.SourceEncoderShape | None
         experts: experts.Experts | None
         latent_attention: latent_attention.LatentAttention | None
         mtp: mtp.Mtp | None

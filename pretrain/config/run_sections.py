@@ -91,7 +91,7 @@ class RunSections(Section):
     def is_resolved(self) -> bool:
         """Whether all is known that shapes of parameters depend on. Vocabularies that the config leaves out are those
         of its data, and a teacher's sizes those of its checkpoint (`data/resolve.py`)."""
-        source = self.model.source_encoder
+        source = self.model.front_encoder
         vocabularies = (self.model.vocabulary, *(() if source is None else (source.vocabulary,)))
         return None not in vocabularies and (self.distillation.teacher is None or self.distillation.model is not None)
 

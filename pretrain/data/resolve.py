@@ -93,15 +93,15 @@ def resolve(config: RunConfig) -> RunConfig:
 
 def _with_source_vocabulary(model: Model, needed: int) -> Model:
     """The model with a vocabulary of its source encoder. Raises ConfigError for one that is smaller than `needed`."""
-    source = model.source_encoder
+    source, key = model.front_encoder, model.front_encoder_key
     assert source is not None, "inputs of another vocabulary are for it"
     vocabulary = source.vocabulary or needed
     if vocabulary < needed:
         raise ConfigError(
-            f"model.source_encoder.vocabulary={vocabulary} is smaller than the {needed} ids of data.source_tokenizer "
-            "and of what the objective adds: leave model.source_encoder.vocabulary out to follow them"
+            f"model.{key}.vocabulary={vocabulary} is smaller than the {needed} ids of data.source_tokenizer and of "
+            f"what the objective adds: leave model.{key}.vocabulary out to follow them"
         )
-    return model.model_copy(update={"source_encoder": source.model_copy(update={"vocabulary": vocabulary})})
+    return model.with_source_vocabulary(vocabulary)
 
 
 def with_teacher(config: RunConfig) -> RunConfig:
@@ -281,7 +281,7 @@ def _tokenizer_path(config: RunConfig) -> Path:
 def _source_tokenizer_path(config: RunConfig) -> Path | None:
     """The tokenizer's file of inputs for a source encoder: the one given, or that of the weights that the run starts
     from; None without a source encoder."""
-    if config.model.source_encoder is None:
+    if config.model.front_encoder is None:
         return None
     if config.data.source_tokenizer is not None:
         return Path(config.data.source_tokenizer)
@@ -289,8 +289,8 @@ def _source_tokenizer_path(config: RunConfig) -> Path | None:
     recorded = None if start is None else recorded_source_tokenizer(start)
     if recorded is None:
         raise ConfigError(
-            "model.source_encoder reads another vocabulary than the decoder writes: set data.source_tokenizer to the "
-            "file of its tokenizer"
+            f"model.{config.model.front_encoder_key} reads another vocabulary than the decoder writes: set "
+            "data.source_tokenizer to the file of its tokenizer"
         )
     return recorded
 

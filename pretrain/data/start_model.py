@@ -26,10 +26,10 @@ def check_start(config: RunConfig) -> None:
     except ConfigError:  # a run that resumes needs it no longer; another is refused where it loads weights
         return
     given["vocabulary"] = given["vocabulary"] or recorded.get("vocabulary")  # None: that of the data
-    if (source := given["source_encoder"]) is not None:
-        before = recorded.get("source_encoder") or source  # a model may have none yet
+    if (key := config.model.front_encoder_key) is not None:
+        source, before = given[key], recorded.get(key) or given[key]  # a model may have none yet
         source["vocabulary"] = source["vocabulary"] or before["vocabulary"] or 1
-        recorded["source_encoder"] = recorded.get("source_encoder") or source
+        recorded[key] = recorded.get(key) or source
     if recorded.get("mup") != given["mup"]:
         raise ConfigError(
             f"the weights of run.start_from={start} were trained with model.mup={_text(recorded.get('mup'))}, and with "

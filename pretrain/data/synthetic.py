@@ -78,7 +78,7 @@ class SyntheticStream:
             )
         if not model.has_encoder:
             return Rows(tokens, labels, 1 - seen.astype(np.float32), attention_mask=seen)
-        if model.source_encoder is not None:  # inputs are in another vocabulary
+        if model.front_encoder is not None:  # inputs are in another vocabulary
             tokens %= model.source_model.vocab_size
         targets = np.stack([self._span(random, model.label_length) for random in randoms])
         labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)

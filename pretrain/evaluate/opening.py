@@ -55,7 +55,7 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
 
 def source_tokenizer_of(config: RunConfig, checkpoint: Path) -> Tokenizer | None:
     """The tokenizer of inputs for a source encoder; None: inputs are in the vocabulary of all else."""
-    return None if config.model.source_encoder is None else load_tokenizer(checkpoint / SOURCE_TOKENIZER)
+    return None if config.model.front_encoder is None else load_tokenizer(checkpoint / SOURCE_TOKENIZER)
 
 
 def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:

@@ -22,7 +22,7 @@ def eval_rows(config: RunConfig, checkpoint: Path, directory: Path) -> list[str]
     `open_checkpoint`. Raises ConfigError where the run's rows are gone, and on a layout that writes no texts if the
     rows ask for them. Collective."""
     tokenizers = {"tokenizer": str(checkpoint / TOKENIZER)}
-    if config.model.source_encoder is not None:
+    if config.model.front_encoder is not None:
         tokenizers["source_tokenizer"] = str(checkpoint / SOURCE_TOKENIZER)
     data = config.data.model_copy(update=tokenizers)
     datasets = open_datasets(config.model_copy(update={"data": data}))

@@ -52,7 +52,7 @@ class TrainingFlops(RowFlops):
         if model.recurrence is not None:  # whose layers its part counts
             return
         scores, depth = model.heads * (model.dim_per_head + model.value_dim), 0
-        source_layers = 0 if model.source_encoder is None else model.source_encoder.layers
+        source_layers = 0 if model.front_encoder is None else model.front_encoder.layers
         every = [(0, number, gradients.source_layer) for number in range(source_layers)]
         for stack, layers in enumerate(model.stacks):
             every += [(stack, number, gradients.layers[depth + number]) for number in range(layers)]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pretrain.config.model import Model
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
-from pretrain.model_spec.parts.source_encoder import PREFIX as SOURCE_ENCODER
 
 _PATH: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     (None, ("input_layernorm.",)),
@@ -94,7 +93,8 @@ def model_gradients(model: Model, specs: Sequence[ParameterSpec] | None = None) 
             layers.append(gradients)
         if count and not stack:
             encoder_flows = flows
-    source = [name for name in names if name.startswith(SOURCE_ENCODER)]
+    front = model.front_encoder_key
+    source = [] if front is None else [name for name in names if name.startswith(f"{front}.")]
     return ModelGradients(
         layers=tuple(layers),
         source_layer=LayerGradients(

@@ -112,10 +112,10 @@ _OTHERWISE: dict[str, Mapping[Kind, str]] = {
 def model_type_of(model: Model) -> str:
     """`model_type` in the config.json of an export of `model`. Raises ConfigError for a family that a package adds or
     that transformers lacks, and for a model with adapters or a source encoder."""
-    if model.source_encoder is not None:
+    if (key := model.front_encoder_key) is not None:
         raise ConfigError(
-            "model.source_encoder lies in front of the model's own encoder, which no class of transformers has: the "
-            "checkpoint cannot be exported"
+            f"model.{key} lies in front of the model's own encoder, which no class of transformers has: the checkpoint "
+            "cannot be exported"
         )
     if model.mup is not None:
         raise ConfigError(

@@ -49,6 +49,10 @@ class NetworkPart:
         """In front of the embeddings."""
         return iter(())
 
+    def trained_first(self, name: str) -> bool:
+        """Whether the stage of training that is for what is in front trains the parameter of that name."""
+        return False
+
     def words(self, model: Model) -> Specs | None:
         """In `embedding`, in place of token embeddings."""
         return None

@@ -99,7 +99,7 @@ def layer_work(model: Model) -> list[int]:
     decoder = targets * (2 * (projection + shared) + feed_forward) + targets * targets * width
     cross = 2 * (inputs * shared + targets * projection) + 2 * inputs * targets * width
     work = [encoder] * encoder_layers + [decoder + cross] * decoder_layers
-    if model.source_encoder is not None:  # on the first stage
-        work[0] += model.source_encoder.layers * encoder
+    if model.front_encoder is not None:  # on the first stage
+        work[0] += model.front_encoder.layers * encoder
     work[-1] += targets * model.hidden * model.head_outputs
     return work

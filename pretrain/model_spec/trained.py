@@ -8,7 +8,7 @@ from pretrain.model_spec.heads import TEACHER_PROJECTION
 from pretrain.model_spec.layer import final_norm
 from pretrain.model_spec.mtp import PREFIX as MTP
 from pretrain.model_spec.parameter_spec import ParameterSpec
-from pretrain.model_spec.parts.source_encoder import trained_with_source_encoder
+from pretrain.model_spec.slots import specs_apart
 
 
 def with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec]:
@@ -20,7 +20,7 @@ def with_trained(model: Model, specs: list[ParameterSpec]) -> list[ParameterSpec
 
     def is_trained(spec: ParameterSpec) -> bool:
         if finetune.train == "source_encoder":
-            return trained_with_source_encoder(spec.name)
+            return any(part.trained_first(spec.name) for part in specs_apart(model))
         if finetune.lora is None and finetune.adapters is None:
             return spec.depth >= first_depth
         if model.task_head is not None and spec.depth == head_depth:

@@ -33,7 +33,7 @@ class Embedding(nn.Module):
             model.padded_vocab_size, model.embedding_dim, init_method=lambda weight: weight, config=megatron
         )
         read = model
-        if model.source_encoder is not None:  # its output takes the place of embeddings that are scaled
+        if model.front_encoder is not None:  # its output takes the place of embeddings that are scaled
             read = model.model_copy(update={"embedding_scale": False})
         self.encoder = part(read, megatron, model.sequence_length) if model.has_encoder else None
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None

@@ -26,7 +26,7 @@ from pretrain.models.layer_inputs import InputsOfLayers, layer_inputs
 from pretrain.models.layer_states import JudgeLayers, LayerWatch, watch_layers
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
-from pretrain.models.network_modules import NETWORK_MODULES
+from pretrain.models.network_modules import around_layers
 from pretrain.models.network_slots import Named
 from pretrain.models.output_linear import Judge
 from pretrain.models.outputs import ModelOutputs
@@ -80,8 +80,9 @@ class Network(LanguageModule):
         """name of the module that is in front of the embedding; None: there is none"""
         self.further_name: str | None = None
         """name of the module that makes states for further tokens; None: there is none"""
+        around = around_layers(model)
         if first:
-            of_front = (one.front(model, megatron, parts.embedding, parts.final, chunk) for one in NETWORK_MODULES)
+            of_front = (one.front(model, megatron, parts.embedding, parts.final, chunk) for one in around)
             self.front_name = self._added(of_front)
             self.embedding: Any = parts.reads(model, megatron, parts.embedding)
         # Layers of either stack: megatron-core looks for the name.
@@ -90,7 +91,7 @@ class Network(LanguageModule):
         if last and parts.before_head is not None:
             self.before_head = parts.before_head(model, megatron, chunk)
         if last:
-            self.further_name = self._added(one.further(model, megatron, parts.final, chunk) for one in NETWORK_MODULES)
+            self.further_name = self._added(one.further(model, megatron, parts.final, chunk) for one in around)
         if last and model.teacher_hidden is not None:
             self.teacher_projection = megatron.kernels.linear(model.hidden, model.teacher_hidden)
         if last and model.task_head is not None:

@@ -1,6 +1,7 @@
 """The places of a part's modules around the layers of a model.
 
-A part is a class with the slots that it fills, and a row of `network_modules.py`.
+A part is a class with the slots that it fills, and a row of `network_modules.py`; one of `pretrain/classics` is also a
+`PartModules`.
 """
 
 from torch import nn

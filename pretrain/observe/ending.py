@@ -61,7 +61,7 @@ def after_import(config: RunConfig) -> list[str]:
 
 
 def _texts(config: RunConfig) -> list[str]:
-    if config.model.source_encoder is not None:
+    if config.model.front_encoder is not None:
         return [f"pretrain translate {_opened(config)} SOURCES.jsonl"]
     predicts = config.model.has_decoder and config.model.task_head is None
     return [f"pretrain generate {_opened(config)} --prompt The"] if predicts else []

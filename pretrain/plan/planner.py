@@ -127,20 +127,19 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def _with_source_vocabulary(config: RunConfig) -> RunConfig:
-    source = config.model.source_encoder
+    source = config.model.front_encoder
     if source is None or source.vocabulary is not None:
         return config
-    known = source.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
-    return config.model_copy(update={"model": config.model.model_copy(update={"source_encoder": known})})
+    return config.model_copy(update={"model": config.model.with_source_vocabulary(_ASSUMED_VOCABULARY)})
 
 
 def check_one_model(config: RunConfig) -> None:
     """Raises ConfigError for a run with a teacher or a generator, of which a scaling law would count one model, or with
     a source encoder, which would not scale with the model."""
-    if config.model.source_encoder is not None:
+    if (key := config.model.front_encoder_key) is not None:
         raise ConfigError(
-            "model.source_encoder: a scaling law is of models that grow as a whole, and this one has an encoder of its "
-            "own beside what is pretrained: leave it out"
+            f"model.{key}: a scaling law is of models that grow as a whole, and this one has an encoder of its own "
+            "beside what is pretrained: leave it out"
         )
     if config.distillation.teacher is not None or config.generator is not None:
         name = "generator" if config.generator is not None else "distillation.teacher"

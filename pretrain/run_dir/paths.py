@@ -17,7 +17,7 @@ CONFIG = "config.yaml"
 RECORD, TOKENIZER = "record.json", "tokenizer.model"
 """Files of a checkpoint besides its tensors: see `checkpoint/state.py` and `data_pipeline/tokenizers`."""
 SOURCE_TOKENIZER = "source-tokenizer.model"
-"""File of a checkpoint whose model reads inputs in another vocabulary (`model.source_encoder`): their tokenizer."""
+"""File of a checkpoint whose model reads inputs in another vocabulary (`data.source_tokenizer`): their tokenizer."""
 MANIFEST = "manifest.json"
 """File of a checkpoint with the digests of all others (`checkpoint/files.py`)."""
 

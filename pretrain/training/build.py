@@ -61,7 +61,7 @@ class TrainingRun:
     tokenizer: bytes
     """tokenizer file of the data, copied into every checkpoint"""
     source_tokenizer: bytes | None
-    """tokenizer file of inputs for `model.source_encoder`, copied too; None: there is none"""
+    """tokenizer file of inputs in another vocabulary, copied too; None: there is none"""
     tasks: Callable[[], TaskResults] | None
     """scores the tasks of `evaluate.tasks` (collective); None: there are none"""
     judges: SourceJudges | None

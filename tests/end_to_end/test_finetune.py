@@ -343,7 +343,7 @@ def test_mistakes_are_one_sentence_before_the_first_step(
 
 
 _OF_ENCODER_DECODERS = ("finetune/translation", "finetune/text-task", "finetune/summaries")
-"""see test_translation.py, test_multitask.py, and docs/summaries.md"""
+"""see tests/classics/source_encoder, test_multitask.py, and docs/summaries.md"""
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ WITHOUT_TORCH = (
     *("data_pipeline", "launch", "examples", "tools"),
     *("pretrain/config", "pretrain/run_length", "pretrain/layout", "pretrain/model_spec", "pretrain/plan"),
     *("pretrain/data", "pretrain/process", "pretrain/run_dir", "pretrain/scaling"),
-    *(f"pretrain/classics/*/{name}.py" for name in ("__init__", "family", "hf_class", "key", "part", "specs")),
+    *(f"pretrain/classics/*/{name}.py" for name in ("__init__", "family", "hf_class", "key", "part", "specs", "work")),
 )
 
 

@@ -18,9 +18,7 @@ CORE = (
 ROOMS = (
     *("classics", "config/parts", "config/values", "model_spec/parts", "plan/estimate/parts"),
     *("config/experts.py", "config/latent_attention.py", "config/mtp.py", "config/mup.py"),
-    "config/source_encoder.py",
     *("models/experts.py", "models/latent_attention.py", "models/multi_token_prediction.py"),
-    "models/source_encoder.py",
 )
 JOINED = {"PartValues", "Base"}
 """classes of rooms that are of all parts"""

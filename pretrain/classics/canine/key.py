@@ -51,5 +51,5 @@ KEY = PartKey(
     "characters",
     CharacterShape,
     description="how a model of characters reads them (CANINE); default: that of its family, or none",
-    follows="source_encoder",
+    follows="tie_word_embeddings",
 )

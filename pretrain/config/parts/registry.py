@@ -13,10 +13,8 @@ from pretrain.config.parts.experts import ExpertsPart
 from pretrain.config.parts.latent_attention import LatentAttentionPart
 from pretrain.config.parts.mtp import MtpPart
 from pretrain.config.parts.mup import MupPart
-from pretrain.config.parts.source_encoder import SourceEncoderPart
 
 _ROWS: tuple[ModelPart[Any], ...] = (
-    SourceEncoderPart(),
     ExpertsPart(),
     LatentAttentionPart(),
     MtpPart(),

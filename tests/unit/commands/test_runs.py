@@ -16,7 +16,6 @@ from matplotlib.image import imread
 from pretrain.__main__ import main
 from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
-from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.pages.run_curves import ExpertCounts, heldout_events, labels, loads, read_curves
 from tests.helpers.tiny import tiny_config
@@ -103,15 +102,9 @@ def test_a_launched_run_that_has_not_started_is_in_the_table(
 
 
 def test_vocabularies_and_a_teacher_are_known_before_parameters_are_counted() -> None:
-    known = tiny_config()
-    assert known.is_resolved
+    assert tiny_config().is_resolved
     assert not tiny_config(model={"vocabulary": None}).is_resolved
     assert not tiny_config(distillation={"teacher": "runs/teacher"}).is_resolved
-    source = SourceEncoderShape(layers=1)
-    for vocabulary in (None, 300):
-        shape = source.model_copy(update={"vocabulary": vocabulary})
-        model = known.model.model_copy(update={"source_encoder": shape})
-        assert known.model_copy(update={"model": model}).is_resolved == (vocabulary is not None)
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(

@@ -146,12 +146,6 @@ def test_what_is_next_for_a_fine_tuned_run_are_commands_that_it_answers() -> Non
             assert command.startswith(f"pretrain {beginning}")
 
 
-def test_a_model_with_a_source_encoder_translates() -> None:
-    tree = family_config("bart", run={"dir": "r"}).model_dump(mode="json") | {"objective": {"name": "text_to_text"}}
-    tree["model"] |= {"target_length": LENGTH, "source_encoder": {"layers": 1, "vocabulary": 99}}
-    assert next_commands(RunConfig.model_validate(tree)) == ["pretrain translate r SOURCES.jsonl"]
-
-
 def test_text_is_offered_of_models_that_make_text() -> None:
     def asks(name: str) -> bool:
         config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])

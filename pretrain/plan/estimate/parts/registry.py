@@ -7,10 +7,8 @@ from pretrain.plan.estimate.model_work import ModelWork
 from pretrain.plan.estimate.parts.experts import ExpertsWork
 from pretrain.plan.estimate.parts.latent_attention import LatentAttentionWork
 from pretrain.plan.estimate.parts.mtp import MtpWork
-from pretrain.plan.estimate.parts.source_encoder import SourceEncoderWork
 
 _BUILT_IN: dict[str, ModelWork] = {
-    "source_encoder": SourceEncoderWork(),
     "experts": ExpertsWork(),
     "latent_attention": LatentAttentionWork(),
     "mtp": MtpWork(),

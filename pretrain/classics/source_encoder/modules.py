@@ -11,25 +11,27 @@ Shapes: S positions (this context rank's), B rows, H width.
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
+from pretrain.classics.source_encoder.key import KEY
 from pretrain.config.model import Model
 from pretrain.models.embeddings import Embedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Final, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network_slots import Named, NetworkModules
+from pretrain.models.slots import PartModules
 from pretrain.models.stream import Stream
 
 
-class SourceEncoderModules(NetworkModules):
-    """See `NetworkModules`."""
+class SourceEncoderModules(PartModules, NetworkModules):
+    """Modules of the source encoder."""
 
     def front(
         self, model: Model, megatron: MegatronConfig, embedding: StackPart, final: Final, chunk: int | None
     ) -> Named | None:
         """See `NetworkModules`."""
-        if model.source_encoder is None:
+        if KEY.of(model) is None:
             return None
-        return "source_encoder", SourceEncoder(model, megatron, embedding, final, chunk)
+        return KEY.name, SourceEncoder(model, megatron, embedding, final, chunk)
 
 
 class SourceEncoder(nn.Module):
@@ -40,13 +42,14 @@ class SourceEncoder(nn.Module):
     ) -> None:
         """`chunk`: that which it is built in, the first one."""
         super().__init__()
-        assert model.source_encoder is not None
-        source, count = model.source_model, model.source_encoder.layers
+        shape = KEY.of(model)
+        assert shape is not None
+        source, count = model.source_model, shape.layers
         self.megatron = megatron
         self.embedding = Embedding(source, megatron, part)
         self.layers = Layers(source, megatron, chunk, final, last=False, count=count)
         for number, layer in enumerate(self.layers.layers):
-            layer.global_name = f"source_encoder.layers.{number}"  # type: ignore[assignment]
+            layer.global_name = f"{KEY.name}.layers.{number}"  # type: ignore[assignment]
 
     def forward(self, batch: MicroBatch, inputs: LayerInputs) -> Tensor:
         """What the encoder reads in place of embedded tokens, [B, S, H]; also under sequence parallelism of all
@@ -58,3 +61,6 @@ class SourceEncoder(nn.Module):
             # Each tensor rank adds positions to all of them, and has the gradient of all.
             x_SBH = gather_from_sequence_parallel_region(x_SBH, tensor_parallel_output_grad=False)
         return x_SBH.transpose(0, 1)
+
+
+MODULES = SourceEncoderModules()

@@ -1,5 +1,6 @@
-"""What a source encoder computes and keeps: the layers of a model in front (`models/source_encoder.py`)."""
+"""What a source encoder computes and keeps: the layers of a model in front."""
 
+from pretrain.classics.source_encoder.key import KEY
 from pretrain.config.model import Model
 from pretrain.plan.estimate.model_work import ModelWork
 
@@ -9,4 +10,7 @@ class SourceEncoderWork(ModelWork):
 
     def front(self, model: Model) -> Model | None:
         """See `ModelWork`."""
-        return None if model.source_encoder is None else model.source_model
+        return None if KEY.of(model) is None else model.source_model
+
+
+WORK = SourceEncoderWork()

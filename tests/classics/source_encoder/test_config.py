@@ -12,9 +12,11 @@ from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.model_spec.split import split_layers
+from pretrain.observe.ending import next_commands
 from pretrain.plan.memory_bound import count_parameters
 from pretrain.plan.planner import check_one_model
 from tests.helpers.families import family_config
+from tests.helpers.tiny import LENGTH
 
 SOURCE = {"layers": 2, "vocabulary": 150}
 
@@ -60,11 +62,22 @@ def test_its_layers_count_as_the_encoders() -> None:
     assert training_flops_per_token(_config().model) == training_flops_per_token(deeper)
 
 
+@pytest.mark.parametrize("vocabulary", [None, 300])
+def test_its_vocabulary_is_known_before_parameters_are_counted(vocabulary: int | None) -> None:
+    assert _config(source={"layers": 1, "vocabulary": vocabulary}).is_resolved == (vocabulary is not None)
+
+
+def test_its_model_translates() -> None:
+    tree = _config(run={"name": "r", "dir": "r"}).model_dump(mode="json")
+    tree["model"]["target_length"] = LENGTH
+    assert next_commands(RunConfig.model_validate(tree)) == ["pretrain translate r SOURCES.jsonl"]
+
+
 def test_pipeline_stages_share_the_work_with_it_on_the_first() -> None:
     tree = _config().model_dump(mode="json")
     tree["model"] |= {"layers": 4, "encoder_layers": 4, "target_length": 32}
     deep = RunConfig.model_validate(tree).model
-    without = deep.model_copy(update={"source_encoder": None})
+    without = deep.without_front_encoder()
     assert split_layers(deep, 2)[0] < split_layers(without, 2)[0]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
+from pretrain.classics.source_encoder.key import KEY, SourceEncoderShape
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
-from pretrain.config.source_encoder import SourceEncoderShape
 from pretrain.run_dir.paths import RECORD, SOURCE_TOKENIZER, RunDir, complete_checkpoints
 from pretrain.run_dir.records import read_metrics
 from tests.helpers import command
@@ -202,6 +202,5 @@ def test_the_shipped_config_has_the_checkpoint_s_model_and_a_source_encoder(tmp_
     checkpoint.mkdir()
     (checkpoint / RECORD).write_text(json.dumps({"config": start.model_dump(mode="json")}))
     config = load(RunConfig, "finetune/translation", [f"run.start_from={checkpoint}"])
-    assert config.model.source_encoder == SourceEncoderShape(layers=6)
-    without = config.model.model_copy(update={"source_encoder": None})
-    assert without == start.model.trained_by(config.finetune)
+    assert KEY.of(config.model) == SourceEncoderShape(layers=6)
+    assert config.model.without_front_encoder() == start.model.trained_by(config.finetune)

@@ -5,10 +5,10 @@ from typing import Any
 
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
+from pretrain.classics.source_encoder.key import KEY, SourceEncoderShape
 from pretrain.config.finetune import Finetune
 from pretrain.config.model_values import ModelValues
 from pretrain.config.part import ModelPart, RunSettings, SmallSizes
-from pretrain.config.source_encoder import KEY, SourceEncoderShape
 
 _SMALL_VOCABULARY = 300
 
@@ -17,6 +17,7 @@ class SourceEncoderPart(ModelPart[SourceEncoderShape]):
     """See `SourceEncoderShape`."""
 
     key = KEY
+    further_families = ("bart",)
     keeps_positions = False
 
     def check(self, model: ModelValues) -> None:
@@ -100,3 +101,6 @@ def _check_it_is_trained(finetune: Finetune) -> None:
                 f"{key} trains the upper layers most, and model.source_encoder is new and below all others: leave one "
                 "of them out, and choose finetune.train=source_encoder or all"
             )
+
+
+SOURCE_ENCODER = SourceEncoderPart()

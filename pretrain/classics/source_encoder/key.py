@@ -2,11 +2,11 @@
 
 from pydantic import Field
 
+from pretrain.config.front_encoder import FrontEncoderSettings
 from pretrain.config.part_key import PartKey
-from pretrain.config.section import Section
 
 
-class SourceEncoderShape(Section):
+class SourceEncoderShape(FrontEncoderSettings):
     """Lewis et al. 2020, arXiv 1910.13461, section 3.4: its output takes the place of the encoder's token embeddings.
     Widths, heads, norms and dropout are those of `model`."""
 
