@@ -19,7 +19,11 @@ _ROWS: tuple[PartKey[Any], ...] = (
     mup.KEY,
 )
 _GROUP = "pretrain.part_keys"
-_REGISTRY: Registry[PartKey[Any]] = Registry(_GROUP, {key.name: key for key in _ROWS}, PartKey, declared(_GROUP))
+_LISTED = ("source_encoder",)
+"""keys that are listed before others that follow the same one"""
+_REGISTRY: Registry[PartKey[Any]] = Registry(
+    _GROUP, {key.name: key for key in _ROWS}, PartKey, declared(_GROUP), _LISTED
+)
 KEYS: Mapping[str, PartKey[Any]] = dict(_REGISTRY.built_in)
 """keys of our parts, by name"""
 
