@@ -14,12 +14,6 @@ _BERT = {
     "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
     "binary_head": True,    "embedding_norm": True, "init": {"scale_residual": False}, "attention": {},
 }  # fmt: skip
-_DEBERTA = _BERT | {"family": "deberta", "binary_head": False}
-_BUCKETS = {
-    "positions": {
-        "name": "disentangled", "max_distance": 24, "num_buckets": 8, "shared_projections": True, "norm": True,
-    },
-}  # fmt: skip
 _ALBERT = _BERT | {"family": "albert", "embedding_size": 24, "shared_layers": True, "activation": "gelu_tanh"}
 _TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "init": {"scale_residual": False}, "attention": {}}
 _T5 = _TARGET | {
@@ -67,20 +61,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
     "electra": {
         "model": _BERT | {"family": "electra", "binary_head": False, "embedding_size": 24},
-        "objective": {"name": "masked"},
-    },
-    "deberta": {
-        "model": _DEBERTA | {"positions": {"name": "disentangled", "max_distance": 16}},
-        "objective": {"name": "masked"},
-    },
-    "deberta_v2": {
-        "model": _DEBERTA | _BUCKETS | {"family": "deberta_v2", "segments": 0, "convolution": "gelu"},
-        "objective": {"name": "masked"},
-    },
-    "deberta-decoder": {
-        "model": _DEBERTA | _BUCKETS | {
-            "family": "deberta_v2", "segments": 0, "convolution": "tanh", "mask_decoder_layers": 2,
-        },
         "objective": {"name": "masked"},
     },
     "roformer": {
@@ -211,7 +191,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     **classics.rows("FAMILIES"),
 }  # fmt: skip
 OF_EACH_KIND = (
-    *("bert", "bloom", "deberta", "deepseek_v3", "gemma2", "longformer", "mixtral", "t5", "xlnet"),
+    *("bert", "bloom", "deepseek_v3", "gemma2", "longformer", "mixtral", "t5", "xlnet"),
     *classics.names("OF_EACH_KIND"),
 )
 """whose parts meet ranks in all the ways there are: the others run with the slow tests"""
@@ -220,7 +200,7 @@ OF_EACH_KIND = (
 def needs_one_chunk(family: str) -> bool:
     """Whether a stage must have all its layers in one chunk, as layers share parameters."""
     model = family_config(family).model
-    return model.layers_share_by is not None or model.positions.name == "disentangled"
+    return model.layers_share_by is not None or model.positions.distance_linears > 0
 
 
 def takes(family: str, parallel: Mapping[str, Any]) -> bool:

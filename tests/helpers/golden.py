@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
     "gpt-sharded": Case("gpt", (*_GPT, *_DROPOUT), ("cp2dp2+zero2",)),
     "bert": Case("bert", (*_OTHERS, *_ASCII)),
     "roberta": Case("roberta", _OTHERS),
-    "deberta": Case("deberta", _OTHERS),
+    **{name: Case(config, _OTHERS) for name, config in classics.rows("CURVES").items()},
     "xlnet": Case("xlnet", (*_OTHERS, *_ASCII, *_DROPOUT, "model.sequence_length=80")),
     "t5": Case("t5", (*_OTHERS, "model.target_length=16")),
     "transformer": Case("transformer", (*_OTHERS, "model.target_length=64"), dataset="pairs"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import classics
 from tests.helpers.breadth import cases_of, only
 from tests.helpers.golden import CASES, STEPS, build_datasets, train_case
 from tests.helpers.machine import build
@@ -27,7 +28,7 @@ KINKED = ("transformer", "pegasus")
 SHORT_TOLERANCE = 1e-5
 """of the short cases elsewhere, whose rates are higher: 1.2e-6 was measured between instruction sets"""
 
-ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "deberta", "transformer", "bart")
+ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "transformer", "bart", *classics.names("CURVES"))
 """Cases that share a model among ranks as another does, too: on one rank they are tried with every test run."""
 
 _ALL = [(name, layout) for name, case in CASES.items() for layout in case.layouts]

@@ -11,6 +11,7 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import ConfigError, RunError
+from tests.helpers import classics
 from tests.helpers.breadth import only, slow
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
@@ -38,7 +39,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "both orders": {**OBJECTIVES["classification"], "pair": "pair", "both_orders": True},
 }
 SPECIALS = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
-_ENCODERS = ("bert", "albert", "deberta", "deberta_v2", "roformer", "roberta", "longformer", "tlm", "xlnet")
+_ENCODERS = ("bert", "albert", "roformer", "roberta", "longformer", "tlm", "xlnet", *classics.names("HEADED"))
 _DECODERS = ("gpt", "gpt-banded", "bloom", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 _ROWS_ALONE = ("gpt-post", "ctrl", "gemma")
 """classes of transformers for rows, and none for tokens"""
@@ -52,10 +53,8 @@ CASES = [
     ("bigbird", "tagging"),
     ("distilbert", "tagging"),
     ("distilbert", "spans"),
-    *(
-        (family, "choice")
-        for family in ("bert", "albert", "deberta_v2", "roberta", "bigbird", "xlnet", "gpt", "gpt-post")
-    ),
+    *((family, "choice") for family in ("bert", "albert", "roberta", "bigbird", "xlnet", "gpt", "gpt-post")),
+    *classics.names("HEADS"),
     *((family, "both orders") for family in ("gpt", "gpt-post")),
     *((family, "choice and tokens") for family in ("gpt", "gpt-untied", "gpt-post")),
 ]
@@ -79,7 +78,7 @@ REFUSED = {
     ("gpt-post", "tagging"): "no class for token classification",
     ("gemma", "spans"): "no class for question answering",
     ("roformer", "choice"): "its class reads the last position, without a dense layer",
-    ("deberta", "choice"): "transformers has no such class of DeBERTa v1",
+    **classics.rows("HEADS_REFUSED"),
     ("longformer", "choice"): "its class makes the tokens of the question global",
     ("tlm", "choice"): "its class has a second linear layer",
     ("transformer-xl", "classification"): "its class has a dense layer before the last one",
@@ -267,7 +266,7 @@ TRIPS = [
     *map(slow, (
         ("bert", "classification"), ("gpt", "regression"), ("bert", "choice"), ("gpt", "both orders"),
         ("xlnet", "conditional spans"),
-        ("albert", "classification"), ("deberta", "classification"), ("deberta_v2", "choice"), ("deberta_v2", "spans"),
+        ("albert", "classification"), *classics.names("HEADS_THERE_AND_BACK"),
         ("roformer", "regression"), ("roberta", "classification"), ("roberta", "spans"),
         ("longformer", "tagging"), ("longformer", "classification"), ("tlm", "classification"), ("bigbird", "tagging"),
         ("gpt", "tagging"), ("gpt-post", "classification"), ("bloom", "classification"), ("llama", "classification"),

@@ -18,8 +18,6 @@ TWO_RANKS = ("tp2+sp", "pp2")
 LAYOUTS = ("tp2pp2+sp", "pp2+vp2", "cp2", "tp2+sp", "dp2", "dp2+zero2", "pp2dp2+zero3")
 PARTS = {
     "albert": "layers shared by name, narrow embeddings, order of segments",
-    "deberta": "disentangled attention, projections of distances of its own",
-    "deberta-decoder": "distances in buckets with the projections of tokens, a mask decoder",
     "roformer": "interleaved rotary positions in an encoder",
     "tlm": "languages, positions that begin anew",
     "t5": "distances in buckets, an encoder and a decoder",

@@ -32,7 +32,6 @@ CLASSES = {
     "roformer/": "RoFormerForMaskedLM",
     "electra/": "ElectraForMaskedLM",  # its encoder's config; the discriminator's class follows from its head
     "xlnet/": "XLNetLMHeadModel",
-    "deberta-v3/": "DebertaV2ForMaskedLM",  # its encoder's config; the detector has no class
     "t5/": "T5ForConditionalGeneration",
     "t5-v1.1/": "T5ForConditionalGeneration",
     "byt5/": "T5ForConditionalGeneration",
@@ -68,7 +67,6 @@ CLASSES = {
     "debug/roberta": "RobertaForMaskedLM",
     "debug/electra": "ElectraForMaskedLM",
     "debug/xlnet": "XLNetLMHeadModel",
-    "debug/deberta-v3": "DebertaV2ForMaskedLM",
     "debug/roformer": "RoFormerForMaskedLM",
     "debug/albert": "AlbertForPreTraining",
     "debug/t5": "T5ForConditionalGeneration",
@@ -86,11 +84,6 @@ REFUSED = {
     "debug/arithmetic": "model.positions",
     "debug/demo": "model.positions",
     "debug/ladder": "model.positions",
-    "debug/deberta": "model.mask_decoder_layers=2",
-    "deberta-v2/xlarge": "model.mask_decoder_layers=2",
-    "deberta-v2/xxlarge": "model.mask_decoder_layers=2",
-    "deberta/base": "model.mask_decoder_layers=2",
-    "deberta/large": "model.mask_decoder_layers=2",
     "debug/experts": "model.experts.shared=0",
     "debug/long": "model.attention.pattern",
     "debug/sparse-transformer": "model.attention.pattern",
