@@ -1,5 +1,5 @@
-"""What other systems call a key: Megatron-LM, Hugging Face, torchtitan, DeepSpeed, and what people say.
-`pretrain keys` finds keys by these names too; a config has only our own."""
+"""Names of keys in other systems (Megatron-LM, Hugging Face, torchtitan, DeepSpeed) and in common speech. `pretrain
+keys` finds keys by these names too; a config has only our own."""
 
 _RATE = ("optimizer.learning_rate", "schedule.name", "schedule.final_fraction")
 _WARMUP = ("schedule.warmup_tokens", "schedule.warmup_steps", "schedule.warmup_fraction", "schedule.warmup")

@@ -9,11 +9,11 @@ from pretrain.config.section import Section
 Normalization = Literal[
     "squad", "unicode", "unicode_tr", "mlqa_ar", "mlqa_de", "mlqa_en", "mlqa_es", "mlqa_hi", "mlqa_vi", "mlqa_zh"
 ]
-"""what of an answer and a reference is compared"""
+"""normalizations of an answer and a reference before they are compared"""
 BleuTokenize = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]
 """sacrebleu's tokenizers"""
 Words = Literal["default", "unicode"]
-"""what measures of words count"""
+"""kinds of words that measures count"""
 
 
 class Evaluate(Section):

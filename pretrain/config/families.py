@@ -35,7 +35,7 @@ class Capabilities:
     query_stream: bool = False
     """some positions of a row may be queries without a token, which no position attends to (XLNet)"""
     pooler: Literal["tanh", "activation"] | None = None
-    """what follows the dense layer that a position goes through before it answers for its row (`task_head`); None:
+    """activation behind the dense layer that a position goes through before it answers for its row (`task_head`); None:
     there is no such layer. "activation": that of the layers"""
     drops_before_pooler: bool = False
     """the input of that layer drops out too, where one position answers for its row (RoBERTa's classifier)"""
@@ -48,7 +48,8 @@ class Capabilities:
     generator: bool = False
     """it may be trained beside a generator that replaces tokens"""
     detector_context: bool = False
-    """what tells whether a token was replaced reads the normalized sum of its state and the first position's"""
+    """the head that tells whether a token was replaced reads the normalized sum of its state and the first
+    position's"""
     first_names: bool = False
     """parameters go by names given when there was no other family, which checkpoints have"""
     without_hf_class: str | None = None

@@ -116,7 +116,8 @@ def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
 
 
 def _usual_name(field: FieldInfo) -> Any:
-    """What a choice means that names nothing: `section.named` fills it in. None if it has to be named."""
+    """Default name of a choice, which `section.named` fills in where a config names none. None if it has to be
+    named."""
     fill_in = [cast("Callable[[Any], Any]", one.func) for one in field.metadata if isinstance(one, BeforeValidator)]
     return fill_in[0]({}).get("name") if fill_in else None
 

@@ -1,4 +1,4 @@
-"""What follows from the keys of `model`: sizes, and the parts that a model is made of."""
+"""Values derived from the keys of `model`: sizes, and the parts that a model is made of."""
 
 from typing import Self
 
@@ -64,7 +64,7 @@ class ModelValues(PartValues, ModelKeys):
 
     @property
     def finetune(self) -> Finetune:
-        """Which parameters are trained, and which are added for that: the `finetune` section of the run's config."""
+        """The `finetune` section of the run's config: which parameters are trained, and which are added for that."""
         return self._finetune
 
     def trained_by(self, finetune: Finetune) -> Self:
@@ -254,7 +254,7 @@ class ModelValues(PartValues, ModelKeys):
 
     @property
     def shape(self) -> ModelShape:
-        """Which positions see each other, and so which objectives suit it."""
+        """Kind of the model by which positions see each other, and so by which objectives suit it."""
         if not self.has_decoder:
             return "encoder"
         if self.has_encoder:

@@ -116,8 +116,8 @@ class ModelPart(Generic[Settings]):
         return None
 
     def shrunk(self, model: ModelValues, sizes: SmallSizes) -> Mapping[str, Any]:
-        """What changes in a config, by section and key, where a model with it is made as small as `sizes`. A section
-        that lacks a key keeps lacking it."""
+        """Changes in a config, by section and key, where a model with it is made as small as `sizes`. A section that
+        lacks a key keeps lacking it."""
         return {}
 
     @property

@@ -20,7 +20,7 @@ class PartKey(Generic[Settings]):
     settings: type[Settings]
     """a section, or a type of plain values"""
     description: str
-    """what `pretrain keys` says of it"""
+    """description of it in `pretrain keys`"""
     follows: str
     """the key of `model` behind which it is listed, and behind other parts that follow the same one"""
     default: Any = None

@@ -52,7 +52,7 @@ def keys_of_kind(kind: type[Settings]) -> Iterator[PartKey[Settings]]:
 if TYPE_CHECKING:
 
     class PartKeys(Section):
-        """What a type checker knows of them."""
+        """Types of our parts' keys, for a type checker."""
 
         experts: experts.Experts | None
         latent_attention: latent_attention.LatentAttention | None

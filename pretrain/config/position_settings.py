@@ -1,4 +1,4 @@
-"""What the settings of all positions answer. No torch here: plans and estimates read them."""
+"""Interface of the settings of positions. No torch here: plans and estimates read them."""
 
 from typing import ClassVar
 

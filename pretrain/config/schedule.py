@@ -69,7 +69,8 @@ class _AnySchedule(Section):
         """Part of the peak at `now`, which is not in the warm-up, of a run that is over at `end`."""
 
     def ceiling(self, tokens: int, sequences: int) -> float:
-        """What takes the peak's place where it is less, after `tokens` tokens in batches of `sequences`."""
+        """Learning rate that takes the peak's place where it is less, after `tokens` tokens in batches of
+        `sequences`."""
         return math.inf
 
     def settled_until(self, end: int) -> float:
@@ -140,7 +141,7 @@ class _Decaying(_AnySchedule):
         return self.warmup_length, self.decay_length or end
 
     def _shape(self, done: float) -> float:
-        """What is left of the way down after the part `done` of the decay."""
+        """Fraction of the way down that is left after the fraction `done` of the decay."""
         return 1 - done
 
 

@@ -1,4 +1,4 @@
-"""What every section of a training config is: frozen once loaded, an unknown key is an error.
+"""Base class of the sections of a training config: frozen once loaded, an unknown key is an error.
 
 A choice with settings of its own is a tagged union: `name` says which class a section is read as, and that class has
 just the keys that do something under the name. The name alone is short for a section with nothing but it. Some choices

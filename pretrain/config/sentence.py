@@ -1,4 +1,4 @@
-"""What is wrong with a config, as one sentence: which key, what is wrong, what is near."""
+"""Error in a config, as one sentence: which key, what is wrong, what is near."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ def _has_kinds(annotation: Any) -> bool:
 
 
 def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:
-    """What to say of a key that its section does not have."""
+    """Sentence about a key that its section does not have."""
     parent, _, last = key.dotted.rpartition(".")
     under = ""
     if key.variants:

@@ -34,8 +34,8 @@ def locate(name: str | Path, folder: Path | None = None) -> Path:
 
 
 def _hint(name: str, names: list[str]) -> str:
-    """What may be meant: the same name somewhere else, the same in another folder, names that are spelled alike, or
-    those of a family that is spelled alike; else where all are."""
+    """Hint at the names that may be meant: the same name somewhere else, the same in another folder, names that are
+    spelled alike, or those of a family that is spelled alike; else at where all are."""
     family, last = name.partition("/")[0], name.rpartition("/")[2]
     inside = [known for known in names if name.endswith(f"/{known}")]
     alike = [known for known in names if last in known.split("/")]

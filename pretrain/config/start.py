@@ -1,5 +1,6 @@
-"""What a run takes from the one whose weights it starts from (`run.start_from`), besides them: the model, and for
-labelled data the tokenizer and the chat template; and what it records of its teacher (`distillation.teacher`)."""
+"""Settings and files that a run takes from the one whose weights it starts from (`run.start_from`), besides them: the
+model, and for labelled data the tokenizer and the chat template; and the facts that it records of its teacher
+(`distillation.teacher`)."""
 
 import hashlib
 import json

@@ -23,7 +23,7 @@ DEEPEST = 50
 MOST_VALUES = 100_000
 """with each alias written out"""
 _UNREAD = re.compile("[\udc80-\udcff]")
-"""what Python reads bytes as that are no text in the locale's encoding"""
+"""characters that Python reads for bytes that are no text in the locale's encoding"""
 
 
 def read_text(path: Path) -> str:

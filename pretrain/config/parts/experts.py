@@ -1,4 +1,4 @@
-"""What goes with experts."""
+"""Settings that go with experts."""
 
 from collections.abc import Mapping
 from math import lcm

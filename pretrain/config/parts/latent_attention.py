@@ -1,4 +1,4 @@
-"""What goes with latent attention."""
+"""Settings that go with latent attention."""
 
 from collections.abc import Mapping
 from typing import Any

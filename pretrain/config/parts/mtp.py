@@ -1,4 +1,4 @@
-"""What goes with modules that predict further tokens."""
+"""Settings that go with modules that predict further tokens."""
 
 from pretrain.config.finetune import Finetune
 from pretrain.config.model_values import ModelValues

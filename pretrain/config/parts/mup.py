@@ -1,4 +1,4 @@
-"""What goes with maximal update parametrization."""
+"""Settings that go with maximal update parametrization."""
 
 from collections.abc import Mapping
 from typing import Any

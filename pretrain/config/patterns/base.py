@@ -1,4 +1,4 @@
-"""What the settings of every attention pattern answer. No torch here: plans and estimates read them."""
+"""Interface of the settings of attention patterns. No torch here: plans and estimates read them."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, Protocol, Self
@@ -7,8 +7,9 @@ from pretrain.config.section import Section
 
 
 class MaskRule(Protocol):
-    """Which keys a query sees in one head, by their positions, whatever else (order, padding, documents) hides more of
-    them. Equal ones have equal hashes: what computes them (`pretrain/attention/patterns`) is kept by them."""
+    """Rule by which a query sees keys in one head, from their positions, whatever else (order, padding, documents)
+    hides more of them. Equal rules have equal hashes: what computes them (`pretrain/attention/patterns`) is kept by
+    them."""
 
     def attends(self, query: Any, key: Any) -> Any:
         """Bool: whether the query at one position sees the key at another. Positions are integers, or arrays or tensors

@@ -122,7 +122,7 @@ class BigBirdHead:
         return seen
 
     def times(self, query: Any, key: Any) -> Any:
-        """How often the query counts the key, if it sees it."""
+        """Number of times that the query counts the key, if it sees it."""
         size = self.settings.block
         return 1 + self.settings.first_again * ((key < size) & ~self.is_global(query // size))
 

@@ -1,1 +1,1 @@
-"""What settings of a run suit each other: checks of several sections together, by what they are about."""
+"""Checks that settings of a run suit each other: of several sections together, by what they are about."""

@@ -1,4 +1,4 @@
-"""Which objectives suit a model, and which may be those of the sources of one run."""
+"""Objectives that suit a model, and those that the sources of one run may have."""
 
 from collections.abc import Collection
 
@@ -14,7 +14,7 @@ _SHARED = (
     *("loss", "columns", "task_head", "row_length", "texts_per_row"),
     *("label_smoothing", "z_loss"),
 )
-"""What a model and its loss read of an objective."""
+"""Attributes of an objective that a model and its loss read."""
 
 
 def check_suits(model: Model, objective: Objective) -> None:

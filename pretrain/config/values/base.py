@@ -1,5 +1,5 @@
-"""What the values of a part may ask of a model. They are joined with its keys in `ModelValues`, as a class of keys for
-each part would be a schema each."""
+"""Keys and sizes of a model that the values of a part may ask for. These values are joined with its keys in
+`ModelValues`, as a class of keys for each part would be a schema each."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What follows from a part in front of the layers that makes one of their positions out of several of a row."""
+"""Values derived from a part in front of the layers that makes one of their positions out of several of a row."""
 
 from pretrain.config.downsampling import DownsamplingSettings
 from pretrain.config.part_keys import keys_of_kind

@@ -1,10 +1,10 @@
-"""What follows from `model.experts`."""
+"""Values derived from `model.experts`."""
 
 from pretrain.config.values.base import Base
 
 
 class ExpertValues(Base):
-    """What follows from `model.experts`."""
+    """Values derived from `model.experts`."""
 
     @property
     def expert_ffn_dim(self) -> int:

@@ -1,10 +1,10 @@
-"""What follows from `model.latent_attention`: the sizes of heads."""
+"""Values derived from `model.latent_attention`: the sizes of heads."""
 
 from pretrain.config.values.base import Base
 
 
 class LatentValues(Base):
-    """What follows from `model.latent_attention`: the sizes of heads."""
+    """Values derived from `model.latent_attention`: the sizes of heads."""
 
     @property
     def dim_per_head(self) -> int:

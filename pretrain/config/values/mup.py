@@ -1,10 +1,10 @@
-"""What follows from `model.mup`."""
+"""Values derived from `model.mup`."""
 
 from pretrain.config.values.base import Base
 
 
 class MupValues(Base):
-    """What follows from `model.mup`."""
+    """Values derived from `model.mup`."""
 
     @property
     def width_ratio(self) -> float:

@@ -1,4 +1,4 @@
-"""What follows from the keys of all parts."""
+"""Values derived from the keys of all parts."""
 
 from pretrain.config.values.downsampling import DownsamplingValues
 from pretrain.config.values.experts import ExpertValues

@@ -1,4 +1,4 @@
-"""What follows from a part whose layers read positions one after the other."""
+"""Values derived from a part whose layers read positions one after the other."""
 
 from pretrain.config.part_keys import keys_of_kind
 from pretrain.config.recurrence import RecurrenceSettings
