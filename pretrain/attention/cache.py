@@ -46,7 +46,7 @@ class LayerCache:
         return self._held[0][: self.length], self._held[1][: self.length]
 
     def at(self, positions_B: Tensor) -> Pair | None:
-        """What is held of one position of each row, [B, ...]; None before there is anything."""
+        """Keys and values that are held of one position of each row, [B, ...]; None before there are any."""
         if self._held is None:
             return None
         rows = torch.arange(len(positions_B), device=positions_B.device)

@@ -34,8 +34,8 @@ class DistanceVectors(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPlaces:
-    """What rows say of all of their positions, over full sequences: columns of `data_pipeline.batch.Rows`. None: what
-    is said there of rows without the column."""
+    """Columns of `data_pipeline.batch.Rows` about all positions of rows, over full sequences. None: what is said there
+    of rows without the column."""
 
     positions_BK: Tensor | None = None
     segments_BK: Tensor | None = None

@@ -53,7 +53,7 @@ class AttentionInputs:
     packed_with_padding: bool = False
     """some segments contain padding"""
     places: KeyPlaces | None = None
-    """what else is known of the keys of rows whose keys are the queries' positions"""
+    """further facts about the keys of rows whose keys are the queries' positions"""
     memory_MBH: Tensor | None = None
     """hidden states whose keys and values come before these, without a gradient; None: there are none, or the keys and
     values are made"""

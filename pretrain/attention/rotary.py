@@ -36,7 +36,7 @@ def frequencies(settings: RotaryPositions, width: int, dense: bool, device: torc
 
 
 def gain(settings: RotaryPositions, dense: bool) -> float:
-    """What turned queries and keys are multiplied by."""
+    """Factor that turned queries and keys are multiplied by."""
     scaling = settings.scaling
     if not isinstance(scaling, YarnScaling) or _is_local(settings, dense):
         return 1.0

@@ -1,5 +1,5 @@
-"""Which matrix products of a training step have a gradient of their weight, and which one of their input. Where a run
-trains a part of its model, the others are not computed. No torch."""
+"""Gradients of the matrix products of a training step: which products have one of their weight, and which one of their
+input. Where a run trains a part of its model, the others are not computed. No torch."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

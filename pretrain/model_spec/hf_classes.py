@@ -1,5 +1,5 @@
-"""Which class of Hugging Face's transformers a model is exported to, or why there is none: without that library, so
-that the end of a run can say it. `checkpoint/hf` converts models to these classes."""
+"""Class of Hugging Face's transformers that a model is exported to, or the reason why there is none: without that
+library, so that the end of a run can say it. `checkpoint/hf` converts models to these classes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

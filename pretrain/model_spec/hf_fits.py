@@ -1,5 +1,5 @@
-"""Which models a class of Hugging Face's transformers can express, without that library: a function for each class, by
-`model_type` in its config.json, which raises ConfigError with the key that does not fit."""
+"""Checks that a class of Hugging Face's transformers can express a model, without that library: a function for each
+class, by `model_type` in its config.json, which raises ConfigError with the key that does not fit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -247,7 +247,7 @@ _SOFTMAX = {
     "experts.scores": "softmax", "experts.scale": 1.0, "experts.groups": 1, "experts.selection_bias": False,
     "experts.shared": 0,
 }  # fmt: skip
-"""what classes require that have neither another router nor shared experts"""
+"""settings required by classes that have neither another router nor shared experts"""
 _ALL_LAYERS = {**_SOFTMAX, "experts.dense_layers": 0}
 GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", "embedding_scale": True}
 GEMMA3: dict[str, Any] = GEMMA2 | {"qk_norm": True}

@@ -1,4 +1,4 @@
-"""What parameters of modules are made of: norms, linear layers and tables, and where they lie in a model."""
+"""Parameters of the components of modules: norms, linear layers and tables, and where they lie in a model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""How many logits, attention scores that are only looked at, and values of noise a rank holds at a time: one rule for
-what computes them in parts, and for the planner, which counts them."""
+"""Numbers of logits, of attention scores that are only looked at, and of values of noise that a rank holds at a time:
+one rule for what computes them in parts, and for the planner, which counts them."""
 
 _BYTES = 2**29
 """size of a chunk of fp32 logits"""

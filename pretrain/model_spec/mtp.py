@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pretrain.config.model import Model
 
 PREFIX = "mtp."
-"""how names of all that they have begin"""
+"""prefix of the names of all that they have"""
 
 
 def mtp_depths(model: Model) -> range:

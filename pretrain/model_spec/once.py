@@ -1,4 +1,4 @@
-"""What follows from a frozen object, found once for each object."""
+"""Values derived from a frozen object, computed once for each object."""
 
 import weakref
 from collections.abc import Callable

@@ -43,7 +43,7 @@ class ParameterSpec:
     """weights that multiply or that are looked up, as opposed to biases, norms and scales: those are excluded from
     weight decay, from LAMB's trust ratio and from Adafactor's factored second moment"""
     fan_in: FanSize = None
-    """what the number of inputs of a linear layer grows with from model to model: the hidden size, or that of the
+    """size with which the number of inputs of a linear layer grows from model to model: the hidden size, or that of the
     feed-forward layer. None: vectors, tables, whose rows are looked up or give a logit each, and layers with inputs of
     a fixed number (`mup.py`)"""
     fan_out: FanSize = None

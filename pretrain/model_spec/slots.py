@@ -121,5 +121,5 @@ def feed_forward_matrices(model: Model, number: int) -> Matrices:
 
 
 def filled(found: Iterable[Specs | None], otherwise: Specs) -> Specs:
-    """What fills a slot, or what is there otherwise."""
+    """The first specs that are found for a slot, or `otherwise` if there are none."""
     return next((specs for specs in found if specs is not None), otherwise)

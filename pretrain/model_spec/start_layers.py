@@ -1,4 +1,4 @@
-"""Which parameters of a teacher a smaller model begins with (`distillation.start_layers`)."""
+"""Parameters of a teacher that a smaller model begins with (`distillation.start_layers`)."""
 
 import re
 from collections.abc import Sequence

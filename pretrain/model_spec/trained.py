@@ -1,4 +1,4 @@
-"""Which parameters fine-tuning trains, at which rates and from when on."""
+"""Parameters that fine-tuning trains, their learning rates, and the updates from which on they are trained."""
 
 from dataclasses import replace
 

@@ -59,7 +59,7 @@ class LossObjective(ABC):
 
     @abstractmethod
     def counts(self, rows: Rows) -> Sequence[float]:
-        """How many losses of each term, in the order of `weights`, `rows` ask for."""
+        """Number of losses of each term, in the order of `weights`, that `rows` ask for."""
 
     def use_settings(self, config: RunConfig) -> None:  # noqa: B027  # most losses have none that change
         """Takes the weights of terms from `config`, that of the step to come."""

@@ -35,14 +35,15 @@ class LayerDistances:
             self._scales = config.model.score_scale, settings.model.score_scale
 
     def counts(self, rows: Rows) -> dict[str, float]:
-        """What the terms of `rows` are divided by: positions that are not padding, and pairs of them in a row."""
+        """Counts that the terms of `rows` are divided by: positions that are not padding, and pairs of them in a
+        row."""
         shown = rows.attention_mask
         of_rows = np.full(len(rows.tokens), rows.tokens.shape[1]) if shown is None else shown.sum(axis=1)
         counts = {HIDDEN: float(of_rows.sum()), ATTENTION: float(np.square(of_rows.astype(float)).sum())}
         return {name: counts[name] for name in self.weights}
 
     def judges(self, teacher: LayerStates | None, compared_BL: Tensor) -> dict[str, JudgeLayers]:
-        """What a network is called with for these terms. `compared_BL`: 1 at positions that are not padding."""
+        """Keyword arguments of a network for these terms. `compared_BL`: 1 at positions that are not padding."""
         if not self.weights:
             return {}
         assert teacher is not None, "the teacher has read the rows"

@@ -1,4 +1,4 @@
-"""What judges answers, by the name that an objective of the data gives (`Objective.loss`): one row each."""
+"""Losses that judge answers, by the name that an objective of the data gives (`Objective.loss`): one row each."""
 
 from data_pipeline.common.plugins import Registry
 from pretrain.config.run_config import RunConfig

@@ -32,8 +32,9 @@ def source_term(source: str) -> str:
 
 
 def scales(weights: Mapping[str, float], counts: Sequence[float]) -> dict[str, float]:
-    """What terms are multiplied by, from the counts of the global batch, if it is not 1: then the sum of all terms,
-    divided by the main term's count, is that of their means by weight. A term that nothing is asked of is left out."""
+    """Factors that terms are multiplied by, from the counts of the global batch; the first term has none where it is 1.
+    With them the sum of all terms, divided by the main term's count, is that of their means by weight. A term that
+    nothing is asked of is left out."""
     main, *others = counts
     (first, weight_of_first), *named = weights.items()
     factors = {first: weight_of_first} if weight_of_first != 1 else {}

@@ -18,7 +18,8 @@ from pretrain.config.patterns.base import MaskRule, PatternSettings
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentLengths:
-    """How a model with memory reads a text: in segments of `length` positions, each with a memory of `memory`."""
+    """Lengths, in positions, with which a model with memory reads a text: in segments of `length`, each with a memory
+    of `memory`."""
 
     length: int
     memory: int
@@ -49,7 +50,8 @@ class HeadRules:
     causal: bool
     """no query attends to a later key"""
     segments: "SegmentLengths | None" = None
-    """how far back the segments of a text reach that is read at once; None: as far as the pattern says"""
+    """lengths of the segments of a text that is read at once, which limit how far back a query attends; None: the
+    pattern alone limits it"""
 
     @property
     def dense(self) -> bool:

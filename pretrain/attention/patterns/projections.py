@@ -29,5 +29,5 @@ _MODULES: Registry[type[KeyProjection]] = Registry(_GROUP, {}, KeyProjection, de
 
 
 def projection_of(pattern: PatternSettings, length: int, groups: ProcessGroupCollection) -> KeyProjection | None:
-    """What projects the keys and values of a layer; None: nothing does."""
+    """Module that projects the keys and values of a layer; None: nothing does."""
     return _MODULES.require(pattern.name)(pattern, length, groups) if pattern.projects_keys else None
