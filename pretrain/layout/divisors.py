@@ -12,7 +12,7 @@ def check_divides(name: str, divisor: int, total_name: str, total: int) -> None:
 
 
 def indivisible(name: str, divisor: int, total_name: str, total: int) -> str | None:
-    """What is wrong with a divisor that leaves a rest, in a sentence with the nearest that does not."""
+    """Error of a divisor that leaves a rest, as a sentence with the nearest that does not; None: it leaves none."""
     if not total % divisor:
         return None
     return (

@@ -1,4 +1,5 @@
-"""Which of a run's own numbers rule out better layouts, and what the nearest other numbers would gain."""
+"""Advice on a run's own numbers: which of them rule out better layouts, and what the nearest other numbers would
+gain."""
 
 from collections.abc import Iterator
 

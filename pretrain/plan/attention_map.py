@@ -1,4 +1,4 @@
-"""Which keys each layer and head of a model attends to, as text and as a picture (layers x heads)."""
+"""Map of the keys that each layer and head of a model attends to, as text and as a picture (layers x heads)."""
 
 from pathlib import Path
 from typing import Any

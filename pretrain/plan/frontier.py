@@ -68,8 +68,8 @@ def unbeaten(seconds: Array, memory: Array) -> NDArray[np.int64]:
 
 
 def by_devices(plan: Plan, failures: Failures) -> list[dict[str, float]]:
-    """What the fastest way costs on half of the devices and so on, and on twice and four times as many, where there is
-    a legal one that fits: the fewest first."""
+    """Figures of the fastest option on half of the devices and so on, and on twice and four times as many, where there
+    is a legal one that fits: the fewest first."""
     rows = []
     for power in range(-_HALVINGS, _DOUBLINGS + 1):
         gpus = plan.gpus * 2**power if power >= 0 else plan.gpus / 2**-power

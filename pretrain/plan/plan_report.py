@@ -186,7 +186,7 @@ def _parameters(model: Model) -> str:
 
 
 def _advised_line(plan: Plan, advised: Option) -> str:
-    """What the overrides that follow make."""
+    """Line about the option that the overrides below it select."""
     first, share = plan.result.options[0], advised.held_bytes / (plan.device.memory_gib * _GIB)
     if advised is first:
         return f"the first, as overrides ({share:.0%} of a device):"

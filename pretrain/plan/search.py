@@ -42,7 +42,7 @@ class Option:
     held: dict[str, float]
     """parts by name of the bytes that the fullest rank holds"""
     bottleneck: str
-    """what costs most besides the computation that the model needs: compute, bubble, links or memory"""
+    """the largest cost besides the computation that the model needs: compute, bubble, links or memory"""
 
     @property
     def held_bytes(self) -> float:

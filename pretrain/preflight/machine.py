@@ -94,7 +94,7 @@ def _signs(side: int, factor: int) -> np.ndarray:
 
 
 def _per_second(work: Callable[[], Tensor], device: torch.device) -> float:
-    """How often `work` can be done in a second."""
+    """Number of times that `work` can be done in a second."""
     work()
     times, took_s = 0, 0.0
     while took_s < _LONG_ENOUGH_S:

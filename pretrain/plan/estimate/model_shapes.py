@@ -71,7 +71,7 @@ def model_shapes(model: Model, count: int, embedding_lookups: int = 1) -> ModelS
 
 
 def _distances(model: Model) -> dict[str, int]:
-    """What is computed and kept of vectors of distances."""
+    """Fields of `ModelShapes` about vectors of distances: what is computed and kept of them."""
     width = model.heads * model.dim_per_head
     linears = model.positions.distance_linears
     if not linears:
@@ -90,7 +90,8 @@ def _distances(model: Model) -> dict[str, int]:
 
 
 def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:
-    """What this project's kernels keep. `tensor`: tensor ranks of each layout, [n]. `width`: bytes of an activation."""
+    """Shapes of what this project's kernels keep in memory. `tensor`: tensor ranks of each layout, [n]. `width`: bytes
+    of an activation."""
     model, compiled = config.model, config.run.kernels == "compiled"
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
@@ -162,7 +163,7 @@ def _compares_predictions(config: RunConfig) -> bool:
 
 
 def comparison_shapes(config: RunConfig, count: int) -> ComparisonShapes:
-    """What the loss compares of layers, `count` times."""
+    """Shapes of the loss's comparison of layers, `count` times."""
     settings = config.distillation
     return ComparisonShapes.repeat(
         count,
@@ -173,7 +174,7 @@ def comparison_shapes(config: RunConfig, count: int) -> ComparisonShapes:
 
 
 def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) -> AttentionShapes:
-    """What attention keeps, `count` times. `width`: bytes of an activation."""
+    """Shapes of what attention keeps in memory, `count` times. `width`: bytes of an activation."""
     model, mask_bytes = config.model, _mask_bytes(config)
     learned = model.positions.name == "relative"
     falls = model.positions.name == "alibi"

@@ -18,7 +18,7 @@ class ModelWork:
         return 0
 
     def layer(self, model: Model, number: int) -> LayerWork | None:
-        """What layer `number` of a stack has; None: nothing."""
+        """Work of the part in layer `number` of a stack; None: there is none."""
         return None
 
     def positions_beside_first(self, model: Model) -> int:

@@ -1,4 +1,4 @@
-"""What a model's parts and the kernels that run them give to the workload of a step (`workload.py`)."""
+"""Shapes of a model's parts and of the kernels that run them, for the workload of a step (`workload.py`)."""
 
 from dataclasses import dataclass
 
@@ -107,7 +107,7 @@ def of_every_product(layers: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonShapes(Entries):
-    """What a loss compares of a model's layers and its teacher's, [n]; all 0: nothing."""
+    """Comparison of a model's layers with its teacher's by a loss, [n]; all 0: none."""
 
     layers: Array
     """layers of each that are compared; with them hidden states are kept of the embedding, too"""
@@ -124,7 +124,7 @@ class ComparisonShapes(Entries):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShapes(Entries):
-    """What attention keeps for its backward pass besides queries, keys, values and its output, [n]."""
+    """Memory that attention keeps for its backward pass besides queries, keys, values and its output, [n]."""
 
     key_copies: Array
     """copies of keys and values, averaged over layers"""
@@ -156,7 +156,7 @@ class AttentionShapes(Entries):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelShapes(Entries):
-    """What the kernels of a software stack keep in memory, [n]."""
+    """Memory that the kernels of a software stack keep, [n]."""
 
     attention: Array
     """index into KERNELS"""

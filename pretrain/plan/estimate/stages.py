@@ -78,7 +78,7 @@ def _is_sharded(spec: ParameterSpec) -> bool:
 
 
 class StateByDepth:
-    """What the optimizer keeps and computes of a model's parameters, by depth."""
+    """State that the optimizer keeps of a model's parameters, and its computation with them, by depth."""
 
     NAMES = (
         *("sharded_moments", "replicated_moments", "expert_moments"),

@@ -26,8 +26,8 @@ class TensorBytes:
 
 
 class LayerWork:
-    """What a part of layers computes, keeps and sends beside what other layers do, or in its place, on one rank and for
-    one micro-batch, [n]. This one: nothing."""
+    """Work of a part of layers: what it computes, keeps and sends beside what other layers do, or in its place, on one
+    rank and for one micro-batch, [n]. This one: nothing."""
 
     @property
     def ffn(self) -> float | None:
@@ -134,7 +134,7 @@ class LayerStack(Entries):
     ends_in_norm: Array
     """1 if a norm may follow its last layer, 0 if another stack continues with its states, [n]"""
     parts: tuple[LayerWork, ...] = ()
-    """what its layers have beside those of others, or in their place"""
+    """work of its layers beside that of others, or in its place"""
 
     @property
     def active_ffn(self) -> Array:

@@ -1,4 +1,4 @@
-"""What layers of experts compute, keep, move and send besides what other layers do, on one rank.
+"""Work of layers of experts on one rank: what they compute, keep, move and send besides what other layers do.
 
 Each position goes to `top_k` experts, and a rank has that many rows for each, whichever experts they go to. Where ranks
 share experts, as many rows are taken to arrive as are sent: tokens are spread evenly over these ranks. Kept bytes are

@@ -1,4 +1,4 @@
-"""What a layer with latent attention computes, keeps and sends (`models/latent_attention.py`)."""
+"""Work of a layer with latent attention: what it computes, keeps and sends (`models/latent_attention.py`)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

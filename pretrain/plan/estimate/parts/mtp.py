@@ -1,4 +1,5 @@
-"""What further predictions compute and keep: layers behind the last one (`models/multi_token_prediction.py`)."""
+"""Work of further predictions, what they compute and keep: layers behind the last one
+(`models/multi_token_prediction.py`)."""
 
 from collections.abc import Sequence
 
