@@ -1,4 +1,4 @@
-"""What models of the family can be. No torch."""
+"""Capabilities of the models of the family. No torch."""
 
 from pretrain.config.families import BEFORE_LLAMA, Capabilities
 

@@ -1,4 +1,4 @@
-"""What transformers' ALBERT can express. No torch."""
+"""Models that transformers' ALBERT can express. No torch."""
 
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError

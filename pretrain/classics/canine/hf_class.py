@@ -1,4 +1,4 @@
-"""What transformers' CANINE can express. No torch."""
+"""Models that transformers' CANINE can express. No torch."""
 
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError

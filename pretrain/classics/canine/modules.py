@@ -276,8 +276,9 @@ class CharacterOutput(nn.Module):
 
 
 def molecule_inputs(model: Model) -> InputsOfLayers:
-    """What the layers between read, of which each position is one of several characters. A molecule counts as padding
-    where the characters of its own number are, as in the authors' code, although it is made of those before them."""
+    """Function that makes the inputs of the layers between, of which each position is one of several characters. A
+    molecule counts as padding where the characters of its own number are, as in the authors' code, although it is made
+    of those before them."""
     rate = model.row_rate
 
     def inputs(batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:

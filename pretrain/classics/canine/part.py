@@ -1,4 +1,4 @@
-"""What goes with a model that reads characters."""
+"""Settings that go with a model that reads characters."""
 
 from collections.abc import Mapping
 from math import gcd

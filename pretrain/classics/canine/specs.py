@@ -53,7 +53,7 @@ def _input(model: Model, shape: CharacterShape) -> Specs:
 
 
 def _output(model: Model, shape: CharacterShape) -> Specs:
-    """What lies between the layers and the head of a model that predicts something of characters: a convolution with
+    """Parameters between the layers and the head of a model that predicts something of characters: a convolution with
     its norm, and a layer; and where each prediction reads those before it, a dense layer with its norm, and a layer."""
     inputs = shape.kernel * 2 * model.hidden
     yield from under("up.kernel.", replicated_linear(model, inputs, model.hidden))

@@ -1,4 +1,4 @@
-"""What transformers' CTRL can express. No torch."""
+"""Models that transformers' CTRL can express. No torch."""
 
 from typing import Any
 

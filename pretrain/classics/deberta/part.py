@@ -1,4 +1,4 @@
-"""What goes with DeBERTa's parts. No torch."""
+"""Settings that go with DeBERTa's parts. No torch."""
 
 from pretrain.classics.deberta import key
 from pretrain.config.model_values import ModelValues

@@ -1,4 +1,4 @@
-"""What DeBERTa's parts compute and keep, for `pretrain plan`. No torch."""
+"""Work of DeBERTa's parts, what they compute and keep, for `pretrain plan`. No torch."""
 
 from pretrain.classics.deberta import key
 from pretrain.config.model import Model

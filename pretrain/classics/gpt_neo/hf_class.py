@@ -1,4 +1,4 @@
-"""What transformers' GPT-Neo can express. No torch."""
+"""Models that transformers' GPT-Neo can express. No torch."""
 
 from typing import Any
 

@@ -51,7 +51,7 @@ from pretrain.random.dropout import Dropout
 
 _SHORT = 3  # positions of the short convolution
 _TARGET, _FAST, _SLOW = 1e-2, 0.3, 1.5
-"""what is left of a weight after these shares of the sequence, in the channels that decay fastest and slowest"""
+"""part of a weight that is left after these shares of the sequence, in the channels that decay fastest and slowest"""
 
 
 class MixerLayers(Layers):

@@ -1,4 +1,4 @@
-"""What goes with long convolutions and block-diagonal matrices."""
+"""Settings that go with long convolutions and block-diagonal matrices."""
 
 from collections.abc import Mapping
 from math import lcm

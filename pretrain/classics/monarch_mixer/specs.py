@@ -54,8 +54,8 @@ def convolution_flops(model: Model, length: int) -> float:
 
 
 def mixer(model: Model) -> Iterator[ParameterSpec]:
-    """What a layer has in the place of attention's heads, between its two linear layers. The short convolution starts
-    with the variance of torch's own, the weight of a position itself with that of the authors'."""
+    """Parameters that a layer has in the place of attention's heads, between its two linear layers. The short
+    convolution starts with the variance of torch's own, the weight of a position itself with that of the authors'."""
     settings = mixer_of(model)
     width = 3 * model.hidden
     yield _matrix("short.weight", (width, 3), ("tensor", None), 1 / 3)

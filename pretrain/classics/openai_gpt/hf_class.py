@@ -1,4 +1,4 @@
-"""What transformers' OpenAI GPT can express. No torch."""
+"""Models that transformers' OpenAI GPT can express. No torch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What transformers' Pegasus can express. No torch."""
+"""Models that transformers' Pegasus can express. No torch."""
 
 from pretrain.config.model import Model
 from pretrain.model_spec.hf_class import HfClass

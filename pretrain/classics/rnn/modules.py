@@ -29,7 +29,7 @@ from pretrain.models.stream import Stream
 
 
 class DecoderStart(nn.Module):
-    """What a decoder makes of its encoder once, before its first step."""
+    """Start of a decoder: what it makes of its encoder once, before its first step."""
 
     global_name = "decoder.start"
     gathers_whole = True
@@ -61,11 +61,11 @@ class DecoderStart(nn.Module):
 
 
 class Memory(NamedTuple):
-    """What decoding reads of the encoder at every step."""
+    """Tensors of the encoder that decoding reads at every step."""
 
     encoded_SBM: Tensor
     keys_SBA: Tensor
-    """what decoder states are compared with"""
+    """keys that decoder states are compared with"""
     mask_BS: Tensor | None
     """False: padding"""
 
@@ -234,7 +234,7 @@ class RecurrentLayers(nn.Module):
         self.recomputes = megatron.recompute_granularity == "full"
 
     def output_stream(self, stream: Stream) -> Stream:
-        """What `forward` returns of `stream`: the decoder's part, where there is one."""
+        """Stream that `forward` returns for `stream`: the decoder's part, where there is one."""
         return Stream({"decoder": stream.lengths["decoder"]}) if "decoder" in stream else stream
 
     def forward(self, stream_PBE: Tensor, inputs: LayerInputs, head: bool = True) -> Tensor:
@@ -316,7 +316,7 @@ class RecurrentLayers(nn.Module):
         return [tuple(values[begin : begin + count]) for begin in range(0, len(values), count)]
 
     def _computed(self, compute: Callable[..., Any], x: Tensor, *others: Tensor) -> Any:
-        """What `compute` makes of them; recomputed in the backward pass if the config says so."""
+        """Output of `compute` for `x` and `others`; recomputed in the backward pass if the config says so."""
         if not (self.recomputes and self.training):
             return compute(x, *others)
         if not x.requires_grad:  # after frozen embeddings: autograd sees no other inputs

@@ -1,4 +1,4 @@
-"""What goes with recurrent cells."""
+"""Settings that go with recurrent cells."""
 
 from collections.abc import Iterable, Mapping
 from math import sqrt

@@ -36,8 +36,8 @@ def decoder_layer(model: Model, number: int) -> Iterator[ParameterSpec]:
 
 
 def after_layers(model: Model) -> Iterator[ParameterSpec]:
-    """What a decoder has besides its layers: what it makes of the encoder before its first step, attention, and the map
-    of its result and the state to the width of embeddings."""
+    """Parameters of a decoder besides its layers: of its start, which reads the encoder before the first step; of
+    attention; and of the map from attention's result and the state to the width of embeddings."""
     cells, hidden = cells_of(model), model.hidden
     width = cells.annotation(hidden)
     if cells.compares_by_vector:

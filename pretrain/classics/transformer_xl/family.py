@@ -1,4 +1,4 @@
-"""What models of the families can be. No torch."""
+"""Capabilities of the models of the families. No torch."""
 
 from pretrain.config.families import WITHOUT_CAPS, Capabilities
 

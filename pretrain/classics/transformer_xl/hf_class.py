@@ -1,4 +1,4 @@
-"""What transformers' XLNet can express. No torch."""
+"""Models that transformers' XLNet can express. No torch."""
 
 from typing import Any, get_args
 
