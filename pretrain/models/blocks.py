@@ -1,4 +1,4 @@
-"""What layers are made of: residuals with their norms, and the spec of a whole layer."""
+"""Components of layers: residuals with their norms, and the spec of a whole layer."""
 
 from collections.abc import Callable
 from functools import partial

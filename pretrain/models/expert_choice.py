@@ -14,11 +14,11 @@ from torch.nn.functional import logsigmoid
 from pretrain.config.experts import Experts
 
 _LEAST_SUM = 1e-20
-"""what DeepSeek-V3 adds to the sum of weights, which sigmoids may leave at 0"""
+"""value that DeepSeek-V3 adds to the sum of weights, which sigmoids may leave at 0"""
 
 
 def scores(logits_TE: Tensor, settings: Experts) -> Tensor:
-    """What experts are weighed by, [T, E]."""
+    """Scores that experts are weighed by, [T, E]."""
     return logits_TE.softmax(dim=-1) if settings.scores == "softmax" else logits_TE.sigmoid()
 
 
@@ -30,8 +30,8 @@ def probabilities(logits_TE: Tensor, settings: Experts) -> Tensor:
 
 
 def preferences(logits_TE: Tensor, settings: Experts, bias_E: Tensor | None) -> Tensor:
-    """What experts are chosen by, [T, E], without a gradient: scores with their bias. Where the order of softmax's
-    probabilities alone counts, their logits, of which fewer are equal."""
+    """Values that experts are chosen by, [T, E], without a gradient: scores with their bias. Where the order of
+    softmax's probabilities alone counts, their logits, of which fewer are equal."""
     logits_TE = logits_TE.detach()
     if settings.scores == "softmax" and bias_E is None and settings.groups == 1:
         return logits_TE

@@ -107,7 +107,8 @@ class ExpertLayer(nn.Module):
         return slice(first, behind)
 
     def _of_tensor_ranks(self, out_TH: Tensor, hidden_states: Tensor) -> Tensor:
-        """What `_for_tensor_rank` left to other tensor ranks, added: the output for each of the `hidden_states`."""
+        """Output for each of the `hidden_states`: the results of other tensor ranks, to which `_for_tensor_rank` left a
+        part, are added."""
         if self.config.tensor_model_parallel_size == 1:
             return out_TH
         total: Tensor

@@ -14,7 +14,7 @@ from pretrain.models.parameter_gradients import accumulate, hand_over
 from pretrain.models.products import add_gradient, by_fp32, matmul, matmul_grad
 
 _STRIDE_BYTES = 16
-"""what strides are to be a multiple of in `F.grouped_mm`"""
+"""bytes of which strides are to be a multiple in `F.grouped_mm`"""
 
 
 class GroupedLinear(nn.Module):
@@ -93,7 +93,7 @@ def _apart(counts_E: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], ...]
 
 
 def host_counts(counts_E: Tensor, rows: int) -> list[int]:
-    """How many of the `rows` each expert has, for the host, which waits for the device to know."""
+    """Number of the `rows` that each expert has, for the host, which waits for the device to know."""
     counts: list[int] = counts_E.tolist()
     assert sum(counts) == rows
     return counts

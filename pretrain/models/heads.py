@@ -1,4 +1,4 @@
-"""What turns the last layer's output into logits."""
+"""Modules that turn the last layer's output into logits."""
 
 from collections.abc import Callable
 from functools import partial

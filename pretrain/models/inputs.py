@@ -1,4 +1,4 @@
-"""What a model is called with: one micro-batch, as this rank reads it."""
+"""Inputs of a model: one micro-batch, as this rank reads it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class MicroBatch:
     before_B: Tensor | None = None
     source_B: Tensor | None = None
     memory: PreviousRows | None = None
-    """what layers read of the rows before these; None: they read nothing of them"""
+    """hidden states of the rows before these, for layers that read them; None: none do"""
     real_BS: Tensor | None = None
     """bool: positions that are no padding, of a model with experts"""
     counted: Mapping[str, Tensor] | None = None
@@ -70,11 +70,11 @@ class MicroBatch:
     """bool, over full sequences: positions that are no padding, of a run that keeps the largest attention scores; None:
     all are"""
     routes: MicroBatchRoutes | None = None
-    """what layers of experts count, and add to the loss; None: nothing"""
+    """extra tasks of layers of experts: counts, and terms of the loss; None: they have none"""
     places: KeyPlaces | None = None
-    """what attention is to know of all positions; None: it doesn't ask, or there is nothing to say"""
+    """facts about all positions for attention; None: it doesn't ask, or there is nothing to say"""
     teacher: LastStates | LastAnswers | None = None
-    """what a teacher made of the rows; on the last pipeline stage of a run that has one"""
+    """a teacher's results for the rows; on the last pipeline stage of a run that has one"""
     labelled: LabelledPlaces | None = None
     """the places with a loss, of a run with a generator"""
     noise_rows_B: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Which implementation computes each kind of operation: one provider, chosen once, where an engine is made.
+"""Choice of the implementation of each kind of operation: one provider, chosen once, where an engine is made.
 
 Models name operations (`column_linear`, `norm["rms"]`, ...), never libraries, so another provider is one more function
 here. `pretrain verify` judges any choice against the plain one.

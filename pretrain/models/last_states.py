@@ -15,28 +15,28 @@ JudgeStates = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LastAnswers:
-    """What a fine-tuned model answers to one micro-batch, without gradients."""
+    """Answers of a fine-tuned model to one micro-batch, without gradients."""
 
     answers_LBK: Tensor
     layers: LayerStates | None
-    """what some layers computed, where a loss compares them"""
+    """states of some layers, where a loss compares them"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastStates:
-    """What the last pipeline stage has of one micro-batch: without gradients, all positions on every tensor rank."""
+    """Tensors of the last pipeline stage for one micro-batch: without gradients, all positions on every tensor rank."""
 
     hidden_LBH: Tensor
     """the last layer's output"""
     projected_LBH: Tensor
-    """what the output projection multiplies"""
+    """input of the output projection"""
     weight_VH: Tensor
     """the rows of the output projection of this tensor rank"""
     bias_V: Tensor | None
     finish: Callable[[Tensor], Tensor]
-    """what the head does with logits"""
+    """function of the head that is applied to logits"""
     layers: LayerStates | None = None
-    """what some layers computed, where a loss compares them"""
+    """states of some layers, where a loss compares them"""
 
     def logits(self, where: slice) -> Tensor:
         """[l, B, V / tensor ranks] fp32, of some positions."""

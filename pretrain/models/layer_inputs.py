@@ -1,4 +1,4 @@
-"""What the layers of a call read besides the stream, of most families."""
+"""Inputs of the layers of a call besides the stream, of most families."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ InputsOfLayers = Callable[[MicroBatch, Stream, KeyValueCache | None], LayerInput
 
 
 def layer_inputs(model: Model) -> InputsOfLayers:
-    """What layers read that each see all positions of their stack."""
+    """Function that makes the inputs of layers that each see all positions of their stack."""
     return _of_two_stacks if model.is_encoder_decoder else _of_one_stack
 
 

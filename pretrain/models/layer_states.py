@@ -1,5 +1,5 @@
-"""What layers compute, for a loss that compares two models layer by layer: hidden states, and queries and keys of
-self-attention, whose products are its scores."""
+"""States that layers compute, for a loss that compares two models layer by layer: hidden states, and queries and keys
+of self-attention, whose products are its scores."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +47,8 @@ class LayerWatch:
         self._keys.append(key.clone() if self._copies else key)
 
     def states(self, project: Callable[[Tensor], Tensor] | None = None) -> LayerStates:
-        """What was kept, of all positions on every tensor rank, which then compute the same of hidden states."""
+        """States that were kept, of all positions on every tensor rank, which then compute the same of hidden
+        states."""
         hidden = self._hidden
         if self._shares_sequence:
             hidden = [gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=False) for x in hidden]

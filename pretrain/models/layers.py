@@ -47,9 +47,9 @@ class LayerInputs:
     """inputs of the decoder's cross-attention"""
     cache: KeyValueCache | None = None
     before: PreviousRows | None = None
-    """what layers read of the rows before these"""
+    """hidden states of the rows before these, for layers that read them"""
     routes: MicroBatchRoutes | None = field(default=None, kw_only=True)
-    """what layers of experts do besides computing"""
+    """extra tasks of layers of experts, besides computing"""
 
 
 class FinalNorm(nn.Module):
@@ -113,14 +113,15 @@ class Layer(TransformerLayer):
         return out
 
     def _routes(self, inputs: LayerInputs, positions: int) -> LayerRoutes | None:
-        """What its feed-forward layer does with this rank's `positions` of each row besides computing them."""
+        """Extra tasks of its feed-forward layer with this rank's `positions` of each row, besides computing them; None:
+        it has none."""
         if inputs.routes is None or not getattr(self.mlp, "reads_routes", False):
             return None
         slices_before = self.tp_group.rank() if self.config.sequence_parallel else 0
         return inputs.routes.of_layer(self.global_name, slices_before * positions, positions)
 
     def _bias_inputs(self, given: list[Tensor]) -> Tensor | DistanceInputs | None:
-        """What attention gets for its scores: T5's table, or vectors of distances."""
+        """Input of attention for its scores: T5's table, or vectors of distances; None: there is none."""
         if not given:
             return None
         if self.model.positions.distance_linears:
@@ -200,7 +201,7 @@ class Layers(nn.Module):
         self.recomputes = megatron.recompute_granularity == "full"
 
     def submodules(self, model: Model, megatron: MegatronConfig, number: int) -> TransformerLayerSubmodules:
-        """What layer `number` of all is made of, encoder layers first."""
+        """Submodules of layer `number` of all, encoder layers first."""
         encoder_layers = model.stacks[0]
         if number < encoder_layers:
             return layer_parts(model, megatron, "encoder", number)

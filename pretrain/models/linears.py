@@ -24,7 +24,7 @@ class Arithmetic(Protocol[Received]):
         ...
 
     def received(self, gradient: Tensor) -> Received:
-        """What the two others take of the gradient [n, out]."""
+        """Form of the gradient [n, out] that the two other products take."""
         ...
 
     def of_input(self, received: Received, weight: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""What further predictions of a row read and predict (`model.mtp`), from the complete row: context ranks take their
-slices of it afterwards. At depth k, position i reads token i + k and predicts token i + k + 1, if both are of its
+"""Tokens that further predictions of a row read and predict (`model.mtp`), from the complete row: context ranks take
+their slices of it afterwards. At depth k, position i reads token i + k and predicts token i + k + 1, if both are of its
 document; the label of a position is the token after it.
 
 Shapes: R rows, D depths, S positions.

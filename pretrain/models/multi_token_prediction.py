@@ -53,7 +53,8 @@ class MultiTokenPrediction(nn.Module):
     def forward(
         self, hidden_SBH: Tensor, stream_PBH: Tensor, batch: MicroBatch, inputs: LayerInputs
     ) -> tuple[Tensor, ...]:
-        """What the head reads at each depth. The stream has the embeddings of the tokens of all depths."""
+        """Hidden states that the head reads at each depth. The stream has the embeddings of the tokens of all
+        depths."""
         assert batch.mtp is not None, "rows say which tokens follow"
         tokens, embeddings_PBH = batch.mtp, inputs.stream.part(stream_PBH, "mtp")
         embedded, states = embeddings_PBH.chunk(len(self.layers)), list[Tensor]()
@@ -102,7 +103,7 @@ class MtpLayer(MtpNames, nn.Module):
 
 
 def _inputs_at(depth: int, tokens: MtpTokens, inputs: LayerInputs, positions: int) -> LayerInputs:
-    """What the layer of a depth reads: attention as in the stack, and no routes of positions without a token."""
+    """Inputs of the layer of a depth: attention as in the stack, and no routes of positions without a token."""
     routes = inputs.routes
     if routes is not None:
         routes = replace(routes, real_BS=routes.real_BS & tokens.given_BDS[:, depth])

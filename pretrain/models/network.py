@@ -49,7 +49,7 @@ LayersPart = Callable[[Model, MegatronConfig, int | None, Final, bool], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyParts:
-    """What the models of a family are made of; everything else about them is in their config."""
+    """Components of the models of a family; everything else about them is in their config."""
 
     head: Head
     embedding: StackPart = StackEmbedding
@@ -232,7 +232,7 @@ class Network(LanguageModule):
         return hidden
 
     def _multiplied(self, x_LBH: Tensor) -> Tensor:
-        """What the output projection reads, times the factor of logits."""
+        """Input of the output projection: the hidden states times the factor of logits."""
         return x_LBH if self.output_multiplier == 1 else x_LBH * self.output_multiplier
 
     def _predict(self, hidden: Tensor, batch: MicroBatch, judge: Judge | None) -> ModelOutputs:
@@ -254,7 +254,7 @@ class Network(LanguageModule):
         return outputs if self.model.task_head is None else outputs._replace(answers=self._answers(hidden, batch))
 
     def _answers(self, hidden: Tensor, batch: MicroBatch) -> Tensor:
-        """What a task head answers."""
+        """Answers of a task head."""
         answers: Tensor = self.head(hidden, batch) if isinstance(self.head, SpanHead) else self.head(hidden)
         return answers
 

@@ -1,4 +1,4 @@
-"""What the last pipeline stage puts out, and how engines find the tensors in it."""
+"""Outputs of the last pipeline stage, and the way in which engines find the tensors in them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,21 +13,21 @@ class ModelOutputs(NamedTuple):
     logits: Tensor | None = None
     """[L, B, V / tensor ranks], where no judge reads them"""
     judged: tuple[Tensor, ...] = ()
-    """what a judge says of the logits"""
+    """a judge's results for the logits"""
     next_sentence: Tensor | None = None
     """[B, 2] logits of a pooled head: another document, and the second segment follows"""
     answers: Tensor | None = None
     """[L, B, outputs] of a task head"""
     judged_states: Tensor | None = None
-    """what a judge says of the last hidden states"""
+    """a judge's result for the last hidden states"""
     judged_layers: tuple[Tensor, ...] = ()
-    """what a judge says of the states of all layers"""
+    """a judge's results for the states of all layers"""
     judged_mtp: tuple[tuple[Tensor, ...], ...] = ()
-    """what a judge for each further token says of its logits"""
+    """results of a judge for each further token, for its logits"""
 
     @property
     def other_answers(self) -> Sequence[Tensor]:
-        """What heads beside that of the vocabulary put out."""
+        """Outputs of heads beside that of the vocabulary."""
         return [answers for answers in (self.next_sentence, self.answers) if answers is not None]
 
 

@@ -45,7 +45,7 @@ def hand_over(parameter: Tensor, gradient: Tensor, unrounded: bool = True) -> Te
 
 
 def _placeholder(parameter: Tensor) -> Tensor:
-    """What the backward pass returns for a parameter whose gradient is in megatron-core's buffer."""
+    """Placeholder that the backward pass returns for a parameter whose gradient is in megatron-core's buffer."""
     parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     # A tied embedding's placeholder is read for all that, and has to be zero.
     zero = getattr(parameter, "zero_out_wgrad", False)

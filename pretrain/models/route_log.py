@@ -41,7 +41,7 @@ class RouteLog:
 
 @dataclass(frozen=True)
 class RowLog:
-    """What a micro-batch writes to the log of its step."""
+    """The log of a step as a micro-batch writes to it."""
 
     log: RouteLog
     rows: np.ndarray
@@ -50,13 +50,13 @@ class RowLog:
     """the first position of this context rank"""
 
     def of_layer(self, layer: str, first: int) -> "LayerLog":
-        """What one layer writes, whose positions are those from `first` of this context rank on."""
+        """The log as one layer writes to it, whose positions are those from `first` of this context rank on."""
         return LayerLog(self.log, layer, self.rows, self.first + first)
 
 
 @dataclass(frozen=True)
 class LayerLog:
-    """What one layer writes of a micro-batch."""
+    """The log of a step as one layer writes a micro-batch to it."""
 
     log: RouteLog
     layer: str

@@ -1,4 +1,4 @@
-"""What a step counts of the routes of its tokens, and what these add to its loss.
+"""Counts of the routes of a step's tokens, and the terms that these routes add to its loss.
 
 Terms are sums over tokens and layers, each with a count of its own, as all terms of a loss (`objectives/base.py`):
 
@@ -60,17 +60,18 @@ class RouteTally:
 
 @dataclass(frozen=True)
 class MicroBatchRoutes:
-    """What the layers of experts do with a micro-batch besides computing it."""
+    """Extra tasks of the layers of experts with a micro-batch, besides computing it: counts, terms of the loss, and a
+    log."""
 
     tally: RouteTally
     factors: Mapping[str, float]
-    """what each term that the loss has is multiplied by in the backward pass"""
+    """factor of each term that the loss has, in the backward pass"""
     real_BS: Tensor
     """bool: positions that are no padding, of this context rank"""
     log: RowLog | None = None
 
     def of_layer(self, layer: str, first: int, positions: int) -> "LayerRoutes":
-        """What one layer does, which routes `positions` positions of each row from `first` on."""
+        """Extra tasks of one layer, which routes `positions` positions of each row from `first` on."""
         real_SB = self.real_BS[:, first : first + positions].T
         log = None if self.log is None else self.log.of_layer(layer, first)
         return LayerRoutes(self.tally, self.factors, self.tally.layers[layer], real_SB, log)
@@ -123,8 +124,8 @@ class LayerRoutes:
 
     @torch.no_grad()
     def _row_weights(self, logits_TE: Tensor, experts_TK: Tensor) -> Tensor:
-        """What the probabilities of each token of a row are multiplied by, [B, E]: E f, divided by the row's positions.
-        Collective among the ranks that share rows."""
+        """Factors of the probabilities of each token of a row, [B, E]: E f, divided by the row's positions. Collective
+        among the ranks that share rows."""
         settings = self.tally.settings
         if settings.selection_bias or settings.groups > 1:
             experts_TK = choose(logits_TE, settings.top_k)

@@ -1,4 +1,4 @@
-"""Which experts each token goes to, and with what weight: computed in fp32, alike on every layout.
+"""Routes of tokens: the experts that each token goes to, and their weights, computed in fp32, alike on every layout.
 
 A token's experts are in ascending order in all that follows, so that sums over them are made in one order.
 
@@ -40,8 +40,8 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(settings.count, config.hidden_size))
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         self.bias_E: Tensor | None = None
-        """what is added to scores where experts are chosen: fp32 in every precision, so no buffer, which megatron-core
-        rounds, nor left as DeepSpeed creates tensors"""
+        """bias that is added to scores where experts are chosen: fp32 in every precision, so no buffer, which
+        megatron-core rounds, nor left as DeepSpeed creates tensors"""
         if settings.selection_bias:
             self.bias_E = torch.zeros(settings.count, device=config.kernels.device).float()
         self._first_pass: dict[int, Tensor] = {}

@@ -46,7 +46,7 @@ class SegmentMemory:
 
     @property
     def following(self) -> Iterable[Tensor]:
-        """What layers have written for the next step: live."""
+        """Tensors that layers have written for the next step: live."""
         return self._following.values()
 
     def advance(self) -> None:

@@ -18,7 +18,7 @@ FeedForwardModule = type[nn.Module]
 
 
 class DistanceInputs(NamedTuple):
-    """What self-attention reads of vectors of distances that all layers have in common, as its `attention_bias`."""
+    """Inputs of self-attention with vectors of distances that all layers have in common, as its `attention_bias`."""
 
     table_RH: Tensor
     content_SBH: Tensor | None = None
@@ -29,7 +29,7 @@ class BesideLayer(nn.Module):
     """Called with a layer's input and output."""
 
     def forward(self, x_SBH: Tensor, layer_SBH: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What is handed on in place of the output."""
+        """Hidden states that are handed on in place of the output."""
         raise NotImplementedError
 
 

@@ -41,7 +41,7 @@ class AnswerHead(nn.Module):
 
 
 class _FromFirstRank(torch.autograd.Function):
-    """What the first of several ranks has, on each of them: their gradients add up there."""
+    """Broadcast of the tensor of the first of several ranks to each of them: their gradients add up on the first."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
