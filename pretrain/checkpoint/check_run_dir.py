@@ -44,7 +44,8 @@ def _problem(path: Path) -> str | None:
 
 
 def _of_a_run(path: Path) -> str | None:
-    """What is wrong with a path inside a folder that a run keeps for itself."""
+    """Problem of a path inside a folder that a run keeps for itself, as the end of a sentence; None: it is in no such
+    folder."""
     for folder in (path, *path.parents):
         if folder in RunDir(folder.parent).folders and RunDir(folder.parent).has_begun:
             return f"lies in {folder.name} of the run {folder.parent}"

@@ -42,7 +42,7 @@ class Damaged(RunError):
 
 @dataclass(frozen=True)
 class Digest:
-    """What is known of a file's content."""
+    """Size and digest of a file's content."""
 
     bytes: int
     sha256: str
@@ -113,8 +113,8 @@ def seal(content: bytes) -> bytes:
 
 
 def damage(checkpoint: Path, rank: int = 0, world: int = 1) -> str | None:
-    """What is wrong with a checkpoint, as a sentence naming the file, or None: all of its files are read and compared
-    with the manifest; of `world` ranks each takes a share. Raises OSError where that can't be found out."""
+    """Damage of a checkpoint, as a sentence naming the file, or None: all of its files are read and compared with the
+    manifest; of `world` ranks each takes a share. Raises OSError where that can't be found out."""
     try:
         manifest = Manifest.read(checkpoint)
         for name in sorted(manifest.files)[rank::world]:

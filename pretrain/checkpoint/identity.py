@@ -1,4 +1,4 @@
-"""What identifies the start of a rank: the versions of its software, its code, settings and data.
+"""Identity of a rank at its start: the versions of its software, its code, settings and data.
 
 Ranks compare their fingerprints before a run begins, and a checkpoint records the versions.
 """

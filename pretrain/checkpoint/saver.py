@@ -111,8 +111,8 @@ class Saver:
             self._buffers.put(self._free_buffer(snapshot.pieces_of(state)))
 
     def urgency(self, step: int) -> Urgency:
-        """What this rank requests of all ranks after `step`, given the saves that failed; all ranks learn of failures
-        at about the same time."""
+        """Request of this rank to all ranks after `step`, given the saves that failed; all ranks learn of failures at
+        about the same time."""
         if self._lost is not None:
             return Urgency.LAST_TRY
         return self._unsaved.urgency(step, time.monotonic(), idle=self._buffers.qsize() == self._num_buffers)

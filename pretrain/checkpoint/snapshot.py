@@ -68,7 +68,7 @@ class StreamedSnapshot:
 
 
 def pieces_of(state: dict[str, GlobalPart]) -> Pieces:
-    """What this rank saves of `state`."""
+    """Pieces of `state` that this rank saves."""
     return [
         (Part(name, part.shape, piece.offset, tuple(piece.value.shape)), piece.value)
         for name, part in state.items()

@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides tensors: one small record, as JSON beside them."""
+"""Record of a checkpoint: what it holds besides tensors, small, as JSON beside them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -168,8 +168,8 @@ def check_reads_own_vocabulary(config: RunConfig, run: Path) -> None:
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What makes two resolved configs other runs: the keys that differ, with both values. Layout, micro-batch, logging
-    and the like may differ in one run."""
+    """Differences between two resolved configs that make them other runs: the keys that differ, with both values.
+    Layout, micro-batch, logging and the like may differ in one run."""
     scaling = [("loss_scale",)] if now.get("precision") == "fp16" else []
     keys = (
         scaling

@@ -74,8 +74,8 @@ def first_valid(candidates: list[Path], report: Callable[[str], None], group: di
 
 
 def verify(checkpoint: Path, group: dist.ProcessGroup | None = None) -> str | None:
-    """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files.
-    Raises RunError where files can't be accessed."""
+    """Damage of a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files. Raises
+    RunError where files can't be accessed."""
     rank, world = dist.get_rank(), dist.get_world_size()
     problem = run_on_all_ranks(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
     return next((text for text in gather(problem, group) if text is not None), None)

@@ -68,11 +68,11 @@ class Unsaved:
         )
 
     def steps(self, step: int) -> int:
-        """How many steps are lost if the run ends after `step`."""
+        """Number of steps that are lost if the run ends after `step`."""
         return step - self._step
 
     def urgency(self, step: int, now_s: float, idle: bool) -> Urgency:
-        """What to do after `step`. `idle`: nothing is being written."""
+        """Urgency of a save after `step`. `idle`: nothing is being written."""
         trouble = self._trouble
         if trouble is None:
             return Urgency.NONE

@@ -34,7 +34,7 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
 
 
 def fields(model: Model, specials: Specials) -> dict[str, Any]:
-    """What the configs of BART and its kin share."""
+    """Fields that the configs of BART and its kin share."""
     encoder_layers, decoder_layers = model.stacks
     return {
         "vocab_size": model.vocabulary,

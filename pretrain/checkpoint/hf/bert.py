@@ -33,7 +33,7 @@ def hf_class(model: Model) -> type[BertForPreTraining] | type[BertForMaskedLM]:
 
 
 def encoder_fields(model: Model, specials: Specials) -> dict[str, Any]:
-    """What BERT's and RoBERTa's configs share."""
+    """Fields that BERT's and RoBERTa's configs share."""
     return {
         "vocab_size": model.vocabulary,
         "hidden_size": model.hidden,

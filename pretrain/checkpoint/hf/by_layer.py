@@ -62,7 +62,7 @@ class _Layers:
     ) -> None:
         self._folder, self._config, self._report = folder, config, report
         self.draws = 0
-        """how often all weights were moved by a unit in the last place (`gate`)"""
+        """number of times that all weights were moved by a unit in the last place (`gate`)"""
         self._layers: list[nn.Module] = list(hf_model.base_model.layers)
         self._names: list[list[str]] = [[] for _ in self._layers]
         ends, ignored = [], _ignored(folder, config)
@@ -101,7 +101,8 @@ class _Layers:
             move_by_a_unit(self._layers[number], of_layer)
 
     def _read(self, number: int) -> tuple[Any, list[str]]:
-        """What transformers makes of a model with layer `number` alone, and the names of weights that it drew."""
+        """Model of transformers with layer `number` alone, and the names of weights that it drew. Raises ConfigError
+        for files that cannot be read."""
         values = dict(self._ends)
         for name, value in values_of(self._folder, self._names[number]).items():
             values[_renumbered(name, _FIRST)] = value

@@ -1,5 +1,5 @@
-"""What an export of a decoder says besides weights and ids: ends and begin of a text, names of special tokens, settings
-of sampling. Those of the folder that its model was imported from, or else our own."""
+"""Conventions of a decoder that an export states besides weights and ids: ends and begin of a text, names of special
+tokens, settings of sampling. Those of the folder that its model was imported from, or else our own."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from pretrain.run_dir.paths import run_of
 
 _NAMES_OF_IDS = ("_token_id", "_token_ids", "_ids", "_tokens")
 _UNNAMED = {"bos_token": "", "eos_token": ""}
-"""what templates write that ask for a name which the source lacks"""
+"""text written by a template that asks for a name which the source lacks"""
 _SYSTEM = {"role": "system", "content": "You are helpful."}
 _OF_A_DAY = "strftime_now"
 """function of templates by which they render another text on another day"""
@@ -31,7 +31,7 @@ _OF_A_DAY = "strftime_now"
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """What an export says. The default is that of a model that was born here, without a chat template."""
+    """Conventions that an export states. The default is that of a model that was born here, without a chat template."""
 
     source: SourceModel | None = None
     sampling: dict[str, Any] | None = None
@@ -116,7 +116,8 @@ class Conventions:
         path.write_text(json.dumps(self.source.special_tokens_map | eos, indent=2) + "\n")
 
     def post_processor(self) -> dict[str, Any] | None:
-        """What puts special tokens around a text in the source's tokenizer.json."""
+        """Post-processor of the source's tokenizer.json, which puts special tokens around a text; None: there is
+        none."""
         return None if self.source is None else self.source.post_processor
 
     def check_turns(self, exported: Any) -> None:

@@ -161,4 +161,4 @@ DEEPSEEK = (
         mtp_links=_mtp_links,
     ),
 )
-"""What a model with latent attention goes to: the first row that takes it."""
+"""Families that a model with latent attention is exported to: the first row that takes it."""

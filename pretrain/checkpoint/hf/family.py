@@ -1,4 +1,4 @@
-"""What a family of Hugging Face declares: conversions of configs and tensors in both directions."""
+"""Declaration of a family of Hugging Face: conversions of configs and tensors in both directions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class HfHead:
     pooler: str | None = None
     """name of the dense layer before it; None: it has none"""
     prefix: tuple[str, str] = ("", "")
-    """how names of the other tensors begin in the family's class, and what they begin with here"""
+    """prefixes of the names of the other tensors in the family's class, and here"""
     unused: str | None = None
     """name of a dense layer that is there without use"""
     double: bool = False
@@ -66,7 +66,7 @@ class HfFamily:
     objective_of: Callable[[dict[str, Any]], dict[str, Any]] = _no_settings
     """settings of the objective that our `model` section asks for"""
     drawn: tuple[str, ...] = ()
-    """how names of our parameters begin that no class has, where encoders alone are imported"""
+    """prefixes of the names of our parameters that no class has, where encoders alone are imported"""
     loaded_links: Callable[[Model], Iterator[Link]] | None = None
     """the same for tensors of the model that transformers loads, where those of a folder are others; None: they are the
     same"""
@@ -85,7 +85,7 @@ class HfFamily:
     heads: Mapping[str, HfHead] = field(default_factory=dict)
     """classes of fine-tuned models by kind (`hf_classes.Kind`)"""
     declared: HfClass | None = None
-    """what our family declares of them, where several of ours have this `model_type`"""
+    """declaration of them by our family, where several of ours have this `model_type`"""
     encoder: Any = None
     """class of the encoder without a head, whose tensors have names without the first part of those of `links`; None:
     encoders are exported with their heads"""

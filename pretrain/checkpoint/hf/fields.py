@@ -1,5 +1,6 @@
-"""Which fields of a config.json change what its model computes: those that are read here, those that change nothing,
-and all others of the class, which are refused by name where they have another value than the class's default."""
+"""Fields of a config.json by their effect on what its model computes: those that are read here, those that change
+nothing, and all others of the class, which are refused by name where they have another value than the class's
+default."""
 
 from collections.abc import Collection
 from dataclasses import MISSING, fields
@@ -32,7 +33,7 @@ _OF_TRAINING = {
     "embd_pdrop": "resid_pdrop", "embed_dropout": "resid_dropout", "hidden_dropout": None, "activation_dropout": None,
     "encoder_layerdrop": None, "decoder_layerdrop": None, "router_jitter_noise": None,
 }  # fmt: skip
-"""what further training is done with, and the field that says it here; None: it is done without"""
+"""field about training -> the field whose value further training takes for it here; None: it is done without"""
 _SAME = {
     "decoder_attention_heads": "encoder_attention_heads",
     "decoder_ffn_dim": "encoder_ffn_dim",

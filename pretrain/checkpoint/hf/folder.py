@@ -29,8 +29,8 @@ _FORMER = {".weight": ".gamma", ".bias": ".beta"}  # norms' leaves, in files of 
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What `read` found. `hf_config` is the config as transformers reads it, of the class that `family` has.
-    `objective` is ours for a class with a task head; None: it predicts tokens."""
+    """Contents of a folder, as `read` found them. `hf_config` is the config as transformers reads it, of the class that
+    `family` has. `objective` is ours for a class with a task head; None: it predicts tokens."""
 
     path: Path
     family: HfFamily
@@ -40,7 +40,7 @@ class Folder:
     section: dict[str, Any]
     """our `model` section"""
     notes: tuple[str, ...] = ()
-    """what is imported in another way than its config.json says, as sentences"""
+    """sentences on what is imported in another way than its config.json says"""
     untied: tuple[str, ...] = ()
     """tensors that its class ties to another one by default, and that have values of their own"""
 
@@ -149,8 +149,8 @@ def _check_lacks(folder: Folder, model: Model, name: str, random_head: bool) -> 
 
 
 def _names(folder: Folder, model: Model, name: str) -> list[str]:
-    """What a tensor may be called: without the model's prefix where the folder has no head, by the name of a tensor
-    that it is tied to, and as once."""
+    """Names that a tensor may have: its own, and that of a tensor that it is tied to; each also without the model's
+    prefix, as in a folder without a head, and with its former ending."""
     kind = folder.family.class_of(model)
     tied = kind._tied_weights_keys or {}
     names = [name, *(alias for alias, source in tied.items() if source == name and model.tie_word_embeddings)]
@@ -159,7 +159,7 @@ def _names(folder: Folder, model: Model, name: str) -> list[str]:
 
 
 def name_in(folder: Folder, model: Model, name: str) -> str | None:
-    """What a tensor of the family is called in the folder; None: the folder lacks it."""
+    """Name in the folder of a tensor of the family; None: the folder lacks it."""
     return next((found for found in _names(folder, model, name) if found in folder.tensors), None)
 
 

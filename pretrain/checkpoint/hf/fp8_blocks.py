@@ -11,9 +11,9 @@ from torch import Tensor
 from pretrain.errors import ConfigError
 
 DTYPE = "F8_E4M3"
-"""what safetensors call the weights' type"""
+"""name of the weights' type in safetensors"""
 SCALE = "_scale_inv"
-"""what the name of a weight's factors has behind the weight's own"""
+"""end of the name of a weight's factors, behind the weight's own"""
 _BLOCK = 128
 _KNOWN: dict[str, tuple[Any, ...]] = {
     "quant_method": ("fp8",),

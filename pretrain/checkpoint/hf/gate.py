@@ -37,7 +37,7 @@ _BEYOND = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """What the gate found of a model that passed."""
+    """Results of the gate for a model that passed."""
 
     difference: float
     """the largest of what was compared, fp32"""
@@ -102,8 +102,8 @@ def pass_gate(
 def check_stored(
     passed: Agreement, logits: tuple[Tensor, ...], hf_model: Any, batch: Rows, model: Model, *, dtype: str
 ) -> Agreement:
-    """What `passed` becomes for the model read from weights that were stored in `dtype` after the gate. Raises RunError
-    if fp32 weights changed, or rounded ones no longer give finite logits."""
+    """Agreement `passed`, updated for the model read from weights that were stored in `dtype` after the gate. Raises
+    RunError if fp32 weights changed, or rounded ones no longer give finite logits."""
     moved = largest_difference(logits, hf_answers(hf_model, batch, model))
     if dtype == "fp32":
         if not moved <= passed.limit:
@@ -115,9 +115,9 @@ def check_stored(
 
 
 def _rounding(hf_model: Any, batch: Rows, model: Model, expected: tuple[Tensor, ...]) -> float:
-    """How far logits move when all weights do by a unit in the last place, up or down as drawn. The most of a few
-    draws, as a position that is near to a turning point moves much in some of them and little in others. Weights stay
-    moved: a copy would take the memory of another model."""
+    """Largest change of logits when all weights move by a unit in the last place, up or down as drawn. It is the most
+    of a few draws, as a position that is near to a turning point moves much in some of them and little in others.
+    Weights stay moved: a copy would take the memory of another model."""
     draw, moved = torch.Generator().manual_seed(0), []
     for _ in range(_DRAWS):
         move_by_a_unit(hf_model, draw)

@@ -44,7 +44,7 @@ KNOWN = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True)
 class GgufType:
-    """How weights are stored; vectors, such as gains, are fp32 in each."""
+    """Type in which weights are stored; vectors, such as gains, are fp32 in each."""
 
     quantization: GGMLQuantizationType
     file_type: LlamaFileType
@@ -103,7 +103,7 @@ def _end_of_turn(checkpoint: Path, objective: Objective) -> int | None:
 
 @dataclass(frozen=True)
 class GgufAgreement:
-    """What was found of a model that passed, and of its file."""
+    """Results of the gate for a model that passed, and of the check of its file."""
 
     logits: Agreement
     """Agreement of the fp32 weights with transformers."""
@@ -205,7 +205,7 @@ def _check_factors(reader: gguf.GGUFReader, settings: dict[str, Any]) -> None:
 
 
 def _rounding(value: Tensor, stored: GgufType) -> Tensor:
-    """How far each value may be from what is stored of it."""
+    """Largest difference that each value may have from its stored one."""
     quantization = _quantization(value.numpy(), stored)
     if quantization == GGMLQuantizationType.F32:
         return torch.zeros_like(value)

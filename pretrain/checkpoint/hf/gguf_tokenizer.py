@@ -1,4 +1,4 @@
-"""What llama.cpp has to know of a tokenizer besides its pieces: how a text is cut before bytes are merged, and which
+"""Facts of a tokenizer that llama.cpp needs besides its pieces: how a text is cut before bytes are merged, and which
 ids begin and end texts and turns.
 
 llama.cpp has these rules in its code, by name (`tokenizer.ggml.pre`), and takes another rule where it does not know the

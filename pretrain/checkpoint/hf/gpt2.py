@@ -61,7 +61,7 @@ def model_of(config: GPT2Config) -> dict[str, Any]:
 
 
 def shared_settings(config: Any) -> dict[str, Any]:
-    """What the fields that OpenAI GPT calls the same say of our `model` section, of a config of either."""
+    """Settings of our `model` section from the fields that OpenAI GPT calls the same, of a config of either."""
     return {
         "family": "gpt",
         "layers": config.n_layer,

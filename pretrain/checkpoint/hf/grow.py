@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True)
 class NewIds:
-    """Which rows a tensor of the vocabulary gets, and from which they are made."""
+    """Rows that a tensor of the vocabulary gets, and the rows from which they are made."""
 
     before: int
     """rows that the tensors have"""
@@ -86,7 +86,7 @@ def grown_folder(
 
 
 def described(grown: GrownTokenizer, ids: NewIds, new_rows: NewRows) -> Iterator[str]:
-    """What is new, in sentences."""
+    """Sentences on what is new in the vocabulary."""
     count, reused = len(grown.tokens), max(0, min(ids.before, grown.first_id + len(grown.tokens)) - grown.first_id)
     drawn, lacked = sum(not ids.pieces[grown.first_id + number] for number in range(count)), grown.first_id - ids.before
     yield f"{count:,} new tokens have the ids {grown.first_id:,} to {grown.first_id + count - 1:,}"

@@ -26,7 +26,7 @@ from pretrain.model_spec.hf_classes import check_choice, head_class, kind_of
 _CHOICES = 4
 """`objective.max_choices` of an imported model that says nothing of it (as of SWAG)"""
 _OF_TOKENS = ("head.", "output_layer.")
-"""how names of a language-model head's parameters begin"""
+"""prefixes of the names of a language-model head's parameters"""
 _PADS = ("[PAD]", "<pad>")
 
 

@@ -1,4 +1,4 @@
-"""What a model of transformers reads of a batch, and what it answers."""
+"""Inputs that a model of transformers reads of a batch, and its answers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _COUNTING = ("roberta", "xlm-roberta", "longformer")
 
 
 def hf_answers(hf_model: Any, batch: Rows, model: Model) -> tuple[Tensor, ...]:
-    """What `gate.our_answers` returns, from a Hugging Face model."""
+    """Answers of a Hugging Face model, as `gate.our_answers` returns them."""
     if model.task_head is None:
         return hf_logits(hf_model, batch, model.position_offset)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def hf_answers(hf_model: Any, batch: Rows, model: Model) -> tuple[Tensor, ...]:
 
 
 def choice_inputs(hf_model: Any, batch: Rows, model: Model) -> dict[str, Tensor]:
-    """What a class of transformers for choices reads of `batch`, in which all rows have equally many."""
+    """Inputs that a class of transformers for choices reads of `batch`, in which all rows have equally many."""
     rows, seen = len(batch.tokens), shown_texts(batch)
     count = rows * (1 + int(np.max(batch.documents)))  # type: ignore[arg-type]
     apart = {
@@ -73,7 +73,7 @@ def _conditional_answers(hf_model: Any, inputs: dict[str, Tensor], batch: Rows) 
 
 
 def hf_logits(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
-    """What InspectEngine.logits returns, from a Hugging Face model."""
+    """Logits of a Hugging Face model, as InspectEngine.logits returns them."""
     with torch.no_grad():
         return hf_outputs(hf_model.float().eval(), batch, position_offset)
 
@@ -88,7 +88,7 @@ def hf_outputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> tuple[Te
 
 
 def hf_inputs(hf_model: Any, batch: Rows, position_offset: int = 0) -> dict[str, Tensor]:
-    """What `hf_model` reads of `batch`."""
+    """Inputs that `hf_model` reads of `batch`."""
     inputs = {
         "input_ids": batch.tokens,
         "attention_mask": batch.attention_mask,
@@ -126,7 +126,8 @@ def text_length(order: np.ndarray) -> int:
 
 
 def _two_streams(batch: Rows, order: np.ndarray) -> dict[str, Tensor]:
-    """What XLNet reads of rows with queries, of which each row has as many, behind its text. It answers them alone."""
+    """Inputs that XLNet reads of rows with queries, of which each row has as many, behind its text. It answers them
+    alone."""
     assert batch.positions is not None
     assert batch.segments is not None
     text = text_length(order)

@@ -340,4 +340,4 @@ LLAMA_KIN = (
         settings=settings_of,
     ),
 )
-"""What a model goes to: the first row that takes it."""
+"""Families that a model is exported to: the first row that takes it."""

@@ -43,7 +43,7 @@ ExpertLinks = Callable[[str, str], Iterator[Link]]
 """makes the links of a layer of experts, `(mcore.mlp, hf)`"""
 _MIXTRAL = "block_sparse_moe", ("w1", "w3", "w2")
 OTHER_NAMES = "mlp", ("gate_proj", "up_proj", "down_proj")
-"""how a layer of experts is called on disk, and the gate, value and output of an expert"""
+"""names on disk of a layer of experts, and of the gate, value and output of an expert"""
 
 
 def links_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -> Iterator[Link]:
@@ -307,4 +307,4 @@ MIXTURES = (
         loaded_links=links_in_memory,
     ),
 )
-"""What a model with experts goes to: the first row that takes it."""
+"""Families that a model with experts is exported to: the first row that takes it."""

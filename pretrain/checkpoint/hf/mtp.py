@@ -13,7 +13,7 @@ _WORDS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def depths_of(family: HfFamily, layers: int, tensors: Container[str]) -> int:
-    """How many such layers a folder with these tensors has behind its `layers`; 0 in families that have none."""
+    """Number of such layers that a folder with these tensors has behind its `layers`; 0 in families that have none."""
     if family.mtp_links is None:
         return 0
     return next(depth for depth in count() if f"model.layers.{layers + depth}.eh_proj.weight" not in tensors)

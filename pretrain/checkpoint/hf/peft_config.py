@@ -62,7 +62,7 @@ _CONVERT = (
 
 @dataclass(frozen=True, kw_only=True)
 class PeftSettings:
-    """What adapter_config.json says of an adapter."""
+    """Settings of an adapter, from its adapter_config.json."""
 
     path: Path
     rank: int

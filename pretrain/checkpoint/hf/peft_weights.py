@@ -25,13 +25,13 @@ _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _EMBEDDING_A, _EMBEDDING_B = ".lora_embedding_A", ".lora_embedding_B"
 _TOKENS = ".token_adapter.trainable_tokens_delta"
 _WRAPPINGS = ".token_adapter.base_layer.", ".base_layer.", ".original_module."
-"""what stands within the names of the base model's parameters in layers that PEFT wraps"""
+"""parts of the names of the base model's parameters in layers that PEFT wraps"""
 _EXPERTS = ".experts"
-"""what the name of the module of a layer's experts ends with"""
+"""end of the name of the module of a layer's experts"""
 _WITHIN_EXPERTS = "gate_up_proj", "down_proj"
 """parameters of all experts of a layer, in the order in which PEFT wraps their module once for each"""
 _WITHIN = ".base_layer"
-"""what the name of a module ends with within its second wrapping"""
+"""end of the name of a module within its second wrapping"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,8 @@ class PeftAdapter:
     """embedding -> its rows of the ids that are trained alone"""
 
     def delta(self, hf_model: Any, name: str) -> Tensor:
-        """What is added to the weight `name` of `hf_model`, as that layer keeps it."""
+        """Update that is added to the weight `name` of `hf_model`, with the dimensions in the order in which that layer
+        keeps them."""
         a, b = self.updates[name]
         update = self.scale * (b @ a)
         is_conv1d = type(hf_model.get_submodule(module_of(name))).__name__ == "Conv1D"

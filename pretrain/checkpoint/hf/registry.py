@@ -44,7 +44,7 @@ _CONSTANTS = (
     ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",
     ".rotary_emb.inv_freq",
 )  # fmt: skip
-"""how names of tensors end that older releases of transformers saved, though a config says what is in them"""
+"""ends of the names of tensors that older releases of transformers saved, though a config says what is in them"""
 
 BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
 _GROUP = "pretrain.hf_families"
@@ -81,10 +81,10 @@ def load(
     config: PretrainedConfig | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str], list[str]]:
-    """What transformers makes of `directory`, or of a `config` and the `values` of some tensors in place of it, fp32;
-    the names of weights that it misses there (it draws them), and of those that it has no place for. Only safetensors
-    are read, and no code. Values are read one after the other, as `values[name][...]`. Raises OSError, ValueError or
-    RuntimeError."""
+    """Model that transformers makes of `directory`, or of a `config` and the `values` of some tensors in place of it,
+    fp32; the names of weights that it misses there (it draws them), and of those that it has no place for. Only
+    safetensors are read, and no code. Values are read one after the other, as `values[name][...]`. Raises OSError,
+    ValueError or RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
     logging.disable_progress_bar()
     of_experts = {} if model.experts is None else {"experts_implementation": "eager"}

@@ -21,12 +21,12 @@ _OF_TEXT = {
     "model.language_model.": "model.",
     "lm_head.": "lm_head.",
 }
-"""how names of the text model's tensors begin in such a folder, and in one of text alone"""
+"""prefixes of the names of the text model's tensors in such a folder, and in one of text alone"""
 
 
 @dataclass(frozen=True)
 class Released:
-    """What a config.json says, without what is not read."""
+    """Contents of a config.json, without what is not read."""
 
     tree: dict[str, Any]
     is_fp8: bool = False

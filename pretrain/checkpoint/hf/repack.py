@@ -25,7 +25,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 @dataclass(frozen=True)
 class StoredAs:
-    """How an export stores its weights."""
+    """Format in which an export stores its weights."""
 
     dtype: str = "fp32"
     """a key of `DTYPES`"""
@@ -34,7 +34,7 @@ class StoredAs:
 
 
 PLAIN = StoredAs()
-"""how exports are written at first"""
+"""format in which exports are written at first"""
 
 
 def size_in_bytes(text: str) -> int:

@@ -1,6 +1,6 @@
-"""What a folder of Hugging Face's says of its model besides weights, ids and the chat template: which ids end a text,
-how special tokens are called, settings of sampling. Import keeps it in the run (`RunDir.source_model`), runs that start
-from it keep it too, and exports say it again.
+"""Description of a model that a folder of Hugging Face's has besides weights, ids and the chat template: which ids end
+a text, how special tokens are called, settings of sampling. Import keeps it in the run (`RunDir.source_model`), runs
+that start from it keep it too, and exports say it again.
 
 Some of it is what transformers' tokenizer of the folder does, noted at import: the ids that it puts around a text, and
 the ids of a conversation. An export has to give the same.
@@ -51,7 +51,7 @@ class Rendered:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """What transformers' tokenizer of the folder does."""
+    """Properties of transformers' tokenizer of the folder."""
 
     size: int
     names: dict[str, str]
@@ -65,7 +65,7 @@ class Noted:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What an imported model is called, and its license."""
+    """Name of an imported model, and its license."""
 
     name: str
     """name on the hub and commit, or the folder's name"""
@@ -89,7 +89,7 @@ class SourceModel:
     """tokenizer_config.json, without the chat template"""
     special_tokens_map: dict[str, Any] | None
     post_processor: dict[str, Any] | None
-    """what puts special tokens around a text, in tokenizer.json"""
+    """post-processor of tokenizer.json, which puts special tokens around a text"""
     templates: dict[str, str]
     """chat templates besides the usual one, by name"""
     noted: Noted | None
@@ -141,8 +141,8 @@ class SourceModel:
 
 
 def read(directory: Path, hf_config: PretrainedConfig, name: str | None = None) -> SourceModel:
-    """What the folder says, which is called `name` (default: its own). Raises ConfigError for a file that cannot be
-    read."""
+    """Description of the model that the folder has, which is called `name` (default: its own). Raises ConfigError for a
+    file that cannot be read."""
     settings, tokenizer = _json(directory / TOKENIZER_CONFIG) or {}, _json(directory / _TOKENIZER) or {}
     return SourceModel(
         ids={name: getattr(hf_config, name, None) for name in _IDS},
@@ -179,7 +179,7 @@ def _license(readme: Path) -> str | None:
 
 
 def of_run(checkpoint: Path, tokenizer: Tokenizer) -> SourceModel | None:
-    """What the run of a checkpoint keeps; None: it was not imported, or has another tokenizer now. Raises
+    """Description that the run of a checkpoint keeps; None: it was not imported, or has another tokenizer now. Raises
     ConfigError for a file that cannot be read."""
     path = run_of(checkpoint).source_model
     if not path.is_file():
@@ -219,7 +219,7 @@ def _note(directory: Path) -> Noted | None:
 
 
 def rendered(theirs: Any) -> Rendered | None:
-    """What transformers' tokenizer makes of `TURNS`. None: it has no chat template that renders them."""
+    """Text and ids that transformers' tokenizer makes of `TURNS`. None: it has no chat template that renders them."""
     try:
         text = theirs.apply_chat_template(list(TURNS), tokenize=False, add_generation_prompt=True)
         ids = theirs.apply_chat_template(list(TURNS), tokenize=True, add_generation_prompt=True, return_dict=True)

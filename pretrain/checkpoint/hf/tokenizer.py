@@ -152,7 +152,7 @@ def _ends_with_cls(objective: Objective) -> bool:
 
 
 def _pairs(objective: Objective) -> tuple[int, int]:
-    """How many ids follow the first text of a pair, and the segment of the second."""
+    """Number of ids that follow the first text of a pair, and the segment of the second."""
     between = 2 if getattr(objective, "format", None) in ("roberta", "bart") else 1
     return between, int(not objective.labelled or "segments" in objective.columns)
 

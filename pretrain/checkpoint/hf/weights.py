@@ -47,7 +47,7 @@ class Weights:
         return {new: _in_floats(found, name) for new, name in wanted.items()}
 
     def lazy(self) -> "dict[str, LazyTensor] | None":
-        """What transformers loads in place of the files; None: it reads these."""
+        """Tensors that transformers loads in place of the files; None: it reads the files."""
         return None if self.stored_names is None else {name: LazyTensor(self, name) for name in self.shapes}
 
 
