@@ -19,7 +19,7 @@ SPACE, ALONE, MARK, TERMINAL, WEAK, CLOSER, LINE_END, DIGIT = (1 << bit for bit 
 """Kinds of characters. ALONE: a letter of a script without spaces; MARK: belongs to the character before it, as Thai's
 vowel AM does, which is a letter by its category; WEAK: a terminal where white space follows."""
 THROUGH = MARK | WEAK | CLOSER
-"""what belongs to the text before it, so that a word begins behind it where one would begin there"""
+"""characters that belong to the text before them, so that a word begins behind them where one would begin there"""
 _PATTERNS = {
     SPACE: r"\p{White_Space}+",
     ALONE: r"[[\p{L}--\p{Lm}]&&[\p{lb=SA}\p{lb=ID}\p{lb=CJ}]]+",

@@ -15,7 +15,7 @@ from pretrain.errors import ConfigError
 from pretrain.run_dir.paths import RunDir
 
 _UNNAMED = {"bos_token": "", "eos_token": ""}
-"""what templates write that ask for a name which the folder lacks"""
+"""text written by a template that asks for a name which the folder lacks"""
 _SHOWN = 12  # ids in a message
 
 

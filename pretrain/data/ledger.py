@@ -30,7 +30,7 @@ class SourceUsage:
     tokens: int
     """tokens that the model reads of it: samples times their length"""
     epochs: float
-    """how often the source has been read"""
+    """number of times that the source has been read"""
 
 
 def read_ledger(run: Path) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class LoadedTasks:
     documents: dict[str, Loaded]
     shots: dict[str, Sequence[int]]
     pools: dict[str, Examples | None]
-    """what examples are drawn from; None: the task's own documents, or nothing is drawn"""
+    """documents that examples are drawn from; None: the task's own documents, or nothing is drawn"""
 
     def draw(self, name: str, shots: int, number: int) -> Draw:
         """The draw of that number of so many examples for each document of a task."""

@@ -29,7 +29,7 @@ class RowAnswer:
     predicted: Any
     """a class, a number, a tag for each word, a text, or the number of a choice"""
     expected: Any
-    """what the row says; of texts, any of a list is right"""
+    """the row's own answer; of texts, any of a list is right"""
     confidence: float | None = None
     """probability of a predicted class or choice; None for other answers"""
     score: float = 0.0

@@ -48,9 +48,9 @@ class AnsweredSplit:
     predictions: Sequence[RowAnswer]
     """in the order of the rows"""
     notes: Sequence[str] = ()
-    """what is to be known about the answers, one sentence each"""
+    """notes on the answers, one sentence each"""
     how_computed: Mapping[str, str] = field(default_factory=dict)
-    """how figures of texts were computed: see `metrics.how_computed`"""
+    """method by which figures of texts were computed: see `metrics.how_computed`"""
     most_frequent: MostFrequent | None = None
     """the most frequent class, of a classifier of texts or words that is judged by accuracy"""
 

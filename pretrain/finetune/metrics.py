@@ -48,7 +48,7 @@ class FinetuneMetric:
     """objectives whose predictions it judges"""
     compute: Compute
     needs: str
-    """what it needs and when it is undefined, for the documentation"""
+    """inputs that it needs and cases in which it is undefined, for the documentation"""
     higher_is_better: bool = True
 
 

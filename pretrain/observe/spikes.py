@@ -39,7 +39,7 @@ class Spike:
     value: float
     median: float | None = None
     limit: float | None = None
-    """what it is above; None: it is not finite"""
+    """limit that it is above; None: it is not finite"""
     again: bool = False
     """the step before was bad, too"""
 

@@ -50,7 +50,7 @@ LAYER_QUANTITIES = (
     Quantity("layer_output_max/", "largest output by layer", log=True),
     Quantity("idle_experts/", "idle experts by layer, fraction"),
 )
-"""what has a curve for each layer: keys begin with these, and the name of a layer follows"""
+"""quantities with a curve for each layer: keys begin with these, and the name of a layer follows"""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class HangDetector:
         self.owns_run = False
         """whether no other process writes to the run directory"""
         self.lock = RunDir(run_dir).lock
-        """what rank 0 holds locked, so that none does"""
+        """file that rank 0 holds locked, so that none does"""
         self.event: Callable[..., None] | None = None
         """writes an event (name, facts) to events.jsonl, on the rank that has this file open, whose log would take
         lines of another process for damage"""

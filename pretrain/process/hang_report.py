@@ -46,7 +46,7 @@ class Report:
     others: dict[str, str] = field(default_factory=dict)
     """stacks of the other Python threads, by thread name"""
     answers: int = 0
-    """how often a busy rank has reported that it is busy"""
+    """number of times that a busy rank has reported that it is busy"""
 
 
 def thread_state(frame: FrameType) -> ThreadState:

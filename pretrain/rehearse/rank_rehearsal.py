@@ -60,7 +60,7 @@ class PartCounts:
     exchanges: tuple[Exchanges, ...]
     operators: int
     waits: Mapping[str, int]
-    """what makes the host wait, with the line and how often"""
+    """causes of waits of the host, with the line and how often"""
 
     @property
     def sent_bytes(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class RankRehearsal:
     reserved_bytes: int = 0
     """most memory that torch's caching allocator reserves after the build, in all parts and to load a checkpoint"""
     allocator_retries: int = 0
-    """how often it had to return memory to the driver first, as the device was full"""
+    """number of times that it had to return memory to the driver first, as the device was full"""
     unmeasured_bytes: int = 0
     """constant for what no rehearsal sees: libraries' workspaces, NCCL's buffers, the CUDA context"""
     at_peak_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -104,9 +104,9 @@ class RankRehearsal:
     """exchanges and waits for them in order, of the build and of each part"""
     operators: int = 0
     first_waits: Mapping[str, int] = field(default_factory=dict)
-    """what makes the host wait in the first part, with the line and how often"""
+    """causes of waits of the host in the first part, with the line and how often"""
     waits: Mapping[str, int] = field(default_factory=dict)
-    """what makes the host wait in the last part: when training, in the second step and so in every later one"""
+    """causes of waits of the host in the last part: when training, in the second step and so in every later one"""
     without_kernel: Mapping[str, int] = field(default_factory=dict)
     """operators without a CUDA kernel, with the line and how often in a part at most"""
     approximations: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class RankRehearsal:
     left_bytes: int = 0
     """memory that the last part left behind"""
     load: LoadCounts | None = None
-    """what loading a checkpoint takes; None: none was loaded"""
+    """counts for loading a checkpoint; None: none was loaded"""
     parts: tuple[PartCounts, ...] = ()
     """each part of the work, in order"""
     build_s: float = 0.0

@@ -55,7 +55,7 @@ class WorkPart:
 
     name: str
     action: str
-    """what the rank does, as it follows `cannot`"""
+    """action of the rank, in words that follow `cannot`"""
     run: Callable[[], object]
     repeats: bool
     """whether an equal part ran before, so that this one does what every later one will"""

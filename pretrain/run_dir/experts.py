@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 TOKENS_PER_EXPERT = "tokens_per_expert/"
-"""what their keys in metrics.jsonl begin with; the name of a layer follows"""
+"""prefix of their keys in metrics.jsonl; the name of a layer follows"""
 IDLE_LOAD = 0.1
 """part of the mean load below which an expert is idle"""
 _LEAST_MEAN = 10

@@ -20,7 +20,7 @@ from pretrain.models.placement import Parameter
 
 _LAYER = re.compile(r"(.*\blayers\.\d+)\.")
 GRADIENT, WEIGHT = "layer_grad_norm/", "layer_weight_norm/"
-"""what keys of metrics.jsonl begin with; the name of a layer follows"""
+"""prefixes of keys of metrics.jsonl; the name of a layer follows"""
 
 
 def layer_of(name: str) -> str:

@@ -20,7 +20,7 @@ from pretrain.models.layers import Layer
 from pretrain.models.network import Network
 
 RMS, LARGEST = "layer_output_rms/", "layer_output_max/"
-"""what keys of metrics.jsonl begin with; the name of a layer follows"""
+"""prefixes of keys of metrics.jsonl; the name of a layer follows"""
 
 
 class LayerOutputs(StepPart):

@@ -88,8 +88,8 @@ class StepPart:
     """A part that does nothing. Every method is collective."""
 
     reads: frozenset[str] = frozenset()
-    """what else micro-batches are to say: "labelled", which places have a loss; "counted", which positions of each
-    stack are no padding; "real", which of all positions"""
+    """further facts that micro-batches are to state: "labelled", which places have a loss; "counted", which positions
+    of each stack are no padding; "real", which of all positions"""
     weights: Mapping[str, float] = {}
     """weight of each term that it adds to the loss"""
 

@@ -31,7 +31,7 @@ class Owned:
     main: Tensor
     """the weights"""
     moments: dict[str, Tensor]
-    """what the optimizer keeps of each weight, by its name in checkpoints"""
+    """state that the optimizer keeps of each weight, by its name in checkpoints"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ class Sampling:
     """Token after token, each drawn from the model's distribution; at temperature 0 the most probable (greedy)."""
 
     temperature: float = 0.0
-    """what log probabilities are divided by"""
+    """number that log probabilities are divided by"""
     top_k: int | None = None
     """draw among so many tokens, the most probable"""
     top_p: float | None = None

@@ -59,7 +59,7 @@ class ForTask:
     documents: Sequence[TaskDocument]
     """all of the task's"""
     decoding: Decoding | None
-    """how answers are generated; None: as the paper does for the task"""
+    """decoding of answers; None: as the paper does for the task"""
 
 
 def fraction(name: str, hits: NDArray[Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Facts:
     layout: str
     """layout of the evaluation"""
     scorer: str
-    """what a score is, by the kind of model"""
+    """meaning of a score, by the kind of model"""
     seed: int
     """seed of the few-shot examples and of generated documents"""
     shots: Sequence[int] | None
@@ -32,7 +32,7 @@ class Facts:
     limit: int | None
     """documents per task"""
     decoding: str
-    """how answers in text were made"""
+    """decoding of answers in text"""
     command: str
     """the command line"""
     versions: dict[str, str]

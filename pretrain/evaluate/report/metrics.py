@@ -15,7 +15,7 @@ class Metric:
     """Presentation of one metric in reports."""
 
     words: str
-    """what it is, with the way that choices are compared"""
+    """description, with the way that choices are compared"""
     short: str
     """for a terminal, 23 characters at most"""
     kind: Literal["share", "points", "plain"]
@@ -122,7 +122,7 @@ UNFIT = {
     "character_perplexity and bits_per_character do",
     "letters_lost": "documents with letters beyond a-z, which ROUGE leaves out (metadata.pretrain.words: unicode)",
 }
-"""what rules that were made for English do to other text, by the name of its count in a result"""
+"""effects on other text of rules that were made for English, by the name of their count in a result"""
 
 
 def unfit_counts(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:

@@ -17,7 +17,7 @@ class ShownChoice:
     log_probability: float
     """nats"""
     compared: float
-    """what the choices are compared by"""
+    """value by which the choices are compared"""
     correct: bool
     chosen: bool
 

@@ -48,7 +48,7 @@ class TaskSection:
 
     task: str
     title: str
-    """what people call the task; its name where it has no other"""
+    """common name of the task; its name where it has no other"""
     metric: str
     """in words"""
     documents: int

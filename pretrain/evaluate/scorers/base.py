@@ -30,7 +30,7 @@ class Scorer(Protocol):
     ranks share the weights: data ranks call them equally often."""
 
     name: str
-    """what a score is: the report says it"""
+    """meaning of a score, which the report states"""
     tokenizer: Tokenizer
     length: int
     """positions of the model"""

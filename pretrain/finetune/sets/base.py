@@ -68,7 +68,7 @@ class PublishedSet:
     settings: Mapping[str, str] = field(default_factory=dict)
     """settings of the objective, without those that have its default"""
     note: str = ""
-    """how it differs from the set as others know it"""
+    """difference from the set as others know it"""
 
     @property
     def files(self) -> list[SourceFile]:
