@@ -23,7 +23,7 @@ _SHELL = ("setup", "post", "test", "environment", "startscript", "runscript")
 
 
 def problems(root: Path) -> list[str]:
-    """What is wrong with the recipes of the repository at `root`, in sentences; []: nothing."""
+    """Problems of the recipes of the repository at `root`, in sentences; []: none."""
     folder = root / IMAGES
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in ("Dockerfile", "pretrain.def")}
     ignored = (folder / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()

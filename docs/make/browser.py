@@ -26,7 +26,8 @@ def screenshot(page: str, width: int, height: int, png: Path, scale: float = 1) 
 
 
 def measured(page: str, width: int, expression: str) -> str:
-    """What the JavaScript `expression` is in `page` (its document is `page`) at a width of `width` pixels."""
+    """Value of the JavaScript `expression`, as text, in `page` (its document is `page`) at a width of `width`
+    pixels."""
     script = f"""<script>
         const frame = document.querySelector("iframe");
         frame.onload = () => {{

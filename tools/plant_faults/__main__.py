@@ -39,7 +39,7 @@ _STUDIED = 6  # files of tests that one process runs without a fault
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a fault: the test that noticed it, or None; whether any test was tried."""
+    """Outcome of a fault: the test that noticed it, or None; the number of tests that were chosen for it."""
 
     path: str
     fault: Fault

@@ -1,5 +1,5 @@
-"""What earlier calls found, kept in a folder so that a call continues the one before it: how tests went
-without a fault, and what became of faults."""
+"""Findings of earlier calls, kept in a folder so that a call continues the one before it: how tests went without a
+fault, and what became of faults."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ class Kept:
         self._noticed_by = {tuple(record["fault"]): record["by"] for record in self._read("faults.jsonl")}
 
     def studied(self, file: str, targets: Iterable[str]) -> list[TestRun] | None:
-        """How the tests of a file went, with the lines that they ran of `targets`; None: it is to be studied."""
+        """Runs of the tests of a file, with the lines that they ran of `targets`; None: it is to be studied."""
         record = self._studies.get(file)
         if record is None or record["text"] != self._digest(file):
             return None

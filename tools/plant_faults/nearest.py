@@ -14,7 +14,7 @@ _NAMED = ("pretrain.families", "pretrain.hf_classes")
 
 
 class ImportGraph:
-    """Which module of the project in `root` imports which, tests among them."""
+    """Graph of imports: which module of the project in `root` imports which, tests among them."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

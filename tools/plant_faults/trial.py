@@ -151,7 +151,7 @@ class _Studies:
             self._failed.add(report.nodeid)
 
     def runs(self) -> Iterator[TestRun]:
-        """What was noted of each test that passed. What ran while modules were imported, every test has run."""
+        """Notes on each test that passed. What ran while modules were imported, every test has run."""
         data, root = self._measured.get_data(), os.getcwd()
         lines: dict[str, dict[str, list[int]]] = {name: {} for name in self._seconds}
         for target in self._targets:
