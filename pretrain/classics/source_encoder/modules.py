@@ -52,7 +52,7 @@ class SourceEncoder(nn.Module):
             layer.global_name = f"{KEY.name}.layers.{number}"  # type: ignore[assignment]
 
     def forward(self, batch: MicroBatch, inputs: LayerInputs) -> Tensor:
-        """What the encoder reads in place of embedded tokens, [B, S, H]; also under sequence parallelism of all
+        """The encoder's input in place of embedded tokens, [B, S, H]; also under sequence parallelism of all
         positions."""
         stream = Stream({"encoder": inputs.stream.lengths["encoder"]})
         own = LayerInputs(stream, {"encoder": inputs.own["encoder"]})

@@ -1,4 +1,4 @@
-"""What goes with a new encoder for another vocabulary."""
+"""Settings that go with a new encoder for another vocabulary."""
 
 from collections.abc import Mapping
 from typing import Any

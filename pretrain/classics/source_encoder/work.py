@@ -1,4 +1,4 @@
-"""What a source encoder computes and keeps: the layers of a model in front."""
+"""Work of a source encoder, the operations and the memory: those of the layers of a model in front."""
 
 from pretrain.classics.source_encoder.key import KEY
 from pretrain.config.model import Model

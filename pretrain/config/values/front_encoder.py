@@ -1,4 +1,4 @@
-"""What follows from a part in front of an encoder-decoder that reads tokens of another vocabulary."""
+"""Values derived from a part in front of an encoder-decoder that reads tokens of another vocabulary."""
 
 from typing import Self
 
