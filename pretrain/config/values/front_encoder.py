@@ -3,7 +3,7 @@
 from typing import Self
 
 from pretrain.config.front_encoder import FrontEncoderSettings
-from pretrain.config.part_keys import KEYS_APART
+from pretrain.config.part_keys import KEYS_APART, keys_of_kind
 from pretrain.config.values.base import Base
 
 
@@ -13,8 +13,7 @@ class FrontEncoderValues(Base):
     @property
     def front_encoder_key(self) -> str | None:
         """The key of that part; None: tokens of one vocabulary are embedded."""
-        keys = (name for name, key in KEYS_APART.items() if issubclass(key.settings, FrontEncoderSettings))
-        return next((name for name in keys if getattr(self, name) is not None), None)
+        return next((key.name for key in keys_of_kind(FrontEncoderSettings) if key.of(self) is not None), None)
 
     @property
     def front_encoder(self) -> FrontEncoderSettings | None:
