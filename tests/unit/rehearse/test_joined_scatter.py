@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pretrain.rehearse.patches import deepspeed as patch
 
 RANKS = 40
+Sides = tuple[torch.Tensor, torch.Tensor]
+"""both sides of an exchange"""
 
 
 class Counted(TorchDispatchMode):
@@ -22,18 +24,22 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _scattered(scatter: Any, sizes: list[int], sent: list[tuple[int, int]]) -> tuple[list[int], int, tuple[int, int]]:
-    """Sizes of this rank's slices, operators, and the elements of both sides of the exchange."""
+def _scattered(scatter: Any, sizes: list[int], sent: list[Sides]) -> tuple[list[int], int, tuple[int, int, bool]]:
+    """Sizes of this rank's slices, operators, the elements of both sides of the exchange, and whether they are copies."""
     tensors = [torch.ones(1, size) for size in sizes]
     with Counted() as counted:
         slices = scatter(tensors, group=None)
     assert all(one.dim() == 1 for one in slices)
-    return [one.numel() for one in slices], counted.count, sent.pop()
+    whole, own = sent.pop()
+    copied = whole.data_ptr() != tensors[0].data_ptr()
+    return [one.numel() for one in slices], counted.count, (whole.numel(), own.numel(), copied)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3, 7, RANKS - 1])
 @pytest.mark.parametrize(
-    "sizes", [[80], [81], [80, 40], [100, 7, 40, 250], [3, 3]], ids=["even", "uneven", "both even", "several", "short"]
+    "sizes",
+    [[80], [81], [39], [80, 40], [100, 7, 40, 250], [3, 3]],
+    ids=["even", "uneven", "one missing", "both even", "several", "short"],
 )
 def test_joined_gradients_are_deepspeed_s_in_bytes_slices_and_operators(
     sizes: list[int], rank: int, monkeypatch: pytest.MonkeyPatch
@@ -41,10 +47,10 @@ def test_joined_gradients_are_deepspeed_s_in_bytes_slices_and_operators(
     """Where a slice is short, DeepSpeed fills it up: each filling is an operator of its own."""
     from deepspeed.runtime.comm import coalesced_collectives
 
-    sent: list[tuple[int, int]] = []
+    sent: list[Sides] = []
 
     def scatter(whole: torch.Tensor, own: torch.Tensor, group: Any = None) -> None:
-        sent.append((whole.numel(), own.numel()))
+        sent.append((whole, own))
 
     ranks = SimpleNamespace(get_rank=lambda group: rank, get_world_size=lambda group: RANKS)
     monkeypatch.setattr(coalesced_collectives, "dist", ranks)
