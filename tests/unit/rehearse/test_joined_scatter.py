@@ -25,7 +25,7 @@ class Counted(TorchDispatchMode):
 
 
 def _scattered(scatter: Any, sizes: list[int], sent: list[Sides]) -> tuple[list[int], int, tuple[int, int, bool]]:
-    """Sizes of this rank's slices, operators, the elements of both sides of the exchange, and whether they are copies."""
+    """Sizes of this rank's slices, operators, elements of both sides of the exchange, and whether they are copies."""
     tensors = [torch.ones(1, size) for size in sizes]
     with Counted() as counted:
         slices = scatter(tensors, group=None)
