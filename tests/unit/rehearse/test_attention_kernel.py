@@ -1,12 +1,13 @@
 """Which of torch's attention kernels a rehearsal runs on its device: what is kept and copied for it is memory."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.rehearse.patches.attention import fused_attention
+from pretrain.rehearse.patches.attention import fused_attention, rehearsed_kernels
 
 aten = torch.ops.aten
 FLASH, EFFICIENT = aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention
@@ -68,3 +69,27 @@ def test_every_query_sees_every_key_unless_asked_otherwise(dtype: torch.dtype, g
         fused_attention(q, k, v)
     ((_, args),) = called.noted
     assert args[3:] == given, "none for causal, and no dropout"
+
+
+@pytest.mark.parametrize(("mean", "keys"), [(5.4, 5), (0.3, 1)])
+def test_tiles_are_taken_for_flash_attention_to_the_keys_that_a_query_sees_on_average(mean: float, keys: int) -> None:
+    """The pattern is asked for them by the number of keys and by whether later ones are hidden; and that this is no
+    kernel of a GPU's is said."""
+    recorder: Any = SimpleNamespace(approximations=set())
+    config: Any = SimpleNamespace(run=SimpleNamespace(kernels="plain"))
+    asked: list[tuple[int, bool]] = []
+
+    def mean_keys(length: int, causal: bool) -> float:
+        asked.append((length, causal))
+        return mean
+
+    heads = SimpleNamespace(pattern=SimpleNamespace(mean_keys=mean_keys))
+    case: Any = SimpleNamespace(heads=heads, keys=K, causal=True, scale=0.5)
+    flex = rehearsed_kernels(config, recorder, torch.device("meta")).attention[-1]
+    q, k, v = (torch.empty(B, H, length, D, dtype=torch.bfloat16, device="meta") for length in (S, K, K))
+    with Called() as called:
+        flex.compute(case, q, k, v, fused_attention)
+    *_, (found, args) = called.noted
+    assert found is FLASH
+    assert [one.shape[2] for one in args[:3]] == [S, keys, keys]
+    assert (asked, recorder.approximations) == ([(K, True)], {"flex_attention"})
