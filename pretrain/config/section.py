@@ -66,7 +66,7 @@ def _with_plugin(kind: type[BaseModel], other: type[BaseModel]) -> TypeAdapter[A
 class NameIn:
     """In a field's annotation: the text is a name in the registry, or the texts are."""
 
-    def __init__(self, registry: Registry[Any]) -> None:
+    def __init__(self, registry: Mapping[str, Any]) -> None:
         self.registry = registry
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

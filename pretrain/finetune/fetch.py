@@ -18,8 +18,10 @@ from urllib.request import urlopen
 from data_pipeline.common.atomic import atomic_path, atomic_write
 from data_pipeline.common.hashing import file_sha256
 from pretrain.errors import ConfigError, RunError
-from pretrain.finetune.sets.base import Archive, PublishedSet, PublishedSplit, Row, SourceFile
+from pretrain.finetune.sets.published_set import Archive, PublishedSet, PublishedSplit, SourceFile
+from pretrain.finetune.sets.readers import Row
 from pretrain.finetune.sets.registry import published_set
+from pretrain.finetune.sets.row_filters import ROW_FILTERS
 
 _WAIT_S = 60
 _BLOCK_BYTES = 2**20
@@ -106,10 +108,10 @@ def _rows(
 ) -> Iterator[Row]:
     """The rows of a split, which are counted, and whose labels are checked."""
     number = written = 0
-    labels = set(published.labels)
-    for file in split.files:
+    labels, keep = set(published.labels), ROW_FILTERS[split.keep]
+    for file in published.files_of(split):
         for row in published.read(contents[file]):
-            if split.keep(number):
+            if keep(number):
                 unknown = set(row.get("tags", [row.get("label")])) - labels if labels else ()
                 assert not unknown, (file.path, number, unknown)
                 yield row
@@ -155,18 +157,18 @@ def _archive(archive: Archive, source: Path | None, scratch: Path, say: Callable
     """The verified package."""
     if source is None:
         say(f"downloading {archive.url}")
-        path = _download(archive.url, scratch / archive.name)
+        path = _download(archive.url, scratch / archive.file_name)
     else:
-        path = source / archive.name
+        path = source / archive.file_name
         if not path.is_file():
-            raise ConfigError(f"--from {source} has no {archive.name}: download {archive.url}")
+            raise ConfigError(f"--from {source} has no {archive.file_name}: download {archive.url}")
     _check(file_sha256(path), archive.sha256, str(path if source is not None else archive.url))
     return path
 
 
 def _extracted(archive: Path, files: list[SourceFile]) -> dict[SourceFile, bytes]:
-    """The bytes of those files that the archive holds. It is read once, and nothing of it is written to disk."""
-    wanted = {file.path: file for file in files if file.archive is not None and file.archive.name == archive.name}
+    """The bytes of files of an archive. It is read once, and nothing of it is written to disk."""
+    wanted = {file.path: file for file in files}
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as package:
             return {file: package.read(path) for path, file in wanted.items()}

@@ -70,6 +70,15 @@ def test_every_task_file_is_in_the_wheel_and_found_by_name(installed: Path, tmp_
 
 
 @pytest.mark.slow
+def test_every_file_of_published_sets_is_in_the_wheel(installed: Path, tmp_path: Path) -> None:
+    listed = run(ROOT, tmp_path, "-m", "pretrain", "finetune", "fetch").stdout
+    assert len(listed.splitlines()) >= 50
+    assert run(installed, tmp_path, "-m", "pretrain", "finetune", "fetch").stdout == listed
+    code = "from pretrain.finetune.sets.row_filters import mrpc_validation; print(mrpc_validation(9))"
+    assert run(installed, tmp_path, "-c", code).stdout.strip() == "True"
+
+
+@pytest.mark.slow
 def test_a_command_reads_a_packaged_config_with_what_it_extends(installed: Path, tmp_path: Path) -> None:
     done = run(installed, tmp_path, "-m", "pretrain", "train", "gpt3/125m")
     assert (done.returncode, done.stderr.startswith("pretrain: no data: set data.path")) == (2, True), done.stderr

@@ -130,7 +130,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "report spread",
         "eval_rows",
     ),
-    "pretrain.finetune.sets": ("base", "readers sources", "splits", "choices", "registry"),
+    "pretrain.finetune.sets": ("readers row_filters", "published_set", "registry"),
     "pretrain.training": (
         "best changes skips tried_versions",
         "notes",

@@ -1,48 +1,50 @@
-"""Rows from the bytes of published files, one function for each format."""
+"""Rows from the bytes of published files, one function for each format. Files of sets name them, with their options."""
 
 import csv
 import gzip
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from pretrain.finetune.sets.base import Row
-
-Reader = Callable[[bytes], Iterator[Row]]
+Row = dict[str, Any]
+"""One line of a written file."""
 
 
 def columns(
+    content: bytes,
     *,
     text: int,
     label: int,
     labels: Mapping[str, str],
     pair: int | None = None,
     header: bool = True,
-) -> Reader:
-    """Reader of lines with columns between tabs, without quotes. `labels`: what the file writes -> class name."""
-
-    def read(content: bytes) -> Iterator[Row]:
-        lines = content.decode("utf-8-sig").rstrip("\n").split("\n")
-        for line in lines[header:]:
-            cells = line.rstrip("\r").split("\t")
-            row: Row = {"text": cells[text].strip()}
-            if pair is not None:
-                row["pair"] = cells[pair].strip()
-            yield row | {"label": labels[cells[label].strip()]}
-
-    return read
+) -> Iterator[Row]:
+    """Rows of lines with columns between tabs, without quotes. `labels`: what the file writes -> class name."""
+    lines = content.decode("utf-8-sig").rstrip("\n").split("\n")
+    for line in lines[header:]:
+        cells = line.rstrip("\r").split("\t")
+        row: Row = {"text": cells[text].strip()}
+        if pair is not None:
+            row["pair"] = cells[pair].strip()
+        yield row | {"label": labels[cells[label].strip()]}
 
 
-def label_then_text(labels: Mapping[str, str], encoding: str = "utf-8", separator: str = " ") -> Reader:
-    """Reader of lines that begin with a label. A line without a text is dropped."""
+def label_then_text(
+    content: bytes, *, labels: Mapping[str, str] | None = None, encoding: str = "utf-8", separator: str = " "
+) -> Iterator[Row]:
+    """Rows of lines that begin with a label. `labels`: what the file writes -> class name, where they differ. A line
+    without a text is dropped."""
+    for line in content.decode(encoding).rstrip("\n").split("\n"):
+        label, _, text = line.partition(separator)
+        if text.strip():
+            yield {"text": text.strip(), "label": label if labels is None else labels[label]}
 
-    def read(content: bytes) -> Iterator[Row]:
-        for line in content.decode(encoding).rstrip("\n").split("\n"):
-            label, _, text = line.partition(separator)
-            if text.strip():
-                yield {"text": text.strip(), "label": labels[label]}
 
-    return read
+def question_kinds(content: bytes) -> Iterator[Row]:
+    """Rows of TREC, lines such as `DESC:manner How did ...`: a question and its coarse kind."""
+    for row in label_then_text(content, encoding="latin-1", separator=":"):
+        yield row | {"text": row["text"].partition(" ")[2]}
 
 
 def scored_pairs(content: bytes) -> Iterator[Row]:
@@ -129,25 +131,21 @@ def dialogue_questions(content: bytes) -> Iterator[Row]:
             }
 
 
-def tagged_words(word: int = 0, tag: int = 1, separator: str | None = None) -> Reader:
-    """Reader of a word and its tag on each line, with a blank line after each sentence. `separator` None: white space.
+def tagged_words(content: bytes, *, word: int = 0, tag: int = 1, separator: str | None = None) -> Iterator[Row]:
+    """Rows of a word and its tag on each line, with a blank line after each sentence. `separator` None: white space.
     Lines that begin with `# ` before a sentence are comments; words that are split or inserted, with a number such as
     1-2 or 1.1 in a CoNLL-U file, are not counted."""
-
-    def read(content: bytes) -> Iterator[Row]:
-        words: list[str] = []
-        tags: list[str] = []
-        for line in (*content.decode("utf-8").split("\n"), ""):
-            cells = line.rstrip("\r").split(separator)
-            if not line.strip():
-                if words:
-                    yield {"words": words, "tags": tags}
-                words, tags = [], []
-            elif not (word and (line.startswith("# ") or not cells[0].isdecimal())):
-                words.append(cells[word].strip())
-                tags.append(cells[tag].strip())
-
-    return read
+    words: list[str] = []
+    tags: list[str] = []
+    for line in (*content.decode("utf-8").split("\n"), ""):
+        cells = line.rstrip("\r").split(separator)
+        if not line.strip():
+            if words:
+                yield {"words": words, "tags": tags}
+            words, tags = [], []
+        elif not (word and (line.startswith("# ") or not cells[0].isdecimal())):
+            words.append(cells[word].strip())
+            tags.append(cells[tag].strip())
 
 
 def squad(content: bytes) -> Iterator[Row]:
@@ -181,3 +179,13 @@ def _occurrences(text: str, context: str) -> list[int]:
         starts.append(start)
         start = context.find(text, start + 1)
     return starts
+
+
+READERS: Mapping[str, Callable[..., Iterator[Row]]] = {
+    reader.__name__: reader
+    for reader in (
+        *(columns, label_then_text, question_kinds, scored_pairs, json_pairs, boolean_questions),
+        *(requested_choices, filled_blanks, causes_and_effects, dialogue_questions, tagged_words, squad),
+    )
+}
+"""Readers by name. Each gives the rows of the bytes of one file."""

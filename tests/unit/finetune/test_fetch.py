@@ -20,7 +20,8 @@ from pretrain.errors import ConfigError, RunError
 from pretrain.finetune import fetch
 from pretrain.finetune.metric_context import MetricContext
 from pretrain.finetune.metrics import DEFAULT_METRICS, check_metric, default_metrics
-from pretrain.finetune.sets.base import Archive, PublishedSet, PublishedSplit, SourceFile
+from pretrain.finetune.sets import registry
+from pretrain.finetune.sets.published_set import Archive, PublishedSet, PublishedSplit, Repository, RowReader
 from pretrain.finetune.sets.readers import (
     boolean_questions,
     causes_and_effects,
@@ -29,39 +30,38 @@ from pretrain.finetune.sets.readers import (
     filled_blanks,
     json_pairs,
     label_then_text,
+    question_kinds,
     requested_choices,
     scored_pairs,
     squad,
     tagged_words,
 )
-from pretrain.finetune.sets.registry import SETS
+from pretrain.finetune.sets.registry import SETS, read_sets
 
 WRITTEN = Path(__file__).parents[4] / "shared" / "data" / "finetune"
-TRAIN, TEST = b"0 bad\n1 good\n1 fine\n", b"0 poor\n"
-URL = "https://files.example"
+FILES = Path(registry.__file__).with_name("files")
+TRAIN, TEST = b"0 bad\n1 fine\n" * 5, b"0 poor\n"
+REPOSITORY = Repository(repository="anna/moods", commit="0" * 40)
+URL = f"https://raw.githubusercontent.com/anna/moods/{'0' * 40}"
 
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def file(path: str, content: bytes, archive: Archive | None = None) -> SourceFile:
-    return SourceFile(
-        path=path, sha256=sha256(content), url=archive.url if archive else f"{URL}/{path}", archive=archive
-    )
-
-
-def made_up(train: SourceFile, test: SourceFile, rows: int = 2) -> PublishedSet:
-    """Row 1 of the first file is for validation."""
+def made_up(source: Repository | Archive = REPOSITORY, folder: str = "data", rows: int = 9) -> PublishedSet:
+    """The last row of the first file is for validation."""
+    train, test = {f"{folder}/train.txt": sha256(TRAIN)}, {f"{folder}/test.txt": sha256(TEST)}
     return PublishedSet(
         title="Moods",
         objective="classification",
-        read=label_then_text({"0": "bad", "1": "good"}),
+        source=source,
         splits={
-            "train": PublishedSplit(files=(train,), rows=rows, keep=lambda number: number != 1),
-            "validation": PublishedSplit(files=(train,), rows=1, keep=lambda number: number == 1),
-            "test": PublishedSplit(files=(test,), rows=1),
+            "train": PublishedSplit(files=train, rows=rows, keep="all_but_every_tenth"),
+            "validation": PublishedSplit(files=train, rows=1, keep="every_tenth"),
+            "test": PublishedSplit(files=test, rows=1),
         },
+        reader=RowReader(name="label_then_text", options={"labels": {"0": "bad", "1": "good"}}),
         labels=("bad", "good"),
         terms="CC BY 4.0",
         reference="Nobody 2026.",
@@ -70,7 +70,7 @@ def made_up(train: SourceFile, test: SourceFile, rows: int = 2) -> PublishedSet:
 
 @pytest.fixture
 def moods(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETS, "moods", made_up(file("data/train.txt", TRAIN), file("data/test.txt", TEST)))
+    monkeypatch.setitem(SETS, "moods", made_up())
 
 
 def written(directory: Path) -> dict[str, list[dict[str, Any]]]:
@@ -86,8 +86,9 @@ COMMAND = (
 )
 ROWS = {
     "test": [{"text": "poor", "label": "bad"}],
-    "train": [{"text": "bad", "label": "bad"}, {"text": "fine", "label": "good"}],
-    "validation": [{"text": "good", "label": "good"}],
+    "train": [{"text": "bad", "label": "bad"}, {"text": "fine", "label": "good"}] * 4
+    + [{"text": "bad", "label": "bad"}],
+    "validation": [{"text": "fine", "label": "good"}],
 }
 
 
@@ -106,7 +107,7 @@ def test_files_of_a_directory_become_splits_after_the_terms_are_shown(
         "moods: Moods",
         "moods: terms: CC BY 4.0",
         "moods: by Nobody 2026.",
-        "moods: train.jsonl has 2 rows",
+        "moods: train.jsonl has 9 rows",
         "moods: validation.jsonl has 1 rows",
         "moods: test.jsonl has 1 rows",
         f"moods: to train on it: {COMMAND.format(tmp_path / 'out')}",
@@ -142,7 +143,7 @@ def test_files_are_downloaded_from_their_pinned_addresses(tmp_path: Path, monkey
     assert written(tmp_path / "datasets" / "moods") == ROWS
     contents[f"{URL}/data/test.txt"] = b"0 worse\n"
     with pytest.raises(
-        RunError, match=r"https://files.example/data/test.txt is not the file that this set was made fr"
+        RunError, match=r"githubusercontent.com/.*/data/test.txt is not the file that this set was made from"
     ):
         main(["fetch", "moods", "again"])
     assert not (tmp_path / "again").exists(), "nothing is written of a set that is not verified"
@@ -164,8 +165,7 @@ def test_files_of_packages_are_read_from_them_or_from_a_directory(
                     member.size = len(content)
                     sdist.addfile(member, io.BytesIO(content))
         archive = Archive(url=f"{URL}/{name}", sha256=sha256(package.read_bytes()))
-        files = file("moods/train.txt", TRAIN, archive), file("moods/test.txt", TEST, archive)
-        monkeypatch.setitem(SETS, "moods", made_up(*files))
+        monkeypatch.setitem(SETS, "moods", made_up(archive, "moods"))
         assert main(["fetch", "moods", str(tmp_path / f"of {name}"), "--from", str(tmp_path)]) == 0
         assert written(tmp_path / f"of {name}") == ROWS
         extracted = tmp_path / f"extracted {name}"
@@ -194,16 +194,15 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(tmp_path: Path, monkeypat
         main(["fetch", "moods", out, "--from", str(tmp_path / "nowhere")])
     (tmp_path / "train.txt").write_bytes(TRAIN)
     with pytest.raises(
-        ConfigError, match=r"has neither data/test.txt nor test.txt: download https://files.example/dat"
+        ConfigError, match=rf"has neither data/test.txt nor test.txt: download {re.escape(URL)}/data/test"
     ):
         main(["fetch", "moods", out, "--from", str(tmp_path)])
     (tmp_path / "test.txt").write_bytes(TEST + b"0 more\n")
     with pytest.raises(RunError, match=r"test.txt is not the file that this set was made from: its sha256 is "):
         main(["fetch", "moods", out, "--from", str(tmp_path)])
     (tmp_path / "test.txt").write_bytes(TEST)
-    wrong = made_up(file("data/train.txt", TRAIN), file("data/test.txt", TEST), rows=3)
-    monkeypatch.setitem(SETS, "moods", wrong)
-    with pytest.raises(RunError, match="moods has 2 rows in a split that has 3"):
+    monkeypatch.setitem(SETS, "moods", made_up(rows=10))
+    with pytest.raises(RunError, match="moods has 9 rows in a split that has 10"):
         main(["fetch", "moods", out, "--from", str(tmp_path)])
 
     def offline(url: str, timeout: float) -> None:
@@ -247,6 +246,35 @@ def test_each_set_is_pinned_and_fits_its_objective(name: str) -> None:
             assert re.fullmatch(r"[0-9a-f]{64}", source.archive.sha256)
 
 
+def test_a_set_is_one_file_and_no_two_files_have_a_set_of_one_name() -> None:
+    names = [name for path in sorted(FILES.glob("*.yaml")) for name in read_sets(path)]
+    assert sorted(names) == sorted(SETS)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "problem"),
+    [
+        ("sst2", "title:", "titel:", "'title' is required"),
+        ("sst2", "rows: 872", "rows: 872\n    number: 1", r"unknown key 'splits\.validation\.number'"),
+        ("sst2", "48eac26", "48", r"'splits\.train\.files\..*string must match pattern"),
+        ("sst2", "name: columns", "name: colums", r"'reader\.name' = 'colums': expected 'columns', "),
+        ("sst2", "text: 0", "column: 0", "reader columns: text: Missing required"),
+        ("sst2", "text: 0", 'text: "0"', "reader columns: text: Input should be a valid integer"),
+        ("sst2", "text: 0", "text: 0, quotes: 1", "reader columns: quotes: Unexpected keyword argument"),
+        ("trec", "keep: every_tenth", "keep: tenth", r"'splits\.validation\.keep' = 'tenth': expected 'all', "),
+        ("xquad", "language: Arabic, ", "", r"`\$` begins a name that each variant has a value for \('language'\)"),
+        ("xquad", "code: ar", "code: 1", r"'variants\.xquad-ar\.code' = 1: expected text"),
+    ],
+)
+def test_a_mistake_in_a_file_is_an_error(name: str, before: str, after: str, problem: str, tmp_path: Path) -> None:
+    text = (FILES / f"{name}.yaml").read_text()
+    assert before in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(ConfigError, match=problem):
+        read_sets(path)
+
+
 @pytest.mark.skipif(not WRITTEN.is_dir(), reason="needs the sets that ../shared holds")
 @pytest.mark.parametrize("name", [path.name for path in sorted(WRITTEN.glob("*/"))])
 def test_written_sets_have_the_rows_of_the_table(name: str) -> None:
@@ -256,18 +284,27 @@ def test_written_sets_have_the_rows_of_the_table(name: str) -> None:
 
 
 def test_columns_between_tabs_are_read_without_quotes() -> None:
-    read = columns(text=1, pair=2, label=0, labels={"0": "no", "1": "yes"})
     content = '\ufeffQuality\tA\tB\r\n1\t"a" \tb "\r\n0\tc\td'.encode()
-    assert list(read(content)) == [
+    assert list(columns(content, text=1, pair=2, label=0, labels={"0": "no", "1": "yes"})) == [
         {"text": '"a"', "pair": 'b "', "label": "yes"},
         {"text": "c", "pair": "d", "label": "no"},
     ]
-    assert list(columns(text=1, label=0, labels={"0": "no"}, header=False)(b"0\ta\n")) == [{"text": "a", "label": "no"}]
+    assert list(columns(b"0\ta\n", text=1, label=0, labels={"0": "no"}, header=False)) == [{"text": "a", "label": "no"}]
 
 
 def test_a_line_breaks_at_a_newline_alone_and_one_without_a_text_is_dropped() -> None:
-    read = label_then_text({"0": "no", "1": "yes"}, "cp1252")
-    assert list(read(b"0 a\x85b \n1 \n1 c\n")) == [{"text": "a…b", "label": "no"}, {"text": "c", "label": "yes"}]
+    content, labels = b"0 a\x85b \n1 \n1 c\n", {"0": "no", "1": "yes"}
+    assert list(label_then_text(content, labels=labels, encoding="cp1252")) == [
+        {"text": "a…b", "label": "no"},
+        {"text": "c", "label": "yes"},
+    ]
+
+
+def test_a_question_of_trec_has_its_coarse_kind() -> None:
+    assert list(question_kinds(b"DESC:manner How did it\xe9 ?\nNUM:date \n")) == [
+        {"text": "How did ité ?", "label": "DESC"},
+        {"text": "", "label": "NUM"},
+    ]
 
 
 def test_scores_of_pairs_are_numbers() -> None:
@@ -337,16 +374,18 @@ def test_causes_effects_and_dialogues_have_a_question() -> None:
 
 
 def test_a_blank_line_ends_a_sentence_of_tagged_words() -> None:
-    assert list(tagged_words()(b"EU B-ORG 0\n# O 0\n\n\nPeter B-PER 0")) == [
+    assert list(tagged_words(b"EU B-ORG 0\n# O 0\n\n\nPeter B-PER 0")) == [
         {"words": ["EU", "#"], "tags": ["B-ORG", "O"]},
         {"words": ["Peter"], "tags": ["B-PER"]},
     ]
-    assert list(tagged_words(separator="\t")(b"a\tO\n\t\nb\tB-x\n \n")) == [
+    assert list(tagged_words(b"a\tO\n\t\nb\tB-x\n \n", separator="\t")) == [
         {"words": ["a"], "tags": ["O"]},
         {"words": ["b"], "tags": ["B-x"]},
     ]
     conllu = b"# text = can't\n1-2\tcan't\t_\t_\n1\tca\tcan\tAUX\n2\tn't\tnot\tPART\n2.1\tgo\tgo\tVERB\n\n"
-    assert list(tagged_words(1, 3, "\t")(conllu)) == [{"words": ["ca", "n't"], "tags": ["AUX", "PART"]}]
+    assert list(tagged_words(conllu, word=1, tag=3, separator="\t")) == [
+        {"words": ["ca", "n't"], "tags": ["AUX", "PART"]}
+    ]
 
 
 def test_a_wrong_offset_of_an_answer_becomes_that_of_its_nearest_occurrence() -> None:
