@@ -37,6 +37,7 @@ from pretrain.finetune.sets.readers import (
     tagged_words,
 )
 from pretrain.finetune.sets.registry import SETS, read_sets
+from pretrain.finetune.sets.row_filters import ROW_FILTERS
 
 WRITTEN = Path(__file__).parents[4] / "shared" / "data" / "finetune"
 FILES = Path(registry.__file__).with_name("files")
@@ -281,6 +282,13 @@ def test_written_sets_have_the_rows_of_the_table(name: str) -> None:
     for split, part in SETS[name].splits.items():
         with (WRITTEN / name / f"{split}.jsonl").open("rb") as lines:
             assert sum(1 for _ in lines) == part.rows
+
+
+def test_row_filters_of_mrpc_are_glue_s_splits_of_one_file() -> None:
+    rows = range(4_076)
+    validation = [row for row in rows if ROW_FILTERS["mrpc_validation"](row)]
+    assert (len(validation), validation[:3]) == (SETS["mrpc"].splits["validation"].rows, [9, 18, 25])
+    assert [row for row in rows if not ROW_FILTERS["mrpc_train"](row)] == validation
 
 
 def test_columns_between_tabs_are_read_without_quotes() -> None:
