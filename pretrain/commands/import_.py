@@ -14,34 +14,15 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.hf.hub import ModelSource
     from pretrain.checkpoint.hf.peft import UnpackedAdapter
 
-_HF_MODEL_TYPES = (
-    *(
-        "bart",
-        "bert",
-        "big_bird",
-        "bloom",
-        "deepseek_v2",
-        "deepseek_v3",
-        "distilbert",
-        "dots1",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "gpt2",
-        "llama",
-    ),
-    *("longformer", "marian", "mistral", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_moe"),
-    *("roberta", "t5", "xlm-roberta"),
-)
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
-"""Names here, for the help, as the tables that have them import torch."""
+"""Names here, for the help, as the table that has them imports torch."""
 
 
 def hf_model_types() -> list[str]:
     """Every `model_type` of Hugging Face that is imported."""
-    from pretrain.model_spec.hf_class import HF_CLASSES
+    from pretrain.model_spec.hf_classes import by_model_type
 
-    return sorted({*_HF_MODEL_TYPES, *(one.model_type for one in HF_CLASSES.values())})
+    return sorted({*by_model_type(), "gemma3"})  # of which the text model is imported
 
 
 def main(argv: list[str]) -> int:

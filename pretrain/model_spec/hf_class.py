@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from data_pipeline.common.plugins import Registry
-from pretrain.config.classics import declared
 from pretrain.config.model import Model
 
 Kind = Literal["sequence", "tokens", "spans", "span", "choice", "detector"]
@@ -28,13 +26,14 @@ def _nothing_amiss(model: Model) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HfClass:
-    """The class for a family of `pretrain/classics` or of a package, declared under the family's name, or a further
-    class for another `family`; an `HfFamily` of the same name converts to it."""
+    """A class: a row of `hf_table.py`, or one that a folder of `pretrain/classics` or a package declares, under its
+    family's name or as a further class for another `family`; an `HfFamily` of the same name converts to it."""
 
     model_type: str
     """`model_type` in config.json"""
     family: str | None = None
-    """a family of ours, some of whose models it takes before the family's own classes (in `pretrain/classics` alone)"""
+    """a family of ours, some of whose models it takes, those of folders before those of `hf_table.py` (not in
+    packages)"""
     takes: Callable[[Model], bool] = _any
     """whether it takes a model of that family"""
     check: Callable[[Model], None] = _nothing_amiss
@@ -45,14 +44,3 @@ class HfClass:
     """why a class that transformers has for a kind of head computes something else"""
     encoder_alone: bool = False
     """encoders without a head are exported"""
-
-
-_GROUP = "pretrain.hf_classes"
-HF_CLASSES: Registry[HfClass] = Registry(_GROUP, {}, HfClass, declared(_GROUP))
-"""Classes by the names of our families, or of their own."""
-
-
-def declared_class(model_type: str) -> HfClass | None:
-    """The class with that `model_type`, of `pretrain/classics` or of a package: of several families the last one's;
-    None: there is none."""
-    return {one.model_type: one for one in HF_CLASSES.values()}.get(model_type)

@@ -1,21 +1,17 @@
 """Class of Hugging Face's transformers that a model is exported to, or the reason why there is none: without that
 library, so that the end of a run can say it. `checkpoint/hf` converts models to these classes."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
+from data_pipeline.common.plugins import Registry
 from data_pipeline.recipes.choice import Choice
 from data_pipeline.recipes.objective import Objective
-from pretrain.config.attention import Banded
+from pretrain.config.classics import declared
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
-from pretrain.config.patterns.bands import LocalGlobal
-from pretrain.config.patterns.blocks import BigBird
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_class import HF_CLASSES, HfClass, Kind, declared_class, kin
-from pretrain.model_spec.hf_fits import check_class, windows
+from pretrain.model_spec.hf_class import HfClass, Kind
 from pretrain.model_spec.hf_mup import without_mup
+from pretrain.model_spec.hf_table import HF_TABLE
 
 KINDS: dict[Kind, str] = {
     "sequence": "sequence classification",
@@ -25,93 +21,20 @@ KINDS: dict[Kind, str] = {
     "choice": "multiple choice",
     "detector": "replaced token detection",
 }
-_RELU = "the dense layer before the classifier of DistilBERT's class ends with ReLU, and that of a BERT with tanh"
+
+_GROUP = "pretrain.hf_classes"
+HF_CLASSES: Registry[HfClass] = Registry(_GROUP, {}, HfClass, declared(_GROUP))
+"""Classes of `pretrain/classics` and of packages, by the names of their families, or by their own."""
 
 
-def _experts(model: Model, scores: str | None = None) -> bool:
-    return model.experts is not None and scores in (None, model.experts.scores)
+def by_model_type() -> dict[str, HfClass]:
+    """All classes, by `model_type` in config.json: where several have it, a row of `HF_TABLE`, or else the last."""
+    return HF_TABLE | {one.model_type: one for one in HF_CLASSES.values()} | HF_TABLE
 
 
-def _any(model: Model) -> bool:
-    return True
-
-
-_TAKES: dict[str, tuple[tuple[str, Callable[[Model], bool]], ...]] = {
-    "gpt": (("gpt2", _any),),
-    "bert": (
-        ("big_bird", lambda model: any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)),
-        ("distilbert", lambda model: not model.segments and not model.binary_head),
-        ("bert", _any),
-    ),
-    "roberta": (  # nothing in a model says that its vocabulary is of many languages, as XLM-RoBERTa's is
-        (
-            "longformer",
-            lambda model: any(isinstance(pattern, Banded | LocalGlobal) for pattern in model.attention.kinds),
-        ),
-        ("roberta", _any),
-    ),
-    "t5": (("t5", _any),),
-    "transformer": (("marian", _any),),
-    "bart": (("bart", _any),),
-    "llama": (
-        ("deepseek_v2", lambda model: model.latent_attention is not None and _experts(model, "softmax")),
-        ("deepseek_v3", lambda model: model.latent_attention is not None),
-        ("dots1", lambda model: _experts(model, "sigmoid") and model.qk_norm),
-        ("olmoe", lambda model: _experts(model) and model.qk_norm_span == "all_heads"),
-        ("qwen3_moe", lambda model: _experts(model) and model.qk_norm),
-        ("mixtral", _experts),
-        ("bloom", lambda model: model.positions.name == "alibi"),
-        ("gemma2", lambda model: model.norm == "sandwich" and not model.qk_norm),
-        ("gemma3_text", lambda model: model.norm == "sandwich"),
-        ("qwen3", lambda model: model.qk_norm),
-        ("qwen2", lambda model: model.has_qkv_bias),
-        ("mistral", lambda model: bool(windows(model)) or model.hidden % model.heads > 0),
-        ("llama", _any),
-    ),
-}
-"""our family -> `model_type` of the classes that its models are exported to: the first that takes the model"""
-
-
-_THREE: tuple[Kind, Kind, Kind] = ("sequence", "tokens", "spans")
-_HEADS: dict[str, dict[Kind, str]] = {
-    "gpt2": kin("GPT2", *_THREE) | {"choice": "GPT2DoubleHeadsModel"},
-    "big_bird": kin("BigBird", "tokens", "choice"),
-    "distilbert": kin("DistilBert", "tokens", "spans"),
-    "bert": kin("Bert", *_THREE, "choice"),
-    "xlm-roberta": kin("XLMRoberta", *_THREE, "choice"),
-    "longformer": kin("Longformer", *_THREE),
-    "roberta": kin("Roberta", *_THREE, "choice"),
-    "t5": kin("T5", "sequence", "spans"),
-    "bart": kin("Bart", "sequence", "spans"),
-    "deepseek_v2": kin("DeepseekV2", "sequence"),
-    "deepseek_v3": kin("DeepseekV3", "sequence", "tokens"),
-    "qwen3_moe": kin("Qwen3Moe", *_THREE),
-    "mixtral": kin("Mixtral", *_THREE),
-    "bloom": kin("Bloom", *_THREE),
-    "gemma2": kin("Gemma2", "sequence", "tokens"),
-    "gemma3_text": kin("Gemma3Text", "sequence"),
-    "qwen3": kin("Qwen3", *_THREE),
-    "qwen2": kin("Qwen2", *_THREE),
-    "mistral": kin("Mistral", *_THREE),
-    "llama": kin("Llama", *_THREE),
-}
-"""`model_type` -> classes of fine-tuned models by kind of head"""
-
-_OTHERWISE: dict[str, Mapping[Kind, str]] = {
-    "big_bird": {
-        "sequence": "its class has the activation of its layers where ours has tanh",
-        "spans": "its class has two more layers",
-    },
-    "distilbert": {"sequence": _RELU, "choice": _RELU},
-    "longformer": {"choice": "its class makes the tokens of the question global"},
-    "t5": {"tokens": "its class reads the encoder's output where ours reads the decoder's"},
-}
-"""`model_type` -> why a class that transformers has for a kind of head computes something else"""
-
-
-def model_type_of(model: Model) -> str:
-    """`model_type` in the config.json of an export of `model`. Raises ConfigError for a family that a package adds or
-    that transformers lacks, and for a model with adapters or a source encoder."""
+def class_of(model: Model) -> HfClass:
+    """The class that `model` is exported to. Raises ConfigError for a family that a package adds without one or that
+    transformers lacks, and for a model with adapters or a source encoder."""
     if (key := model.front_encoder_key) is not None:
         raise ConfigError(
             f"model.{key} lies in front of the model's own encoder, which no class of transformers has: the checkpoint "
@@ -134,23 +57,21 @@ def model_type_of(model: Model) -> str:
                 f"model.{key} comes from an installed package, and no class of transformers for the {model.family} "
                 "family has it: the checkpoint cannot be exported"
             )
-    if (name := name_apart(model)) is not None:
-        return HF_CLASSES[name].model_type
-    if model.family not in _TAKES:
+    rows = (*HF_CLASSES.built_in.values(), *HF_TABLE.values())
+    taken = next((one for one in rows if one.family == model.family and one.takes(model)), None)
+    if (found := taken or HF_CLASSES.get(model.family)) is None:
         raise ConfigError(
             f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
             "cannot be exported"
         )
-    return next(model_type for model_type, takes in _TAKES[model.family] if takes(model))
+    return found
 
 
-def name_apart(model: Model) -> str | None:
-    """The name under which `pretrain/classics` or a package declares the class of `model`; None: there is none, or it
-    is one of the table above."""
-    if model.family not in _TAKES:
-        return model.family if model.family in HF_CLASSES else None
-    further = HF_CLASSES.built_in.items()
-    return next((name for name, one in further if one.family == model.family and one.takes(model)), None)
+def name_apart(one: HfClass) -> str | None:
+    """The name under which `pretrain/classics` or a package declares the class; None: it is a row of `HF_TABLE`."""
+    if HF_TABLE.get(one.model_type) is one:
+        return None
+    return next(name for name, apart in HF_CLASSES.items() if apart is one)
 
 
 def kind_of(objective: Objective) -> Kind:
@@ -162,22 +83,17 @@ def kind_of(objective: Objective) -> Kind:
     return "spans" if objective.loss == "spans" else "tokens"
 
 
-def head_class(model_type: str, objective: Objective, declared: HfClass | None = None) -> str:
-    """The class of a `model_type` with the task head of `objective`. `declared`: what the model's family declares of
-    it, where several families have it. Raises ConfigError where transformers has no such class, or one with another
-    head."""
-    kind, declared = kind_of(objective), declared or declared_class(model_type)
-    heads: Mapping[Kind, str] = _HEADS.get(model_type, {})
-    others: Mapping[Kind, str] = _OTHERWISE.get(model_type, {})
-    if declared is not None:
-        heads, others = declared.heads, declared.otherwise
-    why = others.get(kind)
-    name = None if why is not None else heads.get(kind)
+def head_class(one: HfClass, objective: Objective) -> str:
+    """The name of the class with the task head of `objective`. Raises ConfigError where transformers has no such class,
+    or one with another head."""
+    kind = kind_of(objective)
+    why = one.otherwise.get(kind)
+    name = None if why is not None else one.heads.get(kind)
     if name is None:
         because = "" if why is None else f", as {why}"
-        without = "; its encoder can (export --encoder)" if _has_encoder_alone(model_type) else ""
+        without = "; its encoder can (export --encoder)" if one.encoder_alone else ""
         raise ConfigError(
-            f"a {model_type} model for {objective.name} has no class for {KINDS[kind]} in Hugging Face's "
+            f"a {one.model_type} model for {objective.name} has no class for {KINDS[kind]} in Hugging Face's "
             f"transformers that computes the same{because}: it cannot be exported{without}"
         )
     return name
@@ -189,10 +105,10 @@ def check_export(config: RunConfig) -> None:
     if config.objective.backward:
         raise ConfigError("a model that reads backward has no class in transformers: it cannot be exported")
     model, _ = without_mup(config.model.model_copy(update={"mtp": None}))
-    model_type = model_type_of(model)
-    _check(model, model_type)
+    one = class_of(model)
+    one.check(model)
     if model.task_head is not None:
-        head_class(model_type, config.objective, HF_CLASSES.get(model.family))
+        head_class(one, config.objective)
         check_choice(model, config.objective)
 
 
@@ -200,10 +116,9 @@ def check_choice(model: Model, objective: Objective) -> None:
     """Raises ConfigError for choices whose class has a language-model head besides, where the model has none."""
     double = isinstance(objective, Choice) and model.is_causal and model.family == "gpt"
     if double and not model.has_vocabulary_logits and not model.tie_word_embeddings:
-        name = head_classes()[model_type_of(model)]["choice"]
         raise ConfigError(
-            f"{name} has a language-model head beside that of choices, and this model was trained without it: set "
-            "objective.language_model_weight"
+            f"{class_of(model).heads['choice']} has a language-model head beside that of choices, and this model was "
+            "trained without it: set objective.language_model_weight"
         )
 
 
@@ -212,27 +127,8 @@ def has_encoder_alone(model: Model) -> bool:
     try:
         plain, _ = without_mup(model.model_copy(update={"mtp": None}))
         headless = plain.headless()
-        model_type = model_type_of(headless)
-        _check(headless, model_type)
+        one = class_of(headless)
+        one.check(headless)
     except ConfigError:
         return False
-    return _has_encoder_alone(model_type)
-
-
-def head_classes() -> dict[str, dict[Kind, Any]]:
-    """All names, for whoever converts models to these classes."""
-    declared = {one.model_type: one.heads for one in HF_CLASSES.values()}
-    return {model_type: dict(names) for model_type, names in (_HEADS | declared).items() if names}
-
-
-def _check(model: Model, model_type: str) -> None:
-    """Raises ConfigError for a model that the class with that `model_type` cannot express."""
-    if (name := name_apart(model)) is not None:
-        HF_CLASSES[name].check(model)
-    else:
-        check_class(model, model_type)
-
-
-def _has_encoder_alone(model_type: str) -> bool:
-    declared = declared_class(model_type)
-    return declared is not None and declared.encoder_alone
+    return one.encoder_alone

@@ -1,7 +1,7 @@
 """Checks that a class of Hugging Face's transformers can express a model, without that library: a function for each
-class, by `model_type` in its config.json, which raises ConfigError with the key that does not fit."""
+class of `hf_table.py`, which raises ConfigError with the key that does not fit, and what these share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -23,12 +23,6 @@ _USUAL: dict[str, Any] = {
     "embedding_size": None, "shared_layers": False, "tie_encoder_decoder": False, "projection_bias": True,
     "cutoffs": [],
 }  # fmt: skip
-
-
-def check_class(model: Model, model_type: str) -> None:
-    """Raises ConfigError for a model that the class cannot express. One that a folder or a package declares has a check
-    of its own (`HfClass`)."""
-    _CHECKS[model_type](model)
 
 
 def check(
@@ -69,7 +63,7 @@ def windows(model: Model) -> list[int]:
     return sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
 
 
-def _gpt2(model: Model) -> None:
+def check_gpt2(model: Model) -> None:
     required: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
     check(model, "GPT-2", ACTIVATIONS, **required)
     check_heads(model, "GPT-2")
@@ -84,13 +78,13 @@ def check_encoder(model: Model, name: str, **required: Any) -> None:
     check_heads(model, name)
 
 
-def _bert(model: Model) -> None:
+def check_bert(model: Model) -> None:
     check_encoder(model, "BERT", position_offset=0)
     if model.segments < 1:
         raise ConfigError("Hugging Face's BERT has segments: set model.segments=2, or export the model as roberta")
 
 
-def _big_bird(model: Model) -> None:
+def check_big_bird(model: Model) -> None:
     check_encoder(model, "BigBird", patterns=("bigbird",), position_offset=0)
     if model.segments < 1:
         raise ConfigError(
@@ -117,7 +111,15 @@ def dense_up_to(again: int, block: int) -> int:
     return (5 + 2 * again) * block
 
 
-def _longformer(model: Model) -> None:
+def check_distilbert(model: Model) -> None:
+    check_encoder(model, "DistilBERT", position_offset=0, norm_eps=EPS_OF_DISTILBERT)
+
+
+def check_roberta(model: Model) -> None:
+    check_encoder(model, "RoBERTa", segments=0, binary_head=False)
+
+
+def check_longformer(model: Model) -> None:
     check_encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, binary_head=False)
     counts = {pattern.tokens if isinstance(pattern, LocalGlobal) else 0 for pattern in model.attention.kinds}
     if len(counts) > 1:
@@ -133,7 +135,7 @@ def _longformer(model: Model) -> None:
         )
 
 
-def _t5(model: Model) -> None:
+def check_t5(model: Model) -> None:
     required: dict[str, Any] = {
         "norm": "pre", "norm_type": "rms", "bias": False, "positions.name": "relative", "embedding_norm": False,
     }  # fmt: skip
@@ -152,7 +154,16 @@ def check_encoder_decoder(model: Model, name: str, **required: Any) -> None:
     check_heads(model, name)
 
 
-def _bloom(model: Model) -> None:
+def check_marian(model: Model) -> None:
+    check_encoder_decoder(model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False)
+
+
+def check_bart(model: Model) -> None:
+    required: dict[str, Any] = {"positions.name": "learned", "position_offset": OFFSET_OF_BART}
+    check_encoder_decoder(model, "BART", **required, embedding_norm=True)
+
+
+def check_bloom(model: Model) -> None:
     check(
         model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, has_qkv_bias=True,
         qk_norm=False, embedding_norm=True, embedding_scale=False, tie_word_embeddings=True, dropout=0.0,
@@ -162,7 +173,7 @@ def _bloom(model: Model) -> None:
     check_heads(model, "Bloom")
 
 
-def _kin(
+def _check_kin(
     name: str, model: Model, *, patterns: tuple[str, ...] = ("dense", "banded"), free: tuple[str, ...] = (),
     required: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
@@ -182,14 +193,14 @@ def _kin(
         )
 
 
-def _gemma(name: str, required: Mapping[str, Any], free: tuple[str, ...], model: Model) -> None:
-    _kin(name, model, required=required, free=(*free, "final_logit_softcap", "query_pre_attn_scalar"))
+def _check_gemma(name: str, required: Mapping[str, Any], free: tuple[str, ...], model: Model) -> None:
+    _check_kin(name, model, required=required, free=(*free, "final_logit_softcap", "query_pre_attn_scalar"))
     _check_width(model, name)
 
 
-def _mistral(model: Model) -> None:
+def check_mistral(model: Model) -> None:
     """With one kind of layer: banded, or dense in a model that Llama's class does not take."""
-    _kin("Mistral", model, patterns=("banded",) if windows(model) else ("dense",))
+    _check_kin("Mistral", model, patterns=("banded",) if windows(model) else ("dense",))
 
 
 def _check_width(model: Model, name: str) -> None:
@@ -200,31 +211,31 @@ def _check_width(model: Model, name: str) -> None:
         )
 
 
-def _dots1(model: Model) -> None:
+def check_dots1(model: Model) -> None:
     required = {"qk_norm": True, "experts.selection_bias": True, "experts.group_score": "two_best"}
-    _kin("dots.llm1", model, patterns=("dense",), required=required)
+    _check_kin("dots.llm1", model, patterns=("dense",), required=required)
     _check_shared(model, "dots.llm1")
 
 
-def _olmoe(model: Model) -> None:
+def check_olmoe(model: Model) -> None:
     required = {"qk_norm": True, "qk_norm_span": "all_heads", **_ALL_LAYERS}
-    _kin("OLMoE", model, patterns=("dense",), required=required)
+    _check_kin("OLMoE", model, patterns=("dense",), required=required)
     if model.dim_per_head * model.heads != model.hidden:
         raise ConfigError("Hugging Face's OLMoE has heads * head_dim = hidden: this model cannot be exported to it")
 
 
-def _deepseek_v2(model: Model) -> None:
+def check_deepseek_v2(model: Model) -> None:
     required = {
         "positions.interleaved": True, "experts.normalize": False, "experts.group_score": "best",
         "experts.selection_bias": False,
     }  # fmt: skip
-    _kin("DeepSeek-V2", model, patterns=("dense",), required=required, free=("latent_attention",))
+    _check_kin("DeepSeek-V2", model, patterns=("dense",), required=required, free=("latent_attention",))
     _check_width(model, "DeepSeek-V2")
     _check_shared(model, "DeepSeek-V2")
 
 
-def _deepseek_v3(model: Model) -> None:
-    _kin("DeepSeek-V3", model, patterns=("dense",), free=("latent_attention", "positions.interleaved"))
+def check_deepseek_v3(model: Model) -> None:
+    _check_kin("DeepSeek-V3", model, patterns=("dense",), free=("latent_attention", "positions.interleaved"))
     if model.experts is not None and not model.experts.selection_bias:
         raise ConfigError(
             "Hugging Face's DeepSeek-V3 has a bias of its routers: model.experts.selection_bias=False cannot be "
@@ -252,31 +263,10 @@ _ALL_LAYERS = {**_SOFTMAX, "experts.dense_layers": 0}
 GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", "embedding_scale": True}
 GEMMA3: dict[str, Any] = GEMMA2 | {"qk_norm": True}
 
-_CHECKS: dict[str, Callable[[Model], None]] = {
-    "gpt2": _gpt2,
-    "big_bird": _big_bird,
-    "distilbert": lambda model: check_encoder(model, "DistilBERT", position_offset=0, norm_eps=EPS_OF_DISTILBERT),
-    "bert": _bert,
-    "longformer": _longformer,
-    "roberta": lambda model: check_encoder(model, "RoBERTa", segments=0, binary_head=False),
-    "t5": _t5,
-    "marian": lambda model: check_encoder_decoder(
-        model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False
-    ),
-    "bart": lambda model: check_encoder_decoder(
-        model, "BART", **{"positions.name": "learned"}, embedding_norm=True, position_offset=OFFSET_OF_BART
-    ),
-    "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek_v3,
-    "dots1": _dots1,
-    "olmoe": _olmoe,
-    "qwen3_moe": partial(_kin, "Qwen3-MoE", patterns=("dense",), required={"qk_norm": True, **_SOFTMAX}),
-    "mixtral": partial(_kin, "Mixtral", required={"experts.normalize": True, **_ALL_LAYERS}),
-    "bloom": _bloom,
-    "gemma2": partial(_gemma, "Gemma 2", GEMMA2, ("attention_logit_softcap",)),
-    "gemma3_text": partial(_gemma, "Gemma 3", GEMMA3, ("positions.local_base",)),
-    "qwen3": partial(_kin, "Qwen3", required={"qk_norm": True}),
-    "qwen2": partial(_kin, "Qwen2", required={"has_qkv_bias": True}),
-    "mistral": _mistral,
-    "llama": partial(_kin, "Llama", patterns=("dense",)),
-}
+check_qwen3_moe = partial(_check_kin, "Qwen3-MoE", patterns=("dense",), required={"qk_norm": True, **_SOFTMAX})
+check_mixtral = partial(_check_kin, "Mixtral", required={"experts.normalize": True, **_ALL_LAYERS})
+check_gemma2 = partial(_check_gemma, "Gemma 2", GEMMA2, ("attention_logit_softcap",))
+check_gemma3 = partial(_check_gemma, "Gemma 3", GEMMA3, ("positions.local_base",))
+check_qwen3 = partial(_check_kin, "Qwen3", required={"qk_norm": True})
+check_qwen2 = partial(_check_kin, "Qwen2", required={"has_qkv_bias": True})
+check_llama = partial(_check_kin, "Llama", patterns=("dense",))

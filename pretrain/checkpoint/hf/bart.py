@@ -17,14 +17,12 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
-
-_OFFSET = 2
+from pretrain.model_spec.hf_fits import ACTIVATIONS, OFFSET_OF_BART, check_bart
 
 
 def hf_config(model: Model, specials: Specials) -> BartConfig:
     """Every field stated. Raises ConfigError for a model that BART cannot express."""
-    check_class(model, "bart")
+    check_bart(model)
     return BartConfig(
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
@@ -63,7 +61,7 @@ def model_of(config: BartConfig) -> dict[str, Any]:
     """Our `model` section."""
     return section(config) | {
         "family": "bart",
-        "positions": {"name": "learned", "offset": _OFFSET},
+        "positions": {"name": "learned", "offset": OFFSET_OF_BART},
         "embedding_norm": True,
     }
 
@@ -92,7 +90,7 @@ def links(model: Model) -> Iterator[Link]:
     longest = max(model.sequence_length, model.label_length)
     for stack, length in (("encoder", model.sequence_length), ("decoder", model.label_length)):
         mcore, hf = f"embedding.{stack}.position_embeddings.weight", f"model.{stack}.embed_positions.weight"
-        yield _positions(mcore, hf, length + _OFFSET, longest - length)
+        yield _positions(mcore, hf, length + OFFSET_OF_BART, longest - length)
         yield from norm(f"embedding.{stack}.norm", f"model.{stack}.layernorm_embedding", model)
     yield from layers(model)
 

@@ -19,12 +19,12 @@ from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_bert
 
 
 def hf_config(model: Model, specials: Specials) -> BertConfig:
     """Every field stated. Raises ConfigError for a model that BERT cannot express."""
-    check_class(model, "bert")
+    check_bert(model)
     return BertConfig(**encoder_fields(model, specials), architectures=[hf_class(model).__name__])
 
 

@@ -28,14 +28,14 @@ from pretrain.checkpoint.hf.links import Link, one, same
 from pretrain.config.model import Model
 from pretrain.config.patterns.blocks import BigBird
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import check_big_bird, dense_up_to
 
 _POOLER = "bert.pooler"
 
 
 def hf_config(model: Model, specials: Specials) -> BigBirdConfig:
     """Every field stated. Raises ConfigError for a model that BigBird cannot express."""
-    check_class(model, "big_bird")
+    check_big_bird(model)
     (pattern,) = model.attention.kinds
     assert isinstance(pattern, BigBird), "checked"
     again = pattern.first_again
@@ -73,7 +73,7 @@ def model_of(config: BigBirdConfig) -> dict[str, Any]:
         "binary_head": "BigBirdForPreTraining" in (config.architectures or []),
     }
     again, block = config.num_random_blocks, config.block_size
-    if config.attention_type == "original_full" or config.max_position_embeddings <= _dense_up_to(again, block):
+    if config.attention_type == "original_full" or config.max_position_embeddings <= dense_up_to(again, block):
         return section
     pattern = {"name": "bigbird", "block": block, "first": 1, "last": 1, "random": 0, "first_again": again}
     return section | {"attention": {"pattern": [pattern]}, "attention_dropout": 0.0}  # which its blocks have not
@@ -96,11 +96,6 @@ def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
     """Names the tensors of `values` that our model has no parameters for."""
     pooler = not model.binary_head and any(bool(values[f"{_POOLER}.{leaf}"].any()) for leaf in ("weight", "bias"))
     return [f"{_POOLER} (no head reads it)"] if pooler else []
-
-
-def _dense_up_to(again: int, block: int) -> int:
-    """Positions."""
-    return (5 + 2 * again) * block
 
 
 BIGBIRD = HfFamily(

@@ -16,7 +16,7 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import check_bloom
 
 _LONGEST = 2048
 """tokens that it was trained on, which its config does not always say"""
@@ -24,7 +24,7 @@ _LONGEST = 2048
 
 def hf_config(model: Model, specials: Specials) -> BloomConfig:
     """Every field stated. Raises ConfigError for a model that Bloom cannot express."""
-    check_class(model, "bloom")
+    check_bloom(model)
     described = BloomConfig(
         vocab_size=model.vocab_size, hidden_size=model.hidden, n_layer=model.layers, n_head=model.heads,
         layer_norm_epsilon=model.norm_eps, initializer_range=model.init_std, hidden_dropout=0.0,

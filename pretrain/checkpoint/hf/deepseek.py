@@ -161,4 +161,3 @@ DEEPSEEK = (
         mtp_links=_mtp_links,
     ),
 )
-"""Families that a model with latent attention is exported to: the first row that takes it."""

@@ -16,12 +16,12 @@ from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import ACTIVATIONS, EPS_OF_DISTILBERT, check_class
+from pretrain.model_spec.hf_fits import ACTIVATIONS, EPS_OF_DISTILBERT, check_distilbert
 
 
 def hf_config(model: Model, specials: Specials) -> DistilBertConfig:
     """Every field stated. Raises ConfigError for a model that DistilBERT cannot express."""
-    check_class(model, "distilbert")
+    check_distilbert(model)
     fields: dict[str, Any] = {
         "vocab_size": model.vocabulary,
         "max_position_embeddings": model.sequence_length,

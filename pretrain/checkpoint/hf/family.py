@@ -83,9 +83,9 @@ class HfFamily:
     left_out: Callable[[Model, Mapping[str, Tensor]], list[str]] = _nothing
     """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
     heads: Mapping[str, HfHead] = field(default_factory=dict)
-    """classes of fine-tuned models by kind (`hf_classes.Kind`)"""
+    """classes of fine-tuned models by kind (`hf_class.Kind`)"""
     declared: HfClass | None = None
-    """declaration of them by our family, where several of ours have this `model_type`"""
+    """the class that it converts to, as the run's end knows it: `registry.py` fills it in"""
     encoder: Any = None
     """class of the encoder without a head, whose tensors have names without the first part of those of `links`; None:
     encoders are exported with their heads"""

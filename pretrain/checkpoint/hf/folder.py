@@ -16,11 +16,12 @@ from pretrain.checkpoint.hf import fields, released
 from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.heads import objective_of, with_head, without_head
 from pretrain.checkpoint.hf.mtp import own_links
-from pretrain.checkpoint.hf.registry import model_types, of_model_type
+from pretrain.checkpoint.hf.registry import of_model_type
 from pretrain.checkpoint.hf.weights import Weights, line_of, read_weights
 from pretrain.checkpoint.hf.weights import read_json as read_json
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.model_spec.hf_classes import by_model_type
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.router_biases import router_bias_shapes
 
@@ -64,7 +65,7 @@ def read(path: Path) -> Folder:
         raise ConfigError(f"{config_file} cannot be read ({line_of(error)})") from None
     family = of_model_type(str(found.tree.get("model_type")))
     if family is None:
-        raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(model_types())}")
+        raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(by_model_type())}")
     if (path / "adapter_config.json").exists():
         raise ConfigError(f"{path} holds an adapter: merge it into its model and save that")
     weights = read_weights(path, found)

@@ -19,12 +19,12 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, norm, one, rows, same, transposed
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import ACTIVATIONS, check_class
+from pretrain.model_spec.hf_fits import ACTIVATIONS, check_gpt2
 
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    check_class(model, "gpt2")
+    check_gpt2(model)
     return GPT2Config(
         **shared_fields(model, specials),
         n_inner=model.ffn_dim,

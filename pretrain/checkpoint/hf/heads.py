@@ -35,7 +35,8 @@ def with_head(family: HfFamily, objective: Objective, pad: int | None = None) ->
     token of a text by; a config of a larger vocabulary has a row for it. Raises ConfigError where transformers has no
     such class, or one with another head."""
     kind = kind_of(objective)
-    head_class(family.model_type, objective, family.declared)
+    assert family.declared is not None, "the registry fills it in"
+    head_class(family.declared, objective)
     head = family.heads[kind]
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:

@@ -38,7 +38,8 @@ from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import GATED, GEMMA2, GEMMA3, check_class, windows
+from pretrain.model_spec.hf_fits import GATED, GEMMA2, GEMMA3, windows
+from pretrain.model_spec.hf_table import HF_TABLE
 
 _FROM_HF = {hf: name for name, hf in GATED.items()} | {"gelu_new": "gated_gelu"}
 
@@ -193,7 +194,7 @@ def family(
 
     def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
         """Every field stated. Raises ConfigError for a model that the family cannot express."""
-        check_class(model, model_type)
+        HF_TABLE[model_type].check(model)
         described: PretrainedConfig = model_class.config_class(
             **(fields(model, specials) | hf_fields(model)), architectures=[model_class.__name__]
         )
@@ -340,4 +341,3 @@ LLAMA_KIN = (
         settings=settings_of,
     ),
 )
-"""Families that a model is exported to: the first row that takes it."""

@@ -27,12 +27,12 @@ from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import check_longformer
 
 
 def hf_config(model: Model, specials: Specials) -> LongformerConfig:
     """Every field stated. Raises ConfigError for a model that Longformer cannot express."""
-    check_class(model, "longformer")
+    check_longformer(model)
     roberta.check_padding(model, specials, "Longformer")
     patterns = [model.attention.of_layer(layer) for layer in range(model.layers)]
     windows = [2 * (p.reach if isinstance(p, Banded) else p.window) - 2 for p in patterns]  # type: ignore[attr-defined]

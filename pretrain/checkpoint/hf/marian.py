@@ -11,12 +11,12 @@ from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import check_marian
 
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:
     """Every field stated. Raises ConfigError for a model that Marian cannot express."""
-    check_class(model, "marian")
+    check_marian(model)
     return MarianConfig(
         **fields(model, specials),
         decoder_vocab_size=model.vocabulary,

@@ -307,4 +307,3 @@ MIXTURES = (
         loaded_links=links_in_memory,
     ),
 )
-"""Families that a model with experts is exported to: the first row that takes it."""

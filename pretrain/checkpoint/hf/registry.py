@@ -1,7 +1,8 @@
-"""Classes of transformers by family. A new family is one file here and one row. Imports transformers, which takes
-seconds."""
+"""Conversions to the classes of transformers. A new one is a file here, its name below, and a row of `hf_table.py`.
+Imports transformers, which takes seconds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,9 @@ from pretrain.checkpoint.hf.t5 import T5
 from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
 from pretrain.config.classics import declared
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_class import HF_CLASSES
-from pretrain.model_spec.hf_classes import model_type_of, name_apart
-
-FAMILIES: dict[str, tuple[HfFamily, ...]] = {
-    "gpt": (GPT2,),
-    "bert": (BIGBIRD, DISTILBERT, BERT),
-    "roberta": (XLM_ROBERTA, LONGFORMER, ROBERTA),
-    "t5": (T5,),
-    "transformer": (MARIAN,),
-    "bart": (BART,),
-    "llama": (*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
-}
-"""our family -> families of Hugging Face that its models are exported to (`hf_classes.model_type_of` says which)"""
+from pretrain.model_spec.hf_class import HfClass
+from pretrain.model_spec.hf_classes import by_model_type, class_of, name_apart
+from pretrain.model_spec.hf_table import HF_TABLE
 
 _CONSTANTS = (
     ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",
@@ -46,32 +37,36 @@ _CONSTANTS = (
 )  # fmt: skip
 """ends of the names of tensors that older releases of transformers saved, though a config says what is in them"""
 
-BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
+BY_MODEL_TYPE: dict[str, HfFamily] = {
+    family.model_type: family
+    for family in (
+        *(GPT2, BIGBIRD, DISTILBERT, BERT, XLM_ROBERTA, LONGFORMER, ROBERTA, T5, MARIAN, BART),
+        *(*DEEPSEEK, *MIXTURES, BLOOM, *LLAMA_KIN),
+    )
+}
+"""families of Hugging Face that convert to the classes of `hf_table.HF_TABLE`"""
 _GROUP = "pretrain.hf_families"
 FAMILIES_APART: Registry[HfFamily] = Registry(_GROUP, {}, HfFamily, declared(_GROUP))
 """families of Hugging Face of `pretrain/classics` and of installed packages, by the names of their classes"""
 
 
-def model_types() -> list[str]:
-    """Every `model_type` that is known."""
-    return list(BY_MODEL_TYPE | {one.model_type: one for one in HF_CLASSES.values()})
-
-
 def of_model_type(model_type: str) -> HfFamily | None:
     """The family whose folders have this `model_type`; None: it is not known."""
-    if model_type in BY_MODEL_TYPE:
-        return BY_MODEL_TYPE[model_type]
-    added = {one.model_type: name for name, one in HF_CLASSES.items()}
-    return FAMILIES_APART.require(added[model_type]) if model_type in added else None
+    one = HF_TABLE.get(model_type) or by_model_type().get(model_type)  # which imports all packages
+    return None if one is None else _family_of(one)
 
 
 def hf_family_of(model: Model) -> HfFamily:
     """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds
     without it or that transformers lacks, and for a model with adapters or a source encoder."""
-    model_type = model_type_of(model)
-    if (name := name_apart(model)) is not None:
-        return FAMILIES_APART.require(name)
-    return next(family for family in FAMILIES[model.family] if family.model_type == model_type)
+    return _family_of(class_of(model))
+
+
+def _family_of(one: HfClass) -> HfFamily:
+    """The family that converts to a class."""
+    name = name_apart(one)
+    family = BY_MODEL_TYPE[one.model_type] if name is None else FAMILIES_APART.require(name)
+    return replace(family, declared=one)
 
 
 def load(

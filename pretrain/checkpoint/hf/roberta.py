@@ -21,12 +21,12 @@ from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.hf_fits import check_class
+from pretrain.model_spec.hf_fits import check_roberta
 
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
-    check_class(model, "roberta")
+    check_roberta(model)
     check_padding(model, specials, "RoBERTa")
     return RobertaConfig(**encoder_fields(model, specials), architectures=[RobertaForMaskedLM.__name__])
 

@@ -9,12 +9,12 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.model import Model
-from pretrain.model_spec.hf_fits import OF_T5, check_class
+from pretrain.model_spec.hf_fits import OF_T5, check_t5
 
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
     """Every field stated. Raises ConfigError for a model that T5 cannot express."""
-    check_class(model, "t5")
+    check_t5(model)
     encoder_layers, decoder_layers = model.stacks
     fields = dict[str, Any](  # not all of which its signature has
         vocab_size=model.vocab_size,

@@ -21,7 +21,6 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows, same
-from pretrain.classics.transformer_xl import hf_class
 from pretrain.classics.transformer_xl.hf_class import SEGMENTS, check_model
 from pretrain.config.model import Model
 from pretrain.config.positions import TransformerXlPositions
@@ -177,4 +176,4 @@ XLNET = HfFamily(
         "choice": _summary(XLNetForMultipleChoice),
     },
 )
-TRANSFORMER_XL = replace(XLNET, heads={}, declared=hf_class.TRANSFORMER_XL)
+TRANSFORMER_XL = replace(XLNET, heads={})

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.families import Capabilities
@@ -128,11 +129,23 @@ def test_a_family_of_a_package_without_its_classes_is_not_exported(
 ) -> None:
     from pretrain.checkpoint.hf.registry import hf_family_of
 
-    monkeypatch.setattr(hf_classes, "HF_CLASSES", classes)
+    monkeypatch.setattr(hf_classes, "HF_CLASSES", Registry("pretrain.hf_classes", classes, HfClass))
     model = load(RunConfig, RUNS[0], ["model.vocabulary=50000"]).model.model_copy(update={"family": "theirs"})
     monkeypatch.setattr(ModelValues, "capabilities", Capabilities(decoder=True))
     with pytest.raises((ConfigError, DataError), match=said):
         hf_family_of(model)
+
+
+def test_a_package_s_class_of_a_known_model_type_leaves_ours_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = HfClass(model_type="gpt2")
+    monkeypatch.setattr(hf_classes, "HF_CLASSES", Registry("pretrain.hf_classes", {"theirs": theirs}, HfClass))
+    model = load(RunConfig, "gpt2/124m").model
+    ours = hf_classes.class_of(model)
+    assert hf_classes.by_model_type()["gpt2"] is ours
+    assert hf_classes.name_apart(ours) is None
+    monkeypatch.setattr(ModelValues, "capabilities", Capabilities(decoder=True))
+    assert hf_classes.class_of(model.model_copy(update={"family": "theirs"})) is theirs
+    assert hf_classes.name_apart(theirs) == "theirs"
 
 
 @pytest.mark.parametrize("config", ["ctrl/1.6b", "gpt2/124m"])
@@ -143,7 +156,7 @@ def test_a_part_of_a_package_that_the_class_of_a_family_lacks_is_not_exported(
     model = load(RunConfig, path, ["model.vocabulary=300000"]).model
     monkeypatch.setattr(ModelValues, "parts_apart", ("theirs",))
     with pytest.raises(ConfigError, match=r"model\.theirs comes from an installed package.* has it"):
-        hf_classes.model_type_of(model)
+        hf_classes.class_of(model)
 
 
 def test_xlm_is_what_transformers_makes_of_the_released_config() -> None:

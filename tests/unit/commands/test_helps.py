@@ -9,7 +9,7 @@ import pretrain.__main__
 from docs.make.commands import titles
 from pretrain.__main__ import main
 from pretrain.checkpoint.hf import gguf
-from pretrain.checkpoint.hf.registry import model_types
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES_APART
 from pretrain.checkpoint.hf.released import TEXT_TYPES
 from pretrain.commands import data, launch, scale
 from pretrain.commands.import_ import GGUF_ARCHITECTURES, hf_model_types
@@ -80,5 +80,6 @@ def test_every_parser_has_a_section_in_the_reference_and_a_place_in_the_help_of_
 
 
 def test_import_s_help_names_what_can_be_imported() -> None:
-    assert set(hf_model_types()) == {*model_types(), *TEXT_TYPES}
+    apart = {family.model_type for family in FAMILIES_APART.values()}
+    assert set(hf_model_types()) == {*BY_MODEL_TYPE, *apart, *TEXT_TYPES}
     assert GGUF_ARCHITECTURES == gguf._KNOWN

@@ -103,7 +103,7 @@ def _exported(config: RunConfig) -> str | None:
 
 
 def _head_class(config: RunConfig) -> str:
-    return hf_classes.head_class(hf_classes.model_type_of(config.model), config.objective)
+    return hf_classes.head_class(hf_classes.class_of(config.model), config.objective)
 
 
 def test_classes_with_heads_are_those_that_models_are_converted_to() -> None:
@@ -113,7 +113,7 @@ def test_classes_with_heads_are_those_that_models_are_converted_to() -> None:
         for model_type, family in every.items()
         if family.heads
     }
-    assert found == hf_classes.head_classes()
+    assert found == {name: dict(one.heads) for name, one in hf_classes.by_model_type().items() if one.heads}
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
