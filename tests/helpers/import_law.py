@@ -230,7 +230,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.checkpoint.hf": (
         *("export", "gguf", "gguf_export", "grow", "hub", "imports", "peft", "peft_export", "repack"),
         *("family", "fits", "links"),  # of which a family's conversion is made
-        *("bart", "bert", "gpt2"),  # whose config and layers models of their kind have
+        *("bart", "bert", "gpt2", "roberta"),  # whose config, layers and heads models of their kind have
     ),
     "pretrain.objectives": ("base", "registry", "terms", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),

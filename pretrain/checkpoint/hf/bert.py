@@ -21,6 +21,9 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.hf_fits import ACTIVATIONS, check_bert
 
+TOKEN_HEAD = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+"""transformers' names of BERT's masked language-model head"""
+
 
 def hf_config(model: Model, specials: Specials) -> BertConfig:
     """Every field stated. Raises ConfigError for a model that BERT cannot express."""
@@ -89,17 +92,29 @@ def encoder_section(config: Any) -> dict[str, Any]:
 
 
 def links(model: Model) -> Iterator[Link]:
-    yield rows("embedding.word_embeddings.weight", "bert.embeddings.word_embeddings.weight", model)
-    yield same("embedding.encoder.position_embeddings.weight", "bert.embeddings.position_embeddings.weight")
-    yield same("embedding.encoder.segment_embeddings.weight", "bert.embeddings.token_type_embeddings.weight")
-    yield from norm("embedding.encoder.norm", "bert.embeddings.LayerNorm", model)
+    yield from embeddings(model, "bert.embeddings")
     yield from layers(model, "bert.encoder.layer")
-    yield from linear("head.transform", "cls.predictions.transform.dense", model)
-    yield from norm("head.norm", "cls.predictions.transform.LayerNorm", model)
-    yield rows("output_layer.bias", "cls.predictions.bias", model)
+    yield from token_head(model, *TOKEN_HEAD)
     if model.binary_head:
         yield from linear("head.pooler", "bert.pooler.dense", model)
         yield from by_answer("head.next_sentence", "cls.seq_relationship")
+
+
+def embeddings(model: Model, prefix: str) -> Iterator[Link]:
+    """Links of those embeddings that the model has, and of their norm."""
+    yield rows("embedding.word_embeddings.weight", f"{prefix}.word_embeddings.weight", model)
+    if model.positions.name == "learned":
+        yield same("embedding.encoder.position_embeddings.weight", f"{prefix}.position_embeddings.weight")
+    if model.segments:
+        yield same("embedding.encoder.segment_embeddings.weight", f"{prefix}.token_type_embeddings.weight")
+    yield from norm("embedding.encoder.norm", f"{prefix}.LayerNorm", model)
+
+
+def token_head(model: Model, dense: str, head_norm: str, bias: str) -> Iterator[Link]:
+    """Links of the masked language-model head, by transformers' names of its layers and of its bias."""
+    yield from linear("head.transform", dense, model)
+    yield from norm("head.norm", head_norm, model)
+    yield rows("output_layer.bias", bias, model)
 
 
 def by_answer(mcore: str, hf: str) -> Iterator[Link]:
@@ -109,15 +124,34 @@ def by_answer(mcore: str, hf: str) -> Iterator[Link]:
 
 
 def layers(model: Model, prefix: str) -> Iterator[Link]:
-    for layer in range(model.layers):
-        mcore, hf = f"encoder.layers.{layer}", f"{prefix}.{layer}"
-        names = [f"{hf}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
-        yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.attention.output.dense", model)
-        yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.attention.output.LayerNorm", model)
-        yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.intermediate.dense", model)
-        yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.output.dense", model)
-        yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.output.LayerNorm", model)
+    for number in range(model.layers):
+        yield from layer(model, f"encoder.layers.{number}", f"{prefix}.{number}")
+
+
+def layer(model: Model, mcore: str, hf: str) -> Iterator[Link]:
+    """Links of a layer."""
+    names = [f"{hf}.attention.self.{name}" for name in ("query", "key", "value")]
+    yield from by_head(f"{mcore}.self_attention.linear_qkv", names, model)
+    yield from behind_attention(model, mcore, hf)
+
+
+def behind_attention(model: Model, mcore: str, hf: str) -> Iterator[Link]:
+    """Links of a layer but for its queries, keys and values."""
+    yield from linear(f"{mcore}.self_attention.linear_proj", f"{hf}.attention.output.dense", model)
+    yield from norm(f"{mcore}.self_attn_bda.norm", f"{hf}.attention.output.LayerNorm", model)
+    yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.intermediate.dense", model)
+    yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.output.dense", model)
+    yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.output.LayerNorm", model)
+
+
+def heads(sequence: Any, tokens: Any, spans: Any, choice: Any = None, *, pooler: str) -> dict[str, HfHead]:
+    """Heads of these classes, of which those of sequences and of choices read the layer named `pooler`."""
+    pooled = {"sequence": sequence} if choice is None else {"sequence": sequence, "choice": choice}
+    return {
+        **{kind: HfHead(model_class=one, classifier="classifier", pooler=pooler) for kind, one in pooled.items()},
+        "tokens": HfHead(model_class=tokens, classifier="classifier"),
+        "spans": HfHead(model_class=spans, classifier="qa_outputs"),
+    }
 
 
 BERT = HfFamily(
@@ -130,12 +164,11 @@ BERT = HfFamily(
     links=links,
     hf_class=hf_class,
     refuse=refuse,
-    heads={
-        "sequence": HfHead(
-            model_class=BertForSequenceClassification, classifier="classifier", pooler="bert.pooler.dense"
-        ),
-        "choice": HfHead(model_class=BertForMultipleChoice, classifier="classifier", pooler="bert.pooler.dense"),
-        "tokens": HfHead(model_class=BertForTokenClassification, classifier="classifier"),
-        "spans": HfHead(model_class=BertForQuestionAnswering, classifier="qa_outputs"),
-    },
+    heads=heads(
+        BertForSequenceClassification,
+        BertForTokenClassification,
+        BertForQuestionAnswering,
+        BertForMultipleChoice,
+        pooler="bert.pooler.dense",
+    ),
 )

@@ -11,9 +11,10 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.bert import embeddings, token_head
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.hf_fits import ACTIVATIONS, EPS_OF_DISTILBERT, check_distilbert
@@ -70,10 +71,7 @@ def model_of(config: DistilBertConfig) -> dict[str, Any]:
 
 
 def links(model: Model) -> Iterator[Link]:
-    embeddings = "distilbert.embeddings"
-    yield rows("embedding.word_embeddings.weight", f"{embeddings}.word_embeddings.weight", model)
-    yield same("embedding.encoder.position_embeddings.weight", f"{embeddings}.position_embeddings.weight")
-    yield from norm("embedding.encoder.norm", f"{embeddings}.LayerNorm", model)
+    yield from embeddings(model, "distilbert.embeddings")
     for layer in range(model.layers):
         mcore, hf = f"encoder.layers.{layer}", f"distilbert.transformer.layer.{layer}"
         names = [f"{hf}.attention.{name}_lin" for name in ("q", "k", "v")]
@@ -83,9 +81,7 @@ def links(model: Model) -> Iterator[Link]:
         yield from linear(f"{mcore}.mlp.linear_fc1", f"{hf}.ffn.lin1", model)
         yield from linear(f"{mcore}.mlp.linear_fc2", f"{hf}.ffn.lin2", model)
         yield from norm(f"{mcore}.mlp_bda.norm", f"{hf}.output_layer_norm", model)
-    yield from linear("head.transform", "vocab_transform", model)
-    yield from norm("head.norm", "vocab_layer_norm", model)
-    yield rows("output_layer.bias", "vocab_projector.bias", model)
+    yield from token_head(model, "vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
 
 
 DISTILBERT = HfFamily(

@@ -16,9 +16,9 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section, layers, token_head
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows
+from pretrain.checkpoint.hf.links import Link, norm, one, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.hf_fits import check_roberta
@@ -73,9 +73,7 @@ def links(model: Model, prefix: str = "roberta") -> Iterator[Link]:
     )
     yield from norm("embedding.encoder.norm", f"{embeddings}.LayerNorm", model)
     yield from layers(model, f"{prefix}.encoder.layer")
-    yield from linear("head.transform", "lm_head.dense", model)
-    yield from norm("head.norm", "lm_head.layer_norm", model)
-    yield rows("output_layer.bias", "lm_head.bias", model)
+    yield from token_head(model, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
 
 
 def _without_segment(positions: Tensor) -> list[Tensor]:

@@ -15,9 +15,8 @@ from transformers import (
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.bert import by_answer, encoder_fields, encoder_section
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm
 from pretrain.classics.albert.hf_class import check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -30,7 +29,7 @@ def hf_config(model: Model, specials: Specials) -> AlbertConfig:
     check_model(model)
     assert model.embedding_size is not None, "checked"
     return AlbertConfig(
-        **encoder_fields(model, specials),
+        **bert.encoder_fields(model, specials),
         embedding_size=model.embedding_size,
         num_hidden_groups=1,
         inner_group_num=1,
@@ -53,7 +52,7 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
 
 def model_of(config: AlbertConfig) -> dict[str, Any]:
     """Our `model` section."""
-    return encoder_section(config) | {
+    return bert.encoder_section(config) | {
         "family": "albert",
         "segments": config.type_vocab_size,
         "embedding_size": config.embedding_size,
@@ -63,10 +62,7 @@ def model_of(config: AlbertConfig) -> dict[str, Any]:
 
 
 def links(model: Model) -> Iterator[Link]:
-    yield rows("embedding.word_embeddings.weight", "albert.embeddings.word_embeddings.weight", model)
-    yield same("embedding.encoder.position_embeddings.weight", "albert.embeddings.position_embeddings.weight")
-    yield same("embedding.encoder.segment_embeddings.weight", "albert.embeddings.token_type_embeddings.weight")
-    yield from norm("embedding.encoder.norm", "albert.embeddings.LayerNorm", model)
+    yield from bert.embeddings(model, "albert.embeddings")
     yield from linear("embedding.encoder.projection", "albert.encoder.embedding_hidden_mapping_in", model)
     mcore, attention = "encoder.layers.0", f"{_LAYER}.attention"
     names = [f"{attention}.{name}" for name in ("query", "key", "value")]
@@ -76,12 +72,10 @@ def links(model: Model) -> Iterator[Link]:
     yield from linear(f"{mcore}.mlp.linear_fc1", f"{_LAYER}.ffn", model)
     yield from linear(f"{mcore}.mlp.linear_fc2", f"{_LAYER}.ffn_output", model)
     yield from norm(f"{mcore}.mlp_bda.norm", f"{_LAYER}.full_layer_layer_norm", model)
-    yield from linear("head.transform", "predictions.dense", model)
-    yield from norm("head.norm", "predictions.LayerNorm", model)
-    yield rows("output_layer.bias", "predictions.bias", model)
+    yield from bert.token_head(model, "predictions.dense", "predictions.LayerNorm", "predictions.bias")
     if model.binary_head:
         yield from linear("head.pooler", "albert.pooler", model)
-        yield from by_answer("head.next_sentence", "sop_classifier.classifier")
+        yield from bert.by_answer("head.next_sentence", "sop_classifier.classifier")
 
 
 ALBERT = HfFamily(
@@ -94,12 +88,11 @@ ALBERT = HfFamily(
     links=links,
     hf_class=hf_class,
     refuse=refuse,
-    heads={
-        "sequence": HfHead(
-            model_class=AlbertForSequenceClassification, classifier="classifier", pooler="albert.pooler"
-        ),
-        "choice": HfHead(model_class=AlbertForMultipleChoice, classifier="classifier", pooler="albert.pooler"),
-        "tokens": HfHead(model_class=AlbertForTokenClassification, classifier="classifier"),
-        "spans": HfHead(model_class=AlbertForQuestionAnswering, classifier="qa_outputs"),
-    },
+    heads=bert.heads(
+        AlbertForSequenceClassification,
+        AlbertForTokenClassification,
+        AlbertForQuestionAnswering,
+        AlbertForMultipleChoice,
+        pooler="albert.pooler",
+    ),
 )

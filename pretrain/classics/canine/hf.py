@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers import CanineConfig, CanineForTokenClassification, CanineModel
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.bert import layer, layers
 from pretrain.checkpoint.hf.family import HfFamily, HfHead
 from pretrain.checkpoint.hf.fits import our_activation
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, same
+from pretrain.checkpoint.hf.links import Link, linear, norm, one, same
 from pretrain.classics.canine.hf_class import check_model
 from pretrain.classics.canine.key import KEY
 from pretrain.config.model import Model
@@ -92,25 +93,14 @@ def links(model: Model) -> Iterator[Link]:
     yield same("embedding.encoder.position_embeddings.weight", "canine.char_embeddings.char_position_embeddings.weight")
     yield same("embedding.encoder.segment_embeddings.weight", "canine.char_embeddings.token_type_embeddings.weight")
     yield from norm("embedding.encoder.norm", "canine.char_embeddings.LayerNorm", model)
-    yield from _layer("embedding.layer", "canine.initial_char_encoder.layer.0", model)
+    yield from layer(model, "embedding.layer", "canine.initial_char_encoder.layer.0")
     yield from _convolution("embedding.down", "canine.chars_to_molecules", model, shape.rate)
-    for layer in range(model.layers):
-        yield from _layer(f"encoder.layers.{layer}", f"canine.encoder.layer.{layer}", model)
+    yield from layers(model, "canine.encoder.layer")
     if model.binary_head and model.task_head is None:
         yield from linear("head.pooler", f"{_POOLER}.dense", model)
     if model.upsamples:
         yield from _convolution("characters.up", "canine.projection", model, shape.kernel)
-        yield from _layer("characters.layer", "canine.final_char_encoder.layer.0", model)
-
-
-def _layer(ours: str, theirs: str, model: Model) -> Iterator[Link]:
-    names = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
-    yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-    yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attention.output.dense", model)
-    yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.attention.output.LayerNorm", model)
-    yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.intermediate.dense", model)
-    yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.output.dense", model)
-    yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.output.LayerNorm", model)
+        yield from layer(model, "characters.layer", "canine.final_char_encoder.layer.0")
 
 
 def _convolution(ours: str, theirs: str, model: Model, width: int) -> Iterator[Link]:

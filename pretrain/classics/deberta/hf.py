@@ -3,7 +3,6 @@ models with one of them, the encoder alone is exported. Models with a task head 
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from transformers import (
@@ -23,9 +22,9 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bert import encoder_fields, encoder_section
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
+from pretrain.checkpoint.hf import bert
+from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, same
 from pretrain.classics.deberta.hf_class import check_v1, check_v2
 from pretrain.classics.deberta.key import CONVOLUTION, KERNEL, disentangled
 from pretrain.config.model import Model
@@ -38,14 +37,14 @@ _CONVOLUTION = "encoder.layers.0.convolution"
 def _fields(model: Model, specials: Specials) -> dict[str, Any]:
     """Fields that both configs have."""
     positions = disentangled(model.positions)
-    return encoder_fields(model, specials) | {
+    return bert.encoder_fields(model, specials) | {
         "type_vocab_size": model.segments,
         "relative_attention": True,
         "max_relative_positions": positions.max_distance,
         "position_biased_input": False,
         "pos_att_type": ["c2p", "p2c"],
         "pooler_dropout": 0.0,
-        "pooler_hidden_act": encoder_fields(model, specials)["hidden_act"],
+        "pooler_hidden_act": bert.encoder_fields(model, specials)["hidden_act"],
         "pooler_hidden_size": model.hidden,
         "legacy": False,
     }
@@ -93,7 +92,7 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
 
 
 def _section(config: Any) -> dict[str, Any]:
-    section = encoder_section(config)
+    section = bert.encoder_section(config)
     furthest = config.max_relative_positions
     positions = {
         "name": "disentangled",
@@ -126,10 +125,7 @@ def model_of_v2(config: DebertaV2Config) -> dict[str, Any]:
 
 
 def links(model: Model) -> Iterator[Link]:
-    yield rows("embedding.word_embeddings.weight", "deberta.embeddings.word_embeddings.weight", model)
-    if model.segments:
-        yield same("embedding.encoder.segment_embeddings.weight", "deberta.embeddings.token_type_embeddings.weight")
-    yield from norm("embedding.encoder.norm", "deberta.embeddings.LayerNorm", model)
+    yield from bert.embeddings(model, "deberta.embeddings")
     yield same("embedding.distances.weight", "deberta.encoder.rel_embeddings.weight")
     if disentangled(model.positions).norm:
         yield from norm("embedding.distances.norm", "deberta.encoder.LayerNorm", model)
@@ -145,14 +141,8 @@ def links(model: Model) -> Iterator[Link]:
     for layer in range(model.layers):
         ours, theirs = f"encoder.layers.{layer}", f"deberta.encoder.layer.{layer}"
         yield from _attention(f"{ours}.self_attention", f"{theirs}.attention.self", model)
-        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attention.output.dense", model)
-        yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.attention.output.LayerNorm", model)
-        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.intermediate.dense", model)
-        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.output.dense", model)
-        yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.output.LayerNorm", model)
-    yield from linear("head.transform", f"{_HEAD}.dense", model)
-    yield from norm("head.norm", f"{_HEAD}.LayerNorm", model)
-    yield rows("output_layer.bias", f"{_HEAD}.bias", model)
+        yield from bert.behind_attention(model, ours, theirs)
+    yield from bert.token_head(model, f"{_HEAD}.dense", f"{_HEAD}.LayerNorm", f"{_HEAD}.bias")
 
 
 def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
@@ -170,17 +160,6 @@ def _attention(ours: str, theirs: str, model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.position_query", f"{theirs}.pos_query_proj", model)
 
 
-def _heads(sequence: Any, tokens: Any, spans: Any, choice: Any | None) -> dict[str, HfHead]:
-    """Heads of fine-tuned models: their classes in transformers."""
-    pooled = partial(HfHead, classifier="classifier", pooler="pooler.dense")
-    return {
-        "sequence": pooled(model_class=sequence),
-        **({} if choice is None else {"choice": pooled(model_class=choice)}),
-        "tokens": HfHead(model_class=tokens, classifier="classifier"),
-        "spans": HfHead(model_class=spans, classifier="qa_outputs"),
-    }
-
-
 DEBERTA = HfFamily(
     model_class=DebertaForMaskedLM,
     model_type="deberta",
@@ -195,8 +174,11 @@ DEBERTA = HfFamily(
     refuse=refuse,
     padded=False,  # there, padding attends to nothing, so that its own states are others
     encoder=DebertaModel,
-    heads=_heads(
-        DebertaForSequenceClassification, DebertaForTokenClassification, DebertaForQuestionAnswering, choice=None
+    heads=bert.heads(
+        DebertaForSequenceClassification,
+        DebertaForTokenClassification,
+        DebertaForQuestionAnswering,
+        pooler="pooler.dense",
     ),
 )
 
@@ -207,10 +189,11 @@ DEBERTA_V2 = replace(
     hf_config=v2_config,
     model_of=model_of_v2,
     encoder=DebertaV2Model,
-    heads=_heads(
+    heads=bert.heads(
         DebertaV2ForSequenceClassification,
         DebertaV2ForTokenClassification,
         DebertaV2ForQuestionAnswering,
         DebertaV2ForMultipleChoice,
+        pooler="pooler.dense",
     ),
 )
