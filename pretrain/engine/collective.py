@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed import distributed_c10d
 
 from pretrain.errors import RunError
 from pretrain.process import watchdog
@@ -14,6 +14,8 @@ from pretrain.process import watchdog
 T = TypeVar("T")
 
 _FILE_TIMEOUT = timedelta(hours=2)  # for the slowest disk
+_NAMES_OF_SET_TIMEOUT = ("set_timeout", "_set_pg_timeout")
+"""torch 2.14 made it public, and later releases warn of the other name"""
 _ACCESS_ERRORS = {
     errno.EACCES,
     errno.EPERM,
@@ -29,7 +31,8 @@ def file_group(timeout_s: float, limit: timedelta = _FILE_TIMEOUT) -> dist.Proce
     """A gloo group of all ranks for work on files. Its creation times out after `timeout_s`; its collectives only after
     `limit`, as a large file or a slow disk takes far longer than a training step. Collective."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-    _set_pg_timeout(limit, group)
+    name = next(name for name in _NAMES_OF_SET_TIMEOUT if hasattr(distributed_c10d, name))
+    getattr(distributed_c10d, name)(limit, group)
     return group
 
 

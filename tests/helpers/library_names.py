@@ -107,7 +107,7 @@ USED: dict[str, tuple[str, ...]] = {
         *("FakeTensorMode.dispatch", "FakeTensorMode.in_kernel_invocation"),
     ),
     "torch.cuda.memory": ("_dump_snapshot", "_record_memory_history"),
-    "torch.distributed.distributed_c10d": ("_get_default_group",),
+    "torch.distributed.distributed_c10d": ("_get_default_group", "set_timeout | _set_pg_timeout"),
     "torch.nn.modules.module": ("Module._apply", "Module._buffers", "Module._parameters"),
     "transformers.configuration_utils": ("*._experts_implementation",),
     "transformers.modeling_utils": (
