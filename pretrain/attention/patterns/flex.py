@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from pretrain.attention.patterns.base import counts_repeatedly, in_order, log_times, mask
 from pretrain.config.patterns.base import MaskRule
@@ -26,7 +25,7 @@ def flex(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, *, rule: MaskRule, caus
     """[B, H, S, D], of heads that all have `rule`. On a CPU forward only, and not compiled."""
     dim = q_BHSD.shape[-1]
     q, k, v = (F.pad(x, (0, max(0, _LEAST_HEAD_DIM - dim))) for x in (q_BHSD, k_BHSD, v_BHSD))
-    compute: Any = _compiled() if q.is_cuda else flex_attention
+    compute: Any = _compiled() if q.is_cuda else _library().flex_attention
     block_mask = _block_mask(rule, causal, q.shape[2], q.device)
     modify = score_mod(rule, q.device)
     out: Tensor = compute(q, k, v, score_mod=modify, block_mask=block_mask, scale=scale)
@@ -61,10 +60,19 @@ def _with_length_as_tensor(rule: MaskRule, device: torch.device) -> MaskRule:
 
 
 @lru_cache(maxsize=64)
-def _block_mask(rule: MaskRule, causal: bool, length: int, device: torch.device) -> BlockMask:
-    return create_block_mask(mask_mod(rule, causal, length, device), None, None, length, length, device=str(device))
+def _block_mask(rule: MaskRule, causal: bool, length: int, device: torch.device) -> Any:
+    allows = mask_mod(rule, causal, length, device)
+    return _library().create_block_mask(allows, None, None, length, length, device=str(device))
 
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    return torch.compile(_library().flex_attention)
+
+
+@cache
+def _library() -> Any:
+    """torch's module, at its first use: since torch 2.15 it imports sympy, which other runs can do without."""
+    from torch.nn.attention import flex_attention
+
+    return flex_attention
