@@ -104,7 +104,7 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._dynamo.trace_rules": ("clear_lru_cache",),
     "torch._subclasses.fake_tensor": (
         *("FakeTensor.fake_device", "FakeTensor.fake_mode", "FakeTensorMode.avoid_device_init"),
-        *("FakeTensorMode.dispatch", "FakeTensorMode.in_kernel_invocation"),
+        *("FakeTensorMode.dispatch", "FakeTensorMode.in_kernel_invocation", "init_gpu_context"),
     ),
     "torch.cuda.memory": ("_dump_snapshot", "_record_memory_history"),
     "torch.distributed.distributed_c10d": ("_get_default_group", "set_timeout | _set_pg_timeout"),

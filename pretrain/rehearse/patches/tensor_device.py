@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from pretrain.rehearse.patches.attributes import set_attributes
+from pretrain.rehearse.patches.attributes import no_op, set_attributes
 from pretrain.rehearse.recorder import DEVICE
 
 _TYPE_NAMES = {
@@ -57,8 +58,9 @@ def replace_device_of_tensors() -> None:
         get_device=lambda t: t.fake_device.index if t.fake_device.type == "cuda" else -1,
         type=_type_name,
     )
-    # torch.tensor(..., device="cuda") would start CUDA, which is said to be there.
+    # torch.tensor(..., device="cuda") would start CUDA, which is said to be there; so would each first tensor.
     set_attributes(FakeTensorMode, avoid_device_init=True)
+    set_attributes(fake_tensor, init_gpu_context=no_op())
 
 
 def _replace_creation() -> None:
