@@ -63,7 +63,7 @@ def test_a_mask_of_numbers_is_read_as_it_is() -> None:
 
 @pytest.mark.parametrize(("dtype", "given"), [(torch.bfloat16, ()), (torch.float32, (None, True))])
 def test_every_query_sees_every_key_unless_asked_otherwise(dtype: torch.dtype, given: tuple[Any, ...]) -> None:
-    """As in torch's function, in whose place it stands: a causal kernel counts half of the operations."""
+    """The default of the torch function that it replaces: a causal kernel would count half of the operations."""
     q, k, v = (torch.empty(B, H, length, D, dtype=dtype, device="meta") for length in (S, K, K))
     with Called() as called:
         fused_attention(q, k, v)

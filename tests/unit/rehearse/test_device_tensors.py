@@ -120,7 +120,7 @@ def test_the_host_waits_for_values_on_the_device_alone(answers: dict[str, Any]) 
 
 @pytest.mark.parametrize(("dtype", "kept"), [(torch.bfloat16, torch.float32), (torch.float16, torch.float32)])
 def test_a_norm_keeps_a_number_of_fp32_for_each_row(dtype: torch.dtype, kept: torch.dtype) -> None:
-    """As CUDA's kernel; in fp64 it is one of fp64, as the operator's own formula has it."""
+    """CUDA's kernel does the same. Rows in fp64 keep a number in fp64, by the operator's own formula."""
     x, weight = torch.ones(2, 3, 8, dtype=dtype, device="meta"), torch.ones(8, dtype=dtype, device="meta")
     out, of_rows = _fused_rms_norm(x, [8], weight, 1e-6)
     assert (out.shape, out.dtype) == (x.shape, dtype)
