@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
 
     check_reads_forward(config, options.checkpoint, "no class of transformers does")
     print(f"{directory}: {_export(options, checkpoint, config, most)}")
-    from pretrain.checkpoint.hf.export import leaves_out_mtp
+    from pretrain.interop.hf.export import leaves_out_mtp
 
     if leaves_out_mtp(checkpoint, config, to_folder=kind == "hf" and not options.encoder):
         print("warning: not exported: the modules of model.mtp, which this format has no place for", file=sys.stderr)
@@ -60,7 +60,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _most_bytes(shard_size: str | None) -> int | None:
     """Bytes of `--shard-size`. Raises ConfigError."""
-    from pretrain.checkpoint.hf.repack import size_in_bytes
+    from pretrain.interop.hf.repack import size_in_bytes
 
     try:
         return None if shard_size is None else size_in_bytes(shard_size)
@@ -74,15 +74,15 @@ def _export(options: argparse.Namespace, checkpoint: Path, config: "RunConfig", 
 
     kind, out, scorer = options.to[0], Path(options.to[1]), partial(build_scorer, config, checkpoint)
     if kind == "peft":
-        from pretrain.checkpoint.hf.peft_export import export_adapter
+        from pretrain.interop.peft.export import export_adapter
 
         return str(export_adapter(checkpoint, config, out, scorer, options.base))
     if kind == "gguf":
-        from pretrain.checkpoint.hf.gguf_export import export_gguf
+        from pretrain.interop.gguf.export import export_gguf
 
         return str(export_gguf(checkpoint, config, out, scorer, dtype=options.dtype))
-    from pretrain.checkpoint.hf.export import dtype_of_source, export
-    from pretrain.checkpoint.hf.repack import StoredAs
+    from pretrain.interop.hf.export import dtype_of_source, export
+    from pretrain.interop.hf.repack import StoredAs
 
     dtype = dtype_of_source(checkpoint) if options.dtype == "source" else options.dtype
     stored = StoredAs(dtype, most)

@@ -11,8 +11,8 @@ from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pretrain.checkpoint.hf.hub import ModelSource
-    from pretrain.checkpoint.hf.peft import UnpackedAdapter
+    from pretrain.interop.hf.hub import ModelSource
+    from pretrain.interop.peft.unpack import UnpackedAdapter
 
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 """Names here, for the help, as the table that has them imports torch."""
@@ -130,7 +130,7 @@ def _add_vocabulary(parser: Parser) -> None:
 
 
 def _import_hf(options: argparse.Namespace, out: Path) -> None:
-    from pretrain.checkpoint.hf.hub import find
+    from pretrain.interop.hf.hub import find
 
     found = find(options.source, options.revision)
     _import_grown(options, found.path, out, found)
@@ -139,7 +139,7 @@ def _import_hf(options: argparse.Namespace, out: Path) -> None:
 def _import_gguf(options: argparse.Namespace, out: Path) -> None:
     if options.revision is not None:
         raise ConfigError("--revision is of names on the hub, and a GGUF file has none: leave it out")
-    from pretrain.checkpoint.hf.gguf import unpack
+    from pretrain.interop.gguf.unpack import unpack
 
     source = Path(options.source).resolve()
     with TemporaryDirectory() as temporary:
@@ -148,8 +148,8 @@ def _import_gguf(options: argparse.Namespace, out: Path) -> None:
 
 
 def _import_peft(options: argparse.Namespace, out: Path) -> None:
-    from pretrain.checkpoint.hf.hub import find
-    from pretrain.checkpoint.hf.peft import unpack_adapter
+    from pretrain.interop.hf.hub import find
+    from pretrain.interop.peft.unpack import unpack_adapter
 
     if options.base is None and options.revision is not None:
         raise ConfigError("--revision is of names on the hub: name one with --base, or leave it out")
@@ -166,7 +166,7 @@ def _import_grown(options: argparse.Namespace, directory: Path, out: Path, sourc
     if options.add_tokens is None:
         _import(options, directory, out, source=source)
         return
-    from pretrain.checkpoint.hf.grow import NewRows, grown_folder
+    from pretrain.interop.hf.grow import NewRows, grown_folder
 
     new_rows: NewRows = options.new_rows or "pieces"
     with grown_folder(directory, options.add_tokens, new_rows, print, random_head=options.random_head) as grown:
@@ -183,8 +183,8 @@ def _import(
 ) -> None:
     """Imports `directory`, which comes from `source` on the hub, or else is the user's, into the run `out`."""
     from data_pipeline.tokenizers.released import DocumentBounds
-    from pretrain.checkpoint.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import goes_by_layer, import_hf, read_config
     from pretrain.observe.ending import after_import
 
     bounds = DocumentBounds(options.begin_of_text, options.end_of_text)

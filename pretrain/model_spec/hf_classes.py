@@ -1,5 +1,5 @@
 """Class of Hugging Face's transformers that a model is exported to, or the reason why there is none: without that
-library, so that the end of a run can say it. `checkpoint/hf` converts models to these classes."""
+library, so that the end of a run can say it. `interop/hf` converts models to these classes."""
 
 from data_pipeline.common.plugins import Registry
 from data_pipeline.recipes.choice import Choice

@@ -104,7 +104,7 @@ class RunDir:
     @property
     def source_model(self) -> Path:
         """File with what the model's folder in another library's format says besides weights, for an imported model or
-        one that was trained from it (`checkpoint/hf/source_model.py`)."""
+        one that was trained from it (`interop/hf/source_model.py`)."""
         return self.path / "source_model.json"
 
     @property

@@ -35,7 +35,6 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.gpt2 import hf_config, links
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
@@ -48,6 +47,7 @@ from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.scorers.batches import groups
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.tasks.base import Continuation, Format, TaskDocument
+from pretrain.interop.hf.families.gpt2 import hf_config, links
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.parameters import num_parameters
 

@@ -36,7 +36,6 @@ from transformers import GPT2LMHeadModel
 
 from data_pipeline.batch import Rows
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.gpt2 import hf_config, links
 from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
@@ -44,6 +43,7 @@ from pretrain.engine import device as devices
 from pretrain.engine import rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
+from pretrain.interop.hf.families.gpt2 import hf_config, links
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.parameters import num_parameters

@@ -50,7 +50,7 @@ def _original(file: Path, folder: Path) -> tuple[np.ndarray, np.ndarray, list[li
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from pretrain.checkpoint.hf.gguf import unpack
+    from pretrain.interop.gguf.unpack import unpack
 
     unpack(file, folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

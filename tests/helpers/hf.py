@@ -74,7 +74,7 @@ def with_weights_of(engine: MegatronEngine, config: RunConfig, specials: Special
     """Hugging Face's model with the weights of an engine of one rank, and the links to it."""
     from torch import nn
 
-    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.interop.hf.registry import hf_family_of
 
     family, state = hf_family_of(config.model), engine.state()
     links = list(family.links_of_loaded(config.model))

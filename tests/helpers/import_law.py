@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "objectives observe",
         "engine scaling",
         "checkpoint",
+        "interop",
         "classics evaluate preflight",
         "finetune",
         "rehearse training verify",
@@ -80,6 +81,29 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "step_parts",
         "engine",
     ),
+    "pretrain.interop": ("hf", "gguf peft"),
+    "pretrain.interop.hf": (
+        "fields fits fp8_blocks hf_answers hf_tokenizer hostile hub links new_tokens repack rope",
+        "family released",
+        "families heads mtp weights",
+        "registry",
+        "folder gate",
+        "by_layer chat streaming",
+        "source_model",
+        "card conventions",
+        "tokenizer",
+        "export vocabulary",
+        "tokenizer_gate",
+        "imports",
+        "grow",
+    ),
+    "pretrain.interop.hf.families": (
+        "bart bert bloom gpt2 llama_kin t5",
+        "bigbird distilbert marian mixtures roberta",
+        "deepseek longformer xlm_roberta",
+    ),
+    "pretrain.interop.peft": ("config", "weights", "base gate", "export unpack"),
+    "pretrain.interop.gguf": ("tokenizer unpack", "export"),
     "pretrain.objectives": (
         "divergence label_logits terms",
         "base",
@@ -227,11 +251,13 @@ SEAMS: dict[str, tuple[str, ...]] = {
         *("bleu", "checkpoints", "decoding", "feature_request", "features", "fetch", "generate", "heldout"),
         *("live_tasks", "lm_eval_model", "opening", "report", "rouge", "scorers", "settings", "tasks", "translate"),
     ),
-    "pretrain.checkpoint.hf": (
-        *("export", "gguf", "gguf_export", "grow", "hub", "imports", "peft", "peft_export", "repack"),
-        *("family", "fits", "links"),  # of which a family's conversion is made
-        *("bart", "bert", "gpt2", "roberta"),  # whose config, layers and heads models of their kind have
+    "pretrain.interop.hf": (
+        *("export", "grow", "hub", "imports", "repack"),
+        *("families", "family", "fits", "links"),  # of which a family's conversion is made
     ),
+    "pretrain.interop.hf.families": ("bart", "bert", "gpt2", "roberta"),  # others' layers and heads are like theirs
+    "pretrain.interop.peft": ("export", "unpack"),
+    "pretrain.interop.gguf": ("export", "unpack"),
     "pretrain.objectives": ("base", "registry", "terms", "tokens"),
     "pretrain.preflight": ("check", "step_timing"),
     "pretrain.classics": (),  # found by what they declare (pretrain/config/classics.py)
@@ -249,6 +275,12 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "specials",
     ),
     "data_pipeline.steps": ("base", "registry"),
+}
+
+# Who besides knows all of a package.
+OPEN_TO = {
+    "pretrain.interop.hf": ("pretrain.interop.gguf", "pretrain.interop.peft"),  # which are made of its folders
+    "pretrain.interop.hf.families": ("pretrain.interop.hf.registry",),
 }
 
 LAUNCH_KNOWS = (
@@ -272,9 +304,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "pretrain/classics/*/*modules.py",
     ),
     "deepspeed": ("pretrain/engine/zero", "pretrain/rehearse/patches"),
-    "transformers": ("pretrain/checkpoint/hf", "pretrain/classics/*/hf.py"),
-    "huggingface_hub": ("pretrain/checkpoint/hf",),
-    "peft": ("pretrain/checkpoint/hf/peft_gate.py",),
+    "transformers": ("pretrain/interop", "pretrain/classics/*/hf.py"),
+    "huggingface_hub": ("pretrain/interop/hf",),
+    "peft": ("pretrain/interop/peft/gate.py",),
+    "gguf": ("pretrain/interop/gguf",),
     "mlflow": ("pretrain/observe",),
     "tensorboard": ("pretrain/observe",),
     "wandb": ("pretrain/observe",),
@@ -380,7 +413,8 @@ def _of_ours(own: str, name: str, known: dict[str, Path]) -> Iterator[str]:
             yield f"in {parent}, {other} is not below {mine}"
     for seam, parts in SEAMS.items():
         part = _part(name, seam)
-        if part and not _within(own, seam) and part not in parts:
+        inside = any(_within(own, one) for one in (seam, *OPEN_TO.get(seam, ())))
+        if part and not inside and part not in parts:
             yield f"outside {seam} only {', '.join(parts) or 'nothing'} of it is known"
 
 

@@ -22,8 +22,8 @@ import pytest  # noqa: E402, F401
 import webdataset  # noqa: E402, F401
 
 import data_pipeline.cli  # noqa: E402, F401
-import pretrain.checkpoint.hf.export  # noqa: E402
 import pretrain.evaluate.evaluator  # noqa: E402
+import pretrain.interop.hf.export  # noqa: E402
 import pretrain.verify.run  # noqa: E402, F401
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks for GPUs, after which one can't fork

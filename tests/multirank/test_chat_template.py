@@ -13,10 +13,10 @@ def _chat_template_after(template: str, tokenizer: Path, folder: Path) -> str:
     """What transformers finds in the export of the import of an export that had `template`."""
     from transformers import AutoTokenizer
 
-    from pretrain.checkpoint.hf import chat
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf import chat
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config = tiny_config(model=MODEL)
     engine = build_engine(config)

@@ -64,8 +64,8 @@ def _texts(texts: list[str]) -> Texts:
 
 def _states(family: str, stack: Stack) -> list[tuple[np.ndarray, np.ndarray]]:
     """(ours, theirs) of every layer, where there is no padding."""
-    from pretrain.checkpoint.hf.gate import rows_for
-    from pretrain.checkpoint.hf.hf_answers import hf_logits
+    from pretrain.interop.hf.gate import rows_for
+    from pretrain.interop.hf.hf_answers import hf_logits
 
     config = _config(family, {})
     engine = build_engine(config, train=False)

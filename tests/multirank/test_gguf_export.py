@@ -33,8 +33,8 @@ def _config(family: str) -> Any:
 def _exports(family: str, tokenizer: Path, directory: Path) -> Any:
     """Agreement by type, and our ids of a prompt with a greedy continuation."""
     from data_pipeline.tokenizers.load import load_tokenizer
-    from pretrain.checkpoint.hf.gguf_export import export_gguf
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.gguf.export import export_gguf
     from tests.helpers.decoding import greedy
 
     config = _config(family)
@@ -96,7 +96,7 @@ def test_transformers_reads_the_same_weights(exported: tuple[str, Path, Any], tm
     """Reads the file by its own reader, from which the export's check is independent."""
     from safetensors.numpy import load_file
 
-    from pretrain.checkpoint.hf.gguf import unpack
+    from pretrain.interop.gguf.unpack import unpack
 
     family, directory, _ = exported
     unpack(directory / "fp32.gguf", tmp_path / "hf")
@@ -159,7 +159,7 @@ def _bytes(file: Path, ids: list[int]) -> list[int]:
 
 def test_what_llama_cpp_has_no_form_for_is_refused(tmp_path: Path) -> None:
     from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
-    from pretrain.checkpoint.hf.gguf_export import _check, vocabulary_of
+    from pretrain.interop.gguf.export import _check, vocabulary_of
 
     path = tmp_path / "tokenizer.model"
     train_tokenizer(["abcd efgh ijkl " * 50], "unigram", 271).save(path)

@@ -19,10 +19,10 @@ def _there_and_back(root: Path) -> Any:
     from tokenizers import AddedToken
 
     from data_pipeline.tokenizers.load import load_tokenizer
-    from pretrain.checkpoint.hf.export import export
     from pretrain.checkpoint.state import Record, config_of
     from pretrain.commands import import_
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf.export import export
     from pretrain.run_dir.paths import RECORD
 
     folder, run, exported, file = root / "folder", root / "run", root / "exported", root / "new.txt"

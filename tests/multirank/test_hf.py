@@ -59,9 +59,9 @@ def _write(family: str, tokenizer: Path, directory: Path) -> None:
 
 def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) -> Any:
     """(largest differences at both gates, the weights that came back, warnings)."""
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config = _config(family, {})
     there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
@@ -75,9 +75,9 @@ def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) ->
 
 
 def _export_with(family: str, break_links: str, checkpoint: Path, exported: Path) -> str:
-    from pretrain.checkpoint.hf import export as exports
-    from pretrain.checkpoint.hf import links
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf import export as exports
+    from pretrain.interop.hf import links
 
     config = _config(family, {})
     right = exports.hf_family_of(config.model)
@@ -101,8 +101,8 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     import torch.nn.functional as F
     from torch import from_numpy
 
-    from pretrain.checkpoint.hf.gate import rows_for
-    from pretrain.checkpoint.hf.hf_answers import hf_outputs
+    from pretrain.interop.hf.gate import rows_for
+    from pretrain.interop.hf.hf_answers import hf_outputs
 
     config = _config(family, {})
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})
@@ -153,8 +153,8 @@ def _with_padding_before_and_within(family: str) -> float:
     """The largest difference of logits, where there is no padding."""
     from dataclasses import replace
 
-    from pretrain.checkpoint.hf.gate import rows_for
-    from pretrain.checkpoint.hf.hf_answers import hf_logits
+    from pretrain.interop.hf.gate import rows_for
+    from pretrain.interop.hf.hf_answers import hf_logits
 
     config = _config(family, {})
     engine = build_engine(config, train=False)
@@ -170,8 +170,8 @@ def _with_padding_before_and_within(family: str) -> float:
 
 def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, list[str]] | str]:
     """What `pretrain import` makes of each: the gate's difference and warnings, or the sentence."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     found: dict[str, tuple[float, list[str]] | str] = {}
     for name, folder in folders.items():
@@ -193,8 +193,8 @@ def _of_weights(warnings: list[str]) -> list[str]:
 
 def _imported(folder: Path, run: Path) -> tuple[bool, dict[str, np.ndarray], list[str]]:
     """(whether our model has a head of two segments, its weights, warnings)."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config, warnings = read_config(folder, run), []
     engine = build_empty(config)
@@ -264,7 +264,7 @@ def _write_alone(family: str, tokenizer: Path, directory: Path) -> None:
 
 def test_roberta_is_not_exported_with_positions_that_transformers_would_count_otherwise() -> None:
     from data_pipeline.tokenizers.specials import Specials
-    from pretrain.checkpoint.hf.roberta import hf_config
+    from pretrain.interop.hf.families.roberta import hf_config
 
     specials = Specials(pad=7, cls=1, sep=2, mask=3, start=0, end=2, sentinels=(), vocabulary=VOCABULARY)
     with pytest.raises(ConfigError, match="counts positions from the id of padding"):
@@ -365,7 +365,7 @@ def test_sparse_encoders_are_imported_as_far_as_they_are_known(tmp_path: Path) -
 def test_patterns_that_hugging_face_has_no_form_for_are_not_exported(
     family: str, pattern: list[Any], sentence: str
 ) -> None:
-    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.interop.hf.registry import hf_family_of
 
     model = family_config(family, model={"vocabulary": VOCABULARY, "attention": {"pattern": pattern}}).model
     with pytest.raises(ConfigError, match=sentence):
@@ -373,7 +373,7 @@ def test_patterns_that_hugging_face_has_no_form_for_are_not_exported(
 
 
 def test_an_unknown_directory_is_refused(tmp_path: Path) -> None:
-    from pretrain.checkpoint.hf.imports import read_config
+    from pretrain.interop.hf.imports import read_config
 
     with pytest.raises(ConfigError, match=r"has no config\.json"):
         read_config(tmp_path, tmp_path / "run")

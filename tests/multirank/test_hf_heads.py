@@ -110,10 +110,10 @@ def head_config(family: str, objective: str, parallel: dict[str, Any] | None = N
 
 def _gradients(family: str, objective: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float, float]:
     """(our gradients, theirs, our loss, theirs) of one batch, by the names of transformers; the loss is its own."""
-    from pretrain.checkpoint.hf.gate import head_rows_for
-    from pretrain.checkpoint.hf.heads import with_head
-    from pretrain.checkpoint.hf.hf_answers import hf_inputs
-    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.interop.hf.gate import head_rows_for
+    from pretrain.interop.hf.heads import with_head
+    from pretrain.interop.hf.hf_answers import hf_inputs
+    from pretrain.interop.hf.registry import hf_family_of
 
     config = head_config(family, objective)
     engine = build_engine(config)
@@ -166,7 +166,7 @@ def _loss_of_choices(config: RunConfig, theirs: Any, rows: Any) -> Any:
     """Loss of the class in transformers; GPT's classes have a second loss, that of the next token."""
     import torch
 
-    from pretrain.checkpoint.hf.hf_answers import choice_inputs
+    from pretrain.interop.hf.hf_answers import choice_inputs
 
     inputs, right = choice_inputs(theirs, rows, config.model), torch.zeros(len(rows.tokens), dtype=torch.int64)
     if "mc_token_ids" not in inputs:
@@ -246,9 +246,9 @@ def _write(family: str, objective: str, parallel: dict[str, Any], tokenizer: Pat
 
 def _there_and_back(family: str, objective: str, checkpoint: Path, exported: Path, run: Path) -> Any:
     """(largest differences at both gates, the weights that came back, their config, warnings)."""
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config = head_config(family, objective)
     there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
@@ -310,8 +310,8 @@ def test_a_task_head_goes_to_hugging_face_and_back(family: str, objective: str, 
 
 @pytest.mark.parametrize(("family", "objective"), REFUSED)
 def test_a_head_that_transformers_has_no_class_for_is_not_exported(family: str, objective: str) -> None:
-    from pretrain.checkpoint.hf.heads import with_head
-    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.interop.hf.heads import with_head
+    from pretrain.interop.hf.registry import hf_family_of
 
     config = head_config(family, objective)
     with pytest.raises(ConfigError, match=REFUSED[family, objective]):
@@ -322,9 +322,9 @@ def _exports_flipped(checkpoint: Path, exported: Path) -> str:
     """The error of an export whose classes changed places."""
     from dataclasses import replace
 
-    from pretrain.checkpoint.hf import export as exports
-    from pretrain.checkpoint.hf import heads, links
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf import export as exports
+    from pretrain.interop.hf import heads, links
 
     config = head_config("bert", "classification")
 
@@ -347,8 +347,8 @@ def _exports_flipped(checkpoint: Path, exported: Path) -> str:
 
 def _exports_with_the_end_as_padding(checkpoint: Path, exported: Path) -> str:
     """The error of an export whose config names the end of text as padding, which transformers passes over."""
-    from pretrain.checkpoint.hf import export as exports
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf import export as exports
 
     config = head_config("gpt", "classification")
     exports.decoder_padding = lambda model, objective, tokenizer: objective.specials(tokenizer).end
@@ -359,8 +359,8 @@ def _exports_with_the_end_as_padding(checkpoint: Path, exported: Path) -> str:
 
 def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, Any] | str]:
     """What `pretrain import` makes of each: the gate's difference and the objective, or the sentence."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     found: dict[str, tuple[float, Any] | str] = {}
     for name, folder in folders.items():

@@ -55,10 +55,10 @@ def _merged(family: str, classifies: bool, checkpoint: Path, exported: Path) -> 
     from safetensors.numpy import load_file
 
     from data_pipeline.tokenizers.load import load_tokenizer
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.heads import decoder_padding, with_head
-    from pretrain.checkpoint.hf.registry import hf_family_of
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.heads import decoder_padding, with_head
+    from pretrain.interop.hf.registry import hf_family_of
     from pretrain.model_spec.modules import parameter_specs
     from pretrain.model_spec.router_biases import router_bias_shapes
 

@@ -21,8 +21,8 @@ MODELS: list[tuple[str, Kind]] = [("roberta", "byte_bpe"), ("t5", "bpe")]
 
 def _exported(config: RunConfig, kind: Kind, directory: Path) -> Path:
     """The checkpoint of the model that `directory`/hf was exported from."""
-    from pretrain.checkpoint.hf.export import export
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf.export import export
 
     tokenizer = train_tokenizer(make_documents(0, 50), kind, 300)
     directory.mkdir()

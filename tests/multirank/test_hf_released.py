@@ -17,9 +17,9 @@ IDS = np.arange(2 * 24).reshape(2, 24) * 7 % 270
 def _there_and_back(folders: dict[str, Path], root: Path) -> dict[str, Any]:
     """By folder: warnings, the model's section, exported config.json, and how far transformers' logits of the export
     are from those of the folder (where it reads it); or the sentence that refuses it."""
-    from pretrain.checkpoint.hf.export import dtype_of_source, export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import dtype_of_source, export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     found: dict[str, Any] = {}
     for name, folder in folders.items():

@@ -23,9 +23,9 @@ def _config(family: str) -> RunConfig:
 
 def _there_and_back(family: str, tokenizer: Path, directory: Path) -> Any:
     """(differences at both gates, the imported config, the weights that came back)."""
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config = _config(family)
     engine = build_engine(config)

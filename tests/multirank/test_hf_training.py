@@ -17,10 +17,10 @@ CASES = [(family, name) for family in ("bert", "albert", "roberta", "gpt") for n
 
 def _both(family: str, objective: str, **sections: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
     """(engine, model of transformers, rows, what that model reads of the rows)."""
-    from pretrain.checkpoint.hf.gate import head_rows_for
-    from pretrain.checkpoint.hf.heads import with_head
-    from pretrain.checkpoint.hf.hf_answers import hf_inputs
-    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.interop.hf.gate import head_rows_for
+    from pretrain.interop.hf.heads import with_head
+    from pretrain.interop.hf.hf_answers import hf_inputs
+    from pretrain.interop.hf.registry import hf_family_of
     from tests.helpers.hf import randomise
     from tests.multirank.test_hf_heads import SPECIALS, VOCABULARY, head_config, rows_with_labels
 

@@ -62,9 +62,9 @@ def _write(root: Path) -> dict[str, Path]:
 
 def _import(folder: Path, run: Path, whole: bool) -> Any:
     """What the gate says."""
-    from pretrain.checkpoint.hf import by_layer
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf import by_layer
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config = read_config(folder, run)
     with patch.object(by_layer, "LARGEST_WHOLE", 2**29 if whole else 0):
@@ -97,10 +97,10 @@ def _both(folders: dict[str, Path], root: Path) -> dict[str, tuple[Run, Run, str
 
 def _saved(folder: Path, root: Path) -> tuple[Run, Run]:
     """The files of an imported checkpoint, and of a save of the engine that it filled."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.checkpoint.saver import Saver
     from pretrain.checkpoint.state import Record
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import import_hf, read_config
     from pretrain.run_dir.paths import RECORD, TOKENIZER
 
     config = read_config(folder, root / "imported")
@@ -126,7 +126,7 @@ def _refused(folders: dict[str, Path], root: Path) -> dict[str, str]:
 def _on_a_full_disk(folder: Path, root: Path) -> tuple[str, bool, set[str], bool]:
     """What an import says whose last file cannot be written, in a directory where one with a chat template was killed;
     whether it made a checkpoint; the files of the import after it, and whether the temporary directory is left."""
-    from pretrain.checkpoint.hf import imports
+    from pretrain.interop.hf import imports
 
     run, write = root / "full", imports.atomic_write
     (run / "importing.tmp").mkdir(parents=True)
@@ -146,7 +146,7 @@ def _on_a_full_disk(folder: Path, root: Path) -> tuple[str, bool, set[str], bool
 
 def _with_layers_swapped(folder: Path, root: Path) -> str:
     """What the gate says of a checkpoint with the first layer in place of the second, and the other way round."""
-    from pretrain.checkpoint.hf import streaming
+    from pretrain.interop.hf import streaming
 
     right, others = streaming.reader, {"layers.0.": "layers.1.", "layers.1.": "layers.0."}
 
@@ -168,9 +168,9 @@ def _with_layers_swapped(folder: Path, root: Path) -> str:
 def _held(folder: Path, run: Path) -> tuple[list[set[str]], list[int], int]:
     """For each time that our engine reads weights, the layers that they belong to ("": none) and the number of values
     that it holds then; and the number of values in all layers."""
-    from pretrain.checkpoint.hf.gate import our_answers, rows_for
-    from pretrain.checkpoint.hf.imports import read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.gate import our_answers, rows_for
+    from pretrain.interop.hf.imports import read_config
 
     config = read_config(folder, run)
     engine: Any = build_empty(config, by_layer=True)
@@ -191,7 +191,7 @@ def _held(folder: Path, run: Path) -> tuple[list[set[str]], list[int], int]:
 
 def _moved(folder: Path, root: Path) -> dict[bool, tuple[float, float]]:
     """Difference and limit where no difference needs no reason, of a whole model or not."""
-    from pretrain.checkpoint.hf import gate
+    from pretrain.interop.hf import gate
 
     found = {}
     with patch.object(gate, "GATE", 0.0):

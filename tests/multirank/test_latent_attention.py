@@ -152,8 +152,8 @@ def test_faults_are_found(tmp_path: Path) -> None:
 
 def _imported(folders: dict[int, Path], root: Path) -> dict[int, list[str] | str]:
     """Warnings of each import, or the sentence that refuses it."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     found: dict[int, list[str] | str] = {}
     for layers, folder in folders.items():

@@ -168,8 +168,8 @@ def _parity(settings: dict[str, Any]) -> tuple[dict[str, tuple[np.ndarray, np.nd
 
 def _task_model(engine: Any, config: RunConfig) -> tuple[Any, list[Any]]:
     """transformers' BertForSequenceClassification with the weights of an engine, and the links to it."""
-    from pretrain.checkpoint.hf.heads import with_head
-    from pretrain.checkpoint.hf.registry import hf_family_of
+    from pretrain.interop.hf.heads import with_head
+    from pretrain.interop.hf.registry import hf_family_of
 
     family, state = with_head(hf_family_of(config.model), config.objective, None), engine.state()
     links = list(family.links(config.model))

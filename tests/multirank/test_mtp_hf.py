@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pretrain.checkpoint.hf.export import export
 from pretrain.checkpoint.state import scoring_config
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import ConfigError
 from pretrain.evaluate.opening import build_empty, build_scorer
+from pretrain.interop.hf.export import export
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
 from tests.helpers.hf_folders import changed, tensors
@@ -43,7 +43,7 @@ def _write(family: str, depths: int, tokenizer: Path, directory: Path) -> dict[s
 
 def _there_and_back(checkpoint: Path, exported: Path, root: Path) -> Any:
     """(the model that came back, weights, warnings, and sentences that refuse changed folders)."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     config = scoring_config(checkpoint, [], one_rank=True)
     assert config.model.mtp is None

@@ -130,8 +130,8 @@ def _family(name: str, mup: Any) -> RunConfig:
 
 def _exported(names: list[str], root: Path, folds: bool = True) -> list[str]:
     """Returns what the gate says of each family, or its error."""
-    from pretrain.checkpoint.hf import export as exports
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf import export as exports
 
     if not folds:
         exports.without_mup = lambda model: (model.model_copy(update={"mup": None}), {})

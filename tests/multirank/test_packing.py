@@ -193,7 +193,7 @@ def test_windows_of_masked_documents_train_alike_on_every_layout(family: str) ->
 
 def test_what_passes_over_to_hugging_face_is_asked_without_documents() -> None:
     """A model trained on packed rows is checked without document numbers too, because each row holds one document."""
-    from pretrain.checkpoint.hf.gate import rows_for
+    from pretrain.interop.hf.gate import rows_for
 
     packed = rows_for(tiny_config(objective=PACKED))
     assert packed.documents is None

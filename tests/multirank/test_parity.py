@@ -52,7 +52,7 @@ def _rate(step: int) -> float:
 
 def _export(config: RunConfig, tokenizer: Path, directory: Path) -> Any:
     """(what the gate measured, our logits)."""
-    from pretrain.checkpoint.hf.export import export
+    from pretrain.interop.hf.export import export
 
     engine = build_engine(config, train=False)
     randomise(engine)
@@ -177,7 +177,7 @@ def test_exported_gpt2_gives_our_logits(
     ],
 )
 def test_export_refuses_what_gpt2_cannot_express(model: dict[str, Any], reason: str) -> None:
-    from pretrain.checkpoint.hf.gpt2 import hf_config
+    from pretrain.interop.hf.families.gpt2 import hf_config
 
     with pytest.raises(ConfigError, match=reason):
         hf_config(_config(model).model, SPECIALS)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
-from pretrain.checkpoint.hf.peft_config import CONFIG
-from pretrain.checkpoint.hf.peft_export import BASE, shortest_suffixes
-from pretrain.checkpoint.hf.peft_weights import WEIGHTS
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from pretrain.interop.peft.config import CONFIG
+from pretrain.interop.peft.export import BASE, shortest_suffixes
+from pretrain.interop.peft.weights import WEIGHTS
 from tests.helpers.breadth import only
 from tests.helpers.families import train_family
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
@@ -37,8 +37,8 @@ def _write(family: str, classifies: bool, parallel: dict[str, Any], tokenizer: P
 
 
 def _export(family: str, classifies: bool, checkpoint: Path, adapter: Path, base: str | None = None) -> float | str:
-    from pretrain.checkpoint.hf.peft_export import export_adapter
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.peft.export import export_adapter
 
     config = lora_config(family, classifies)
     try:
@@ -53,8 +53,8 @@ def _peft_model(config: RunConfig, adapter: Path) -> tuple[Any, Any]:
     """(transformers' model with the adapter in it, the family with its head)."""
     from peft import PeftModel
 
-    from pretrain.checkpoint.hf.heads import with_head
-    from pretrain.checkpoint.hf.registry import hf_family_of, load
+    from pretrain.interop.hf.heads import with_head
+    from pretrain.interop.hf.registry import hf_family_of, load
 
     family = hf_family_of(config.model)
     if config.model.task_head is not None:
@@ -65,7 +65,7 @@ def _peft_model(config: RunConfig, adapter: Path) -> tuple[Any, Any]:
 
 def _rows(config: RunConfig, theirs: Any) -> tuple[Rows, dict[str, Any]]:
     """A batch, and the labels that transformers takes, if it computes the loss itself."""
-    from pretrain.checkpoint.hf.gate import head_rows_for, rows_for
+    from pretrain.interop.hf.gate import head_rows_for, rows_for
     from tests.multirank.test_hf_heads import rows_with_labels
 
     if config.model.task_head is None:
@@ -77,7 +77,7 @@ def _loss(config: RunConfig, theirs: Any, rows: Rows, labels: dict[str, Any]) ->
     import torch.nn.functional as F
     from torch import from_numpy
 
-    from pretrain.checkpoint.hf.hf_answers import hf_inputs, hf_outputs
+    from pretrain.interop.hf.hf_answers import hf_inputs, hf_outputs
 
     if labels:
         inputs = hf_inputs(theirs, rows, config.model.position_offset) | labels
@@ -179,9 +179,9 @@ def _loads_alone(adapter: Path) -> float:
 
 def _import(adapter: Path, base: Path | None, root: Path, merge: bool) -> Any:
     """(difference at the gate, config, state) of an imported adapter, or the error."""
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
-    from pretrain.checkpoint.hf.peft import unpack_adapter
     from pretrain.evaluate.opening import build_empty
+    from pretrain.interop.hf.imports import import_hf, read_config
+    from pretrain.interop.peft.unpack import unpack_adapter
 
     try:
         updates = unpack_adapter(adapter, base, root / "unpacked", root / "run", merge=merge, warn=lambda line: None)
@@ -407,10 +407,10 @@ def _of_trained_ends(family: str, tokenizer: Path, root: Path) -> Any:
     import torch
     from peft import PeftModel
 
-    from pretrain.checkpoint.hf.gate import our_answers, rows_for
-    from pretrain.checkpoint.hf.peft_export import export_adapter
-    from pretrain.checkpoint.hf.registry import hf_family_of, load
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf.gate import our_answers, rows_for
+    from pretrain.interop.hf.registry import hf_family_of, load
+    from pretrain.interop.peft.export import export_adapter
 
     config = lora_config(family, False, modules_to_save=["embedding", "head"])
     engine = build_engine(config)

@@ -53,11 +53,11 @@ def _continued(checkpoint: Path, config: Any) -> list[float]:
 def _pass_through(folder: Path, kinds: Sequence[str]) -> None:
     """Imports and exports each of the folders, and trains from it (losses.json). Texts that tokenizers are compared on
     are fewer than usual."""
-    from pretrain.checkpoint.hf import hostile
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.gguf_export import export_gguf
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.gguf.export import export_gguf
+    from pretrain.interop.hf import hostile
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
     from tests.helpers.ranks import meet_again
 
     hostile._PIECES = 50

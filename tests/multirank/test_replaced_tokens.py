@@ -157,10 +157,10 @@ def _export(checkpoint: Path, exported: Path) -> Any:
     """For each model: how far transformers' answers are, its class and its number of parameters; what is refused."""
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.checkpoint.state import scoring_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     found: dict[str, Any] = {}
     for model, kind in (("discriminator", AutoModelForPreTraining), ("generator", AutoModelForMaskedLM)):

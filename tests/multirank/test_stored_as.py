@@ -25,11 +25,11 @@ def _exports(family: str, tokenizer: Path, directory: Path) -> dict[str, Any]:
     """Exports the same checkpoint plain, in bf16 shards, and in fp32 shards; largest values that import reads."""
     from transformers import AutoModel
 
-    from pretrain.checkpoint.hf import folder
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.registry import hf_family_of, load
-    from pretrain.checkpoint.hf.repack import StoredAs
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf import folder
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.registry import hf_family_of, load
+    from pretrain.interop.hf.repack import StoredAs
 
     config = _config(family)
     engine = build_engine(config)
@@ -87,7 +87,7 @@ def test_a_value_beyond_the_type_is_refused(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from pretrain.checkpoint.hf.repack import StoredAs, repack
+    from pretrain.interop.hf.repack import StoredAs, repack
 
     save_file({"small": torch.ones(3), "large": torch.tensor([1.0, 7e4])}, tmp_path / "model.safetensors")
     with pytest.raises(RunError, match="large has values of 7e\\+04, which fp16 cannot hold"):
@@ -98,7 +98,7 @@ def test_a_value_beyond_the_type_is_refused(tmp_path: Path) -> None:
     ("text", "expected"), [("2GB", 2 * 10**9), ("512 MiB", 2**29), ("1.5kb", 1500), ("7", 7), ("0GB", 0), ("2G", 0)]
 )
 def test_sizes_are_read_as_transformers_does(text: str, expected: int) -> None:
-    from pretrain.checkpoint.hf.repack import size_in_bytes
+    from pretrain.interop.hf.repack import size_in_bytes
 
     if expected:
         assert size_in_bytes(text) == expected

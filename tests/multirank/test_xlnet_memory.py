@@ -42,7 +42,7 @@ def _with_transformers(memory: int) -> Any:
     import torch
     import torch.nn.functional as F
 
-    from pretrain.checkpoint.hf.hf_answers import hf_inputs, text_length
+    from pretrain.interop.hf.hf_answers import hf_inputs, text_length
 
     config = _config(memory)
     config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})

@@ -9,10 +9,10 @@ import pytest
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.instructions import Instructions, InstructionsRecipe
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
-from pretrain.checkpoint.hf import chat
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of, resolve
 from pretrain.errors import ConfigError
+from pretrain.interop.hf import chat
 from pretrain.observe.run_dir_writer import RunDirWriter
 from pretrain.run_dir.paths import RECORD, RunDir
 from tests.helpers.datasets import make_documents

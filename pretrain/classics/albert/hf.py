@@ -14,12 +14,12 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm
 from pretrain.classics.albert.hf_class import check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.families import bert
+from pretrain.interop.hf.family import HfFamily
+from pretrain.interop.hf.links import Link, by_head, linear, norm
 
 _LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 

@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import CanineConfig, CanineForTokenClassification, CanineModel
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bert import layer, layers
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import our_activation
-from pretrain.checkpoint.hf.links import Link, linear, norm, one, same
 from pretrain.classics.canine.hf_class import check_model
 from pretrain.classics.canine.key import KEY
 from pretrain.config.model import Model
+from pretrain.interop.hf.families.bert import layer, layers
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.fits import our_activation
+from pretrain.interop.hf.links import Link, linear, norm, one, same
 from pretrain.model_spec.hf_fits import ACTIVATIONS
 
 _POOLER = "canine.pooler"

@@ -6,10 +6,10 @@ from typing import Any
 from transformers import CTRLConfig, CTRLForSequenceClassification, CTRLLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.classics.ctrl.hf_class import EPS, check_model
 from pretrain.config.model import Model
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.links import Link, by_head, linear, norm, rows
 
 
 def hf_config(model: Model, specials: Specials) -> CTRLConfig:

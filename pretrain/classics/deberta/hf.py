@@ -22,13 +22,13 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf import bert
-from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, same
 from pretrain.classics.deberta.hf_class import check_v1, check_v2
 from pretrain.classics.deberta.key import CONVOLUTION, KERNEL, disentangled
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.families import bert
+from pretrain.interop.hf.family import HfFamily
+from pretrain.interop.hf.links import Link, by_head, linear, norm, one, same
 
 _HEAD = "lm_predictions.lm_head"
 _CONVOLUTION = "encoder.layers.0.convolution"

@@ -13,11 +13,11 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf import bert, roberta
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, linear
 from pretrain.classics.electra.hf_class import check_model
 from pretrain.config.model import Model
+from pretrain.interop.hf.families import bert, roberta
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.links import Link, linear
 
 
 def hf_config(model: Model, specials: Specials) -> ElectraConfig:

@@ -21,13 +21,13 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import our_activation
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.classics.gpt_neo.hf_class import check_model
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.fits import our_activation
+from pretrain.interop.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.model_spec.hf_fits import ACTIVATIONS, windows
 
 

@@ -11,11 +11,11 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, double_heads, shared_fields, shared_settings
-from pretrain.checkpoint.hf.links import Link, norm, rows, same
 from pretrain.classics.openai_gpt.hf_class import ACTIVATIONS_OF_OPENAI, check_model
 from pretrain.config.model import Model
+from pretrain.interop.hf.families.gpt2 import conv, conv_by_head, double_heads, shared_fields, shared_settings
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.links import Link, norm, rows, same
 
 
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:

@@ -6,11 +6,11 @@ from typing import Any
 from transformers import PegasusConfig, PegasusForConditionalGeneration
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.bart import fields, layers, section
-from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.links import Link, norm, rows
 from pretrain.classics.pegasus.hf_class import check_model
 from pretrain.config.model import Model
+from pretrain.interop.hf.families.bart import fields, layers, section
+from pretrain.interop.hf.family import HfFamily
+from pretrain.interop.hf.links import Link, norm, rows
 
 
 def hf_config(model: Model, specials: Specials) -> PegasusConfig:

@@ -13,12 +13,12 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf import bert, roberta
-from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.links import Link, linear
 from pretrain.classics.roformer.hf_class import BASE, check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.families import bert, roberta
+from pretrain.interop.hf.family import HfFamily
+from pretrain.interop.hf.links import Link, linear
 
 
 def hf_config(model: Model, specials: Specials) -> RoFormerConfig:

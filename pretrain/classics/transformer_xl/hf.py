@@ -18,13 +18,13 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.fits import our_activation
-from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows, same
 from pretrain.classics.transformer_xl.hf_class import SEGMENTS, check_model
 from pretrain.config.model import Model
 from pretrain.config.positions import TransformerXlPositions
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.fits import our_activation
+from pretrain.interop.hf.links import Link, linear, norm, one, rows, same
 from pretrain.model_spec.hf_fits import ACTIVATIONS
 
 _UNKNOWN_LENGTH = 512  # of imported models, whose config has none

@@ -12,11 +12,11 @@ from transformers import (
 )
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.checkpoint.hf.family import HfFamily, HfHead
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.classics.xlm.hf_class import FFN, check_model
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.family import HfFamily, HfHead
+from pretrain.interop.hf.links import Link, by_head, linear, norm, rows, same
 
 _SUMMARY = {
     "summary_type": "first",

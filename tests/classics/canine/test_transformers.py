@@ -128,9 +128,9 @@ def _save(family: str, asked: bool, tokenizer: Path, directory: Path) -> None:
 
 def _there_and_back(family: str, asked: bool, checkpoint: Path, exported: Path, run: Path) -> Any:
     """(differences at both gates, the weights that came back, warnings)"""
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
     from tests.helpers.tiny import whole_state
 
     config, warnings = _asked(family, asked), list[str]()
@@ -176,8 +176,8 @@ def test_the_hash_functions_are_those_of_transformers() -> None:
 def test_an_exported_tokenizer_has_a_mask_that_no_text_spells(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from pretrain.checkpoint.hf.registry import hf_family_of
-    from pretrain.checkpoint.hf.tokenizer import write
+    from pretrain.interop.hf.registry import hf_family_of
+    from pretrain.interop.hf.tokenizer import write
 
     config, tokenizer = family_config("canine"), CharacterTokenizer()
     described = hf_family_of(config.model).hf_config(config.model, config.objective.specials(tokenizer))

@@ -159,10 +159,10 @@ def _save(tokenizer: Path, directory: Path) -> None:
 def _opened(checkpoint: Path) -> dict[str, Any]:
     """The table of each model as it is scored, and the sum of what the checkpoint has."""
     from pretrain.checkpoint.files import Manifest
-    from pretrain.checkpoint.hf.export import MergedTensors
     from pretrain.checkpoint.state import scoring_config
     from pretrain.checkpoint.store import read_full_tensor
     from pretrain.evaluate.opening import build_scorer
+    from pretrain.interop.hf.export import MergedTensors
 
     manifest, found = Manifest.read(checkpoint), {}
     for model in ("discriminator", "generator"):
@@ -198,10 +198,10 @@ def _exported(checkpoint: Path, directory: Path) -> dict[str, Any]:
     is refused for, and the encoder's weights that come back."""
     from transformers import AutoModel
 
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.imports import import_hf, read_config
     from pretrain.checkpoint.state import scoring_config
     from pretrain.evaluate.opening import build_empty, build_scorer
+    from pretrain.interop.hf.export import export
+    from pretrain.interop.hf.imports import import_hf, read_config
 
     found: dict[str, Any] = {}
     for model in ("discriminator", "generator"):

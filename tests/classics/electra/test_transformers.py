@@ -22,8 +22,8 @@ def _parity() -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float, float, f
     """(each gradient, ours and theirs; our loss; theirs; share of masked tokens that were replaced)."""
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
-    from pretrain.checkpoint.hf.links import linear
     from pretrain.classics.electra import hf as electra
+    from pretrain.interop.hf.links import linear
 
     config = replaced_config({}, optimizer={"clip_norm": 0.0})
     assert config.generator_model is not None

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.registry import hf_family_of
 from pretrain.model_spec.flops import TrainingFlops
 from pretrain.model_spec.parameters import num_parameters
 from tests.helpers.recurrent import language_model_config, translator_config

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.registry import hf_family_of
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameters import num_parameters

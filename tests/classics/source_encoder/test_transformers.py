@@ -121,7 +121,7 @@ def _beside_transformers(scale: bool) -> tuple[dict[str, np.ndarray], dict[str, 
     import torch
     from transformers import BartConfig, BartForConditionalGeneration
 
-    from pretrain.checkpoint.hf.bart import fields, links
+    from pretrain.interop.hf.families.bart import fields, links
     from tests.multirank.test_hf_heads import SPECIALS
 
     config = _config("all", {}, {"dropout": 0.0, "embedding_scale": scale}, optimizer={"clip_norm": 0.0})

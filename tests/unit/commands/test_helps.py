@@ -8,12 +8,12 @@ import pytest
 import pretrain.__main__
 from docs.make.commands import titles
 from pretrain.__main__ import main
-from pretrain.checkpoint.hf import gguf
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES_APART
-from pretrain.checkpoint.hf.released import TEXT_TYPES
 from pretrain.commands import data, launch, scale
 from pretrain.commands.import_ import GGUF_ARCHITECTURES, hf_model_types
 from pretrain.commands.verbs import BELOW, MODULES
+from pretrain.interop.gguf import unpack as gguf
+from pretrain.interop.hf.registry import BY_MODEL_TYPE, FAMILIES_APART
+from pretrain.interop.hf.released import TEXT_TYPES
 
 OF_GROUPS = {"data": data._MODULES, "launch": launch._MODULES, "scale": scale._MODULES}
 COMMANDS = [

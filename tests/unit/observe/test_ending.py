@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.hf.heads import with_head
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES_APART, hf_family_of
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.heads import with_head
+from pretrain.interop.hf.registry import BY_MODEL_TYPE, FAMILIES_APART, hf_family_of
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec import hf_classes
 from pretrain.observe.ending import finished, next_commands

@@ -9,11 +9,11 @@ from transformers import ApertusConfig, ApertusForCausalLM
 from data_pipeline.tokenizers.specials import Specials
 from example_plugin.apertus.hf_class import check
 from example_plugin.apertus.specs import BETA
-from pretrain.checkpoint.hf.family import HfFamily
-from pretrain.checkpoint.hf.links import Link, by_head, norm, one, rows, same
-from pretrain.checkpoint.hf.rope import positions, rope
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
+from pretrain.interop.hf.family import HfFamily
+from pretrain.interop.hf.links import Link, by_head, norm, one, rows, same
+from pretrain.interop.hf.rope import positions, rope
 
 _EPS = -1e-6
 
