@@ -9,7 +9,7 @@ from pathlib import Path
 from launch import attempts, presence, run_progress
 from launch.slurm import client, queueing
 from pretrain.config.load import load
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir import heartbeat
@@ -62,12 +62,12 @@ def status(run_dir: Path) -> Status:
     history, steps = attempts.read(records), newest_metrics(run_dir)
     beat, found = heartbeat.read(run_dir), run_progress.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
-    jobs, state, why = _of_queue(directory)
+    jobs, state, why = _queue_state(directory)
     if state is None and directory == run_dir and history:  # a build, which writes no events
         ending = history[-1].ending
         state, why = ("finished" if ending == "done" else "failed" if ending == "config" else ending), None
     if state is None:
-        state, why = ("running", None) if presence.here(records) is not None else _of_files(run_dir, beat)
+        state, why = ("running", None) if presence.here(records) is not None else _file_state(run_dir, beat)
     total = _total_steps(run_dir)
     recent = [line["step_seconds"] for line in steps[-_RECENT:] if isinstance(line.get("step_seconds"), int | float)]
     left = (total - found.step) * statistics.median(recent) if total is not None and recent else None
@@ -103,7 +103,7 @@ def _records(directory: Path) -> Path:
     return directory / names.pop() if names else directory
 
 
-def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]:
+def _queue_state(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]:
     """Jobs with their states in Slurm; and of the run's own, not of the commands before and after it, the state of the
     newest that has not ended, and the reason for that state."""
     named, state, why = [], None, None
@@ -127,7 +127,7 @@ def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]
     return tuple(named), state, why
 
 
-def _of_files(run_dir: Path, beat: Heartbeat | None) -> tuple[str, str | None]:
+def _file_state(run_dir: Path, beat: Heartbeat | None) -> tuple[str, str | None]:
     endings = ("finished", "stopped", "failed")
     last = next((event for event in reversed(newest_events(run_dir)) if event["event"] in endings), None)
     ended = datetime.fromisoformat(last["time"]).timestamp() if last is not None else 0.0
@@ -144,7 +144,7 @@ def _total_steps(run_dir: Path) -> int | None:
     for path in (RunDir(run_dir).config, RunDir(run_dir).launch / CONFIG):
         if path.is_file():
             try:
-                with of_a_run():
+                with recorded_config():
                     return run_length(load(RunConfig, path))[0]
             except ConfigError:
                 return None

@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         lost = lost_peers(error)
         if lost is not None:
             return _refuse(lost, alone=True)
-        said = ran_out(error) or _of_file(error)
+        said = ran_out(error) or _file_message(error)
         if said is None:
             raise
         _print(f"rank {global_rank()}: {said}" if world_size() > 1 else said)  # others may have had enough
@@ -165,7 +165,7 @@ def _refuse(error: Exception, alone: bool) -> int:
     return status
 
 
-def _of_file(error: Exception) -> str | None:
+def _file_message(error: Exception) -> str | None:
     """Message for an error of a file that nothing else described; None: another error."""
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return None

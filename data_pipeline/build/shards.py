@@ -156,7 +156,9 @@ def write_shards(
     names = folder / "assembling" / "names-of-files"
     StringTable.write(names, [file.name for source in sources for file in source.inputs])
 
-    def of_cells(work: Callable[[SplitPlan, int, int], None], grid_of: Callable[[SplitPlan], Grid]) -> list[BuildTask]:
+    def cell_tasks(
+        work: Callable[[SplitPlan, int, int], None], grid_of: Callable[[SplitPlan], Grid]
+    ) -> list[BuildTask]:
         return [
             BuildTask(
                 f"{plan.source}-{plan.split}-{rows:05d}-{columns:05d}".lstrip("-"),
@@ -167,7 +169,7 @@ def write_shards(
             for rows, columns in grid_of(plan).cells()
         ]
 
-    def of_shards(work: Callable[[SplitPlan, int], Any]) -> list[BuildTask]:
+    def shard_tasks(work: Callable[[SplitPlan, int], Any]) -> list[BuildTask]:
         return [
             BuildTask(
                 f"{plan.source}-{plan.path(shard).stem}".lstrip("-"),
@@ -178,14 +180,14 @@ def write_shards(
             for shard in range(plan.shards)
         ]
 
-    if cells := of_cells(_cell, lambda plan: plan.grid):
+    if cells := cell_tasks(_cell, lambda plan: plan.grid):
         run("gathering", cells)
-    found = iter(run("copies", of_shards(_copies)))
+    found = iter(run("copies", shard_tasks(_copies)))
     plans = [plan.with_givers([shard for shard in range(plan.shards) if next(found)]) for plan in plans]
-    if cells := of_cells(_copies_cell, lambda plan: plan.copies_grid):
+    if cells := cell_tasks(_copies_cell, lambda plan: plan.copies_grid):
         run("gathering-copies", cells)
     write = partial(_shard, vocabulary=vocabulary, member_tokens=config.member_tokens, names=names)
-    results = iter(run("writing", of_shards(write)))
+    results = iter(run("writing", shard_tasks(write)))
     return [[next(results) for _ in range(plan.shards)] for plan in plans]
 
 

@@ -85,10 +85,10 @@ class GramIndex:
         """Reads the examples, and takes each in all of the readings. Raises DataError for what can't be read, or two
         sets of one name."""
         sets = ((name, texts, one.least_words) for one in against for name, texts in one.sets())
-        return cls.of_texts(sets, ngram, readings)
+        return cls.from_texts(sets, ngram, readings)
 
     @classmethod
-    def of_texts(
+    def from_texts(
         cls, sets: Iterable[tuple[str, Sequence[str], int]], ngram: int, readings: Sequence[Reading] = (str,)
     ) -> Self:
         """Makes the index of sets given as (name, text of each example, least words of a gram). N is that of the first

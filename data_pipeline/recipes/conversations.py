@@ -140,7 +140,7 @@ def texts_in(value: Any) -> Iterator[str]:
 def _turn(given: Turn, number: int, field: str) -> Turn:
     turn = {key: value for key, value in given.items() if value is not None}
     if "role" not in turn and isinstance(turn.get("from"), str):
-        turn = _of_sharegpt(turn, number)
+        turn = _sharegpt_turn(turn, number)
     if not isinstance(turn.get("role"), str) or not ("content" in turn or turn.get("tool_calls")):
         raise ValueError(f"the field {field!r} {_NOT_TURNS}")
     calls = turn.get("tool_calls", [])
@@ -153,7 +153,7 @@ def _turn(given: Turn, number: int, field: str) -> Turn:
     return turn if reasoning is None else {"thinking": reasoning, **turn, "reasoning_content": reasoning}
 
 
-def _of_sharegpt(given: Turn, number: int) -> Turn:
+def _sharegpt_turn(given: Turn, number: int) -> Turn:
     turn = {key: value for key, value in given.items() if key not in ("from", "value")}
     speaker, value = given["from"], given.get("value")
     if speaker == _CALL:

@@ -237,7 +237,7 @@ class MaskedRecipe(FullSentencesRecipe):
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """See `FullSentencesRecipe`."""
         if self.objective.language is not None:
-            return ChangedRows(super().samples(dataset, split), partial(_of_language, self.objective.language))
+            return ChangedRows(super().samples(dataset, split), partial(_language_rows, self.objective.language))
         if not self.objective.has_segments:
             return super().samples(dataset, split)
         check_dataset(dataset, self.known.tokenizer)
@@ -310,7 +310,7 @@ class FullSentences:
         return self.dataset.as_written(self.split, one_span_per_sample(ids[:, 2] * size, size))
 
 
-def _of_language(language: int, rows: Rows) -> Rows:
+def _language_rows(language: int, rows: Rows) -> Rows:
     """Full rows with the columns of `tlm`'s: no position is padding, and all are of one language."""
     whole = np.ones_like(rows.tokens)
     return replace(rows, attention_mask=whole > 0, segments=whole * language, positions=np.cumsum(whole, axis=1) - 1)

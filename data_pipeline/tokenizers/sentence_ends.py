@@ -44,7 +44,7 @@ class SentenceEnds:
             span = row[size * first : size * (last + 1)]
             ends = self._ends.get(span)
             if ends is None and last - first >= _LONG_SPAN:  # as of bytes, most of which are part of a character
-                return self.of_characters(ids)
+                return self.by_characters(ids)
             if ends is None:
                 ends = self._look_at(span, ids[first : last + 1])
             places += [first + place for place in ends]
@@ -52,7 +52,7 @@ class SentenceEnds:
         found[places] = True
         return found
 
-    def of_characters(self, ids: Ids) -> NDArray[np.bool_]:
+    def by_characters(self, ids: Ids) -> NDArray[np.bool_]:
         """The same as `of` finds, by all characters of the row."""
         row, found = TokenRow.of([self._pieces[index] for index in ids.tolist()]), np.zeros(len(ids), np.bool_)
         found[row.last[row.boundaries().ends_sentence]] = True
@@ -76,5 +76,5 @@ class SentenceEnds:
     def _look_at(self, span: bytes, ids: Ids) -> list[int]:
         if len(self._ends) >= _MAX_SPANS:
             self._ends.clear()
-        self._ends[span] = self.of_characters(ids).nonzero()[0].tolist()
+        self._ends[span] = self.by_characters(ids).nonzero()[0].tolist()
         return self._ends[span]

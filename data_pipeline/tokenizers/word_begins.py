@@ -46,12 +46,12 @@ class WordBegins:
         firsts = np.append(0, said[_HEAD][ids[1:]].nonzero()[0] + 1)
         of_groups = self._said_by_groups(ids, is_whole, firsts)
         if not of_groups[_WHOLE].all():
-            return self.of_characters(ids)
+            return self.by_characters(ids)
         found = np.zeros(len(ids), np.bool_)
         found[firsts] = _begins(*of_groups[_BEGINS:])
         return found
 
-    def of_characters(self, ids: Ids) -> NDArray[np.bool_]:
+    def by_characters(self, ids: Ids) -> NDArray[np.bool_]:
         """The same as `of` finds, by all characters of the row."""
         return _begin_of([self._pieces[index] for index in ids.tolist()])[0]
 

@@ -28,7 +28,7 @@ from pretrain.config.patterns.base import MaskRule
 
 def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
     """The backends, where `sdpa` is the kernel for a mask or none: torch's scaled_dot_product_attention."""
-    return (*_without_tiles(sdpa), *_of_generation(sdpa), *_by_tiles(sdpa))
+    return (*_without_tiles(sdpa), *_generation_backends(sdpa), *_by_tiles(sdpa))
 
 
 def _without_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
@@ -75,7 +75,7 @@ def _without_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
     )
 
 
-def _of_generation(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
+def _generation_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
     """Backends of new positions behind a key-value cache."""
     return (
         AttentionBackend(

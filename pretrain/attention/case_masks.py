@@ -34,11 +34,11 @@ def score_bias(case: AttentionCase) -> Tensor | None:
     if case.packed is None or not case.heads.pattern.weighs:
         return case.heads.weights(case.keys, case.device)
 
-    def of_segment(length: int) -> Tensor:
+    def segment_scores(length: int) -> Tensor:
         added = case.heads.weights(length, case.device)
         return torch.zeros(1, length, length, device=case.device) if added is None else added
 
-    return bias_of_segments(case.packed, case.keys, of_segment, case.device)
+    return bias_of_segments(case.packed, case.keys, segment_scores, case.device)
 
 
 def shared_score_mask(case: AttentionCase, dtype: torch.dtype) -> ScoreMask | None:
@@ -56,7 +56,7 @@ def shared_score_mask(case: AttentionCase, dtype: torch.dtype) -> ScoreMask | No
     of_rows = (case.key_mask_BK, case.packed, case.positions_BQ)
     if all(columns is None for columns in of_rows):
         return case.score_masks.shared(key, make)
-    return case.score_masks.of_batch((key, *(columns is None for columns in of_rows)), make)
+    return case.score_masks.batch_mask((key, *(columns is None for columns in of_rows)), make)
 
 
 def distances(case: AttentionCase) -> Tensor:

@@ -84,7 +84,7 @@ class CoreAttention(MegatronModule):
         super().__init__(config=config)
         self.attend = dispatch(backends)
         before = 0 if kind == "encoder" else model.stacks[0]
-        pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
+        pattern = Dense() if kind == "cross" else model.attention.layer_pattern(layer_number - 1 - before)
         self.projection = projection_of(pattern, model.sequence_length, pg_collection)
         if self.projection is not None:
             pattern = Dense()  # of what is left
@@ -181,7 +181,7 @@ class CoreAttention(MegatronModule):
         ragged = inputs.cache is not None and inputs.cache.ragged
         vectors: DistanceVectors | None = None
         if self.by_distance is not None:
-            vectors, table = self.by_distance.of_table(table), None
+            vectors, table = self.by_distance.with_table(table), None
         if self.distance_scores is not None:
             segments_BK = None if inputs.places is None else inputs.places.segments_BK
             vectors = self.distance_scores

@@ -30,7 +30,7 @@ class DistanceAttention(nn.Module):
         """See `DistanceVectors`."""
         raise NotImplementedError
 
-    def of_table(self, table: Tensor | None) -> DistanceVectors:
+    def with_table(self, table: Tensor | None) -> DistanceVectors:
         """Itself with what the layer's self-attention makes of vectors that all layers have in common; None: each has
         its own."""
         return self

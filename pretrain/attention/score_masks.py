@@ -48,7 +48,7 @@ class ScoreMasks:
             self._held[key] = _existing(_shared, key, make)
         return self._held[key]
 
-    def of_batch(self, key: Hashable, make: Callable[[], Tensor]) -> ScoreMask:
+    def batch_mask(self, key: Hashable, make: Callable[[], Tensor]) -> ScoreMask:
         """The mask that `key` and the rows of the micro-batch determine."""
         return _existing(self._of_batch, key, make)
 

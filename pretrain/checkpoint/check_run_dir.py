@@ -21,7 +21,7 @@ def check_run_dir(path: Path) -> None:
         path = path.resolve()
         problem = None if RunDir(path).has_begun else _problem(path)
     except FileNotFoundError:
-        problem = _of_a_run(path.resolve())
+        problem = _folder_problem(path.resolve())
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in _MISTAKES:
             return  # whoever takes the directory has more to say of a disk in trouble
@@ -40,10 +40,10 @@ def _problem(path: Path) -> str | None:
     if (path / _EXPORT).is_file():
         return "holds a model for transformers"
     run = next((folder for folder in sorted(_folders(path)) if RunDir(folder).has_begun), None)
-    return _of_a_run(path) if run is None else f"holds other runs, such as {run.name}"
+    return _folder_problem(path) if run is None else f"holds other runs, such as {run.name}"
 
 
-def _of_a_run(path: Path) -> str | None:
+def _folder_problem(path: Path) -> str | None:
     """Problem of a path inside a folder that a run keeps for itself, as the end of a sentence; None: it is in no such
     folder."""
     for folder in (path, *path.parents):

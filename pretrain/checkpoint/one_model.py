@@ -64,7 +64,7 @@ def one_model(config: RunConfig, model: ModelOfRun | None, checkpoint: Path) -> 
     if model == "discriminator":
         return config.model_copy(update={"generator": None})
     objective = Masked(noise_density=config.objective.noise_density)  # type: ignore[union-attr]
-    return config.of_generator().model_copy(update={"objective": objective})
+    return config.generator_config().model_copy(update={"objective": objective})
 
 
 def stored_names(stored: RunConfig, config: RunConfig) -> StoredNames:

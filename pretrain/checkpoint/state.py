@@ -16,7 +16,7 @@ from pretrain.checkpoint.one_model import ModelOfRun, one_model
 from pretrain.config.change import CHANGEABLE
 from pretrain.config.distillation import Distillation
 from pretrain.config.load import validate
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.config.start import without_mtp
 from pretrain.errors import ConfigError, RunError
@@ -109,7 +109,7 @@ def scoring_config(
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
         tree["parallel"] = {**parallel, **SCORING_PARALLEL, **({"tensor": 1, "pipeline": 1} if one_rank else {})}
-    with of_a_run():
+    with recorded_config():
         config = validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
     return one_model(config, model, checkpoint)
 
@@ -218,7 +218,7 @@ def check_same_run(record: Record, config: RunConfig) -> None:
 def config_of(record: Record) -> RunConfig:
     """The config in a record. Raises ConfigError for a config that this version cannot read."""
     try:
-        with of_a_run():
+        with recorded_config():
             return validate(RunConfig, record.config, f"the config in the checkpoint's {RECORD}")
     except ConfigError as error:
         raise ConfigError(

@@ -39,7 +39,7 @@ def find_checkpoints(
     _check_overrides(overrides, (*_MODEL_KEYS, *further_keys))
     if options.trust_code:
         trust_code()
-    candidates, config = of_newest(
+    candidates, config = use_newest(
         options.checkpoint,
         locate(options.checkpoint),
         lambda now: (now, expected_config(now, overrides, one_rank, model)),
@@ -52,7 +52,7 @@ def find_checkpoints(
     return candidates, config
 
 
-def of_newest(path: Path, candidates: list[Path], use: Callable[[list[Path]], Result]) -> Result:
+def use_newest(path: Path, candidates: list[Path], use: Callable[[list[Path]], Result]) -> Result:
     """`use` of the checkpoints that `path` names. A run that is training removes old ones: if `use` fails and one of
     them is gone, it is called again with those that the run has now. Not among several ranks, of which one alone may
     have failed."""

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse(argv)
     prompts = _prompts(options)
     from pretrain.checkpoint.state import check_predicts_tokens, check_reads_forward
-    from pretrain.commands.checkpoint_argument import find_checkpoints, of_newest
+    from pretrain.commands.checkpoint_argument import find_checkpoints, use_newest
 
     if options.out is not None:
         check_writable(options.out)
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     if options.interactive:
         from pretrain.commands.conversation import converse
 
-        converse(*of_newest(options.checkpoint, candidates, opened), request, options.raw)
+        converse(*use_newest(options.checkpoint, candidates, opened), request, options.raw)
         return 0
 
     def generated(now: list[Path]) -> list[dict[str, Any]] | None:
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         prompts = prompts if prompts is not None else _standard_input()
         return generate(config, checkpoint, prompts, request)
 
-    records = of_newest(options.checkpoint, candidates, generated)
+    records = use_newest(options.checkpoint, candidates, generated)
     texts = prompts or []
     if records is None:
         return 0

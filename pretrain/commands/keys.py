@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="Print JSON, a list with an object for each key.")
     options = parser.parse(argv)
-    every = _of_build() if options.build else _of_run()
+    every = _build_keys() if options.build else _run_keys()
     matches = every if options.pattern is None else matching_keys(every, options.pattern)
     if options.json:
         print_lines([json.dumps([asdict(key) for key in matches], indent=1)])
@@ -41,13 +41,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _of_run() -> list[Key]:
+def _run_keys() -> list[Key]:
     from pretrain.config.run_config import RunConfig
 
     return keys(RunConfig)
 
 
-def _of_build() -> list[Key]:
+def _build_keys() -> list[Key]:
     from data_pipeline.build.config import BuildConfig
     from data_pipeline.steps.base import Step
     from data_pipeline.steps.registry import STEPS

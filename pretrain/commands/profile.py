@@ -11,7 +11,7 @@ from statistics import mean
 from pretrain.commands.arguments import Parser, count
 from pretrain.commands.output import print_lines
 from pretrain.config.load import load
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.observe.step_memory import MemoryPeak, peak_of
@@ -144,7 +144,7 @@ def _cell(seconds: float, total: float) -> str:
 
 def _planned(run: Path, hardware: str, world: int) -> dict[str, float]:
     """Seconds of a step by the planner's parts."""
-    with of_a_run():
+    with recorded_config():
         config = load(RunConfig, RunDir(run).config)
     per_node = math.gcd(world, find_device(hardware).devices)  # as nodes of the hardware may not be those of the run
     plan = make_plan(

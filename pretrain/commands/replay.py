@@ -6,7 +6,7 @@ from pretrain.commands.arguments import Parser, count
 from pretrain.commands.local_ranks import needs_local_ranks, start_local_ranks, under_launcher
 from pretrain.commands.output import print_lines
 from pretrain.config.load import validate
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.data.consumed import config_of_run
 from pretrain.data.resolve import resolve
@@ -104,7 +104,7 @@ def _on_layout(config: RunConfig, layout: Layout, run: Path) -> RunConfig:
     tree = config.model_dump(mode="json")
     tree["parallel"] = settings_on(config.parallel, layout)
     tree["run"]["dir"] = str(run)
-    with of_a_run():
+    with recorded_config():
         return resolve(validate(RunConfig, tree, str(RunDir(run).config)))
 
 

@@ -14,7 +14,7 @@ from launch.status import status
 from pretrain.commands.arguments import Parser
 from pretrain.commands.output import print_lines
 from pretrain.config.load import load
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.generator import num_run_parameters
@@ -83,7 +83,7 @@ def _row(run: Path, label: str, note: Callable[[str], None]) -> RunRow:
     model = parameters = None
     files = RunDir(run)
     try:
-        with of_a_run():
+        with recorded_config():
             config = load(RunConfig, files.config if files.config.is_file() else files.launch / CONFIG)
         model = f"{config.model.family} {config.model.layers}x{config.model.hidden}"
         parameters = num_run_parameters(config) if config.is_resolved else None

@@ -53,7 +53,7 @@ class Banded(PatternSettings):
     @property
     def reach(self) -> int:
         """The window, once it is known."""
-        assert self.window is not None, "`Attention.of_layer` sets it"
+        assert self.window is not None, "`Attention.layer_pattern` sets it"
         return self.window
 
     def head(self, layer: int, head: int, length: int | None) -> MaskRule:
@@ -200,7 +200,7 @@ class Attention(Section):
         """Heads are alike, as far as their patterns go, that are a multiple of this apart."""
         return lcm(*(len(one.of) for one in self.pattern if isinstance(one, Heads)))
 
-    def of_layer(self, layer: int) -> PatternSettings:
+    def layer_pattern(self, layer: int) -> PatternSettings:
         """The pattern of a stack's `layer`, from 0."""
         return self._with_window(self.pattern[layer % len(self.pattern)])
 

@@ -162,7 +162,7 @@ class Data(Section):
         return self
 
     @property
-    def of_several_objectives(self) -> bool:
+    def has_several_objectives(self) -> bool:
         """Whether a source has an objective of its own."""
         return any(source.objective is not None for source in self.sources)
 

@@ -86,10 +86,10 @@ def _split_words(text: str) -> list[str]:
 
 def _keys(section: type[BaseModel], prefix: str, kinds: Kinds) -> Iterator[Key]:
     for name, field in section.model_fields.items():
-        yield from _of_field(prefix + (field.alias or name), field, kinds)
+        yield from _field_keys(prefix + (field.alias or name), field, kinds)
 
 
-def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
+def _field_keys(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
     inner = section_of(field.annotation)
     variants = variants_of(field.annotation) or (kinds.get(inner, {}) if inner is not None else {})
     listed = any(get_origin(one) in (list, tuple) for one in _alternatives(field.annotation))
@@ -110,7 +110,7 @@ def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
             only=(),
             description=said,
         )
-        yield from _of_variants(below, variants, kinds)
+        yield from _variant_keys(below, variants, kinds)
     elif inner is not None:
         yield from _keys(inner, below, kinds)
 
@@ -122,7 +122,7 @@ def _usual_name(field: FieldInfo) -> Any:
     return fill_in[0]({}).get("name") if fill_in else None
 
 
-def _of_variants(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Kinds) -> Iterator[Key]:
+def _variant_keys(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Kinds) -> Iterator[Key]:
     """A key for each setting that is declared differently, with the names that have it so. One of a choice within keeps
     the names of that choice, which is there under some of these names only, and says so."""
     declared = [

@@ -98,7 +98,7 @@ class ModelPart(Generic[Settings]):
     def check(self, model: ModelValues) -> None:
         """Raises ValueError for a model that it does not go with, or whose family can't have it."""
         if self.of(model) is not None and not self._is_of(model.family):
-            raise ValueError(f"{self.of_families}: leave it out for {model.family}")
+            raise ValueError(f"{self.family_refusal}: leave it out for {model.family}")
 
     def check_objective(self, model: ModelValues, objective: Objective) -> None:
         """Raises ValueError for an objective that a model with or without it cannot be trained on."""
@@ -126,7 +126,7 @@ class ModelPart(Generic[Settings]):
         return " or ".join(name for name in CAPABILITIES if self._is_of(name))
 
     @property
-    def of_families(self) -> str:
+    def family_refusal(self) -> str:
         """The beginning of a sentence that refuses another family."""
         return f"model.{self.key.name} is for the {self.families} family"
 

@@ -28,7 +28,7 @@ KEYS: Mapping[str, PartKey[Any]] = dict(_REGISTRY.built_in)
 """keys of our parts, by name"""
 
 
-def _of_packages() -> Iterator[tuple[str, PartKey[Any]]]:
+def _package_keys() -> Iterator[tuple[str, PartKey[Any]]]:
     for name in _REGISTRY.plugins:
         if _REGISTRY[name].name != name:
             raise DataError(
@@ -38,7 +38,7 @@ def _of_packages() -> Iterator[tuple[str, PartKey[Any]]]:
         yield name, _REGISTRY[name]
 
 
-KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = dict(_of_packages())
+KEYS_OF_PACKAGES: Mapping[str, PartKey[Any]] = dict(_package_keys())
 """keys of the parts that installed packages add, by name"""
 KEYS_APART: Mapping[str, PartKey[Any]] = {**{name: KEYS[name] for name in _REGISTRY.apart}, **KEYS_OF_PACKAGES}
 """keys of the parts whose specs, modules and work are found by that name: of `pretrain/classics`, and of packages"""

@@ -125,7 +125,7 @@ class RunConfig(RunSections):
 
     @model_validator(mode="after")
     def _objectives_of_sources_fit_the_model(self) -> "RunConfig":
-        if not self.data.of_several_objectives:
+        if not self.data.has_several_objectives:
             return self
         if len(self.data.sources) < 2:
             raise ValueError("an objective of a source is for several data.sources: set the run's objective")

@@ -82,7 +82,7 @@ class RunSections(Section):
         """Whether layers learn to give what those of a teacher do."""
         return self.has_teacher and self.distillation.compares_layers
 
-    def of_teacher(self) -> Self:
+    def teacher_config(self) -> Self:
         """This config with the teacher in place of its model, and no teacher."""
         assert self.distillation.model is not None, "the teacher is resolved before it is used"
         return self.model_copy(update={"model": self.distillation.model, "distillation": Distillation()})
@@ -107,7 +107,7 @@ class RunSections(Section):
         """The model of `generator`."""
         return None if self.generator is None else self.generator.of(self.model)
 
-    def of_generator(self) -> Self:
+    def generator_config(self) -> Self:
         """This config with the generator in place of its model, and no generator."""
         return self.model_copy(update={"model": self.generator_model, "generator": None})
 

@@ -45,7 +45,7 @@ class _AnySchedule(Section):
     def warmup_length(self) -> int:
         return self.warmup_steps or self.warmup_tokens
 
-    def of_length(self, steps: int, tokens: int) -> Self:
+    def with_length(self, steps: int, tokens: int) -> Self:
         """The schedule of a run of this length, with `warmup_fraction` as steps, or as tokens beside a decay in
         tokens."""
         if self.warmup_fraction is None:

@@ -131,19 +131,19 @@ def _meant(schema: type[BaseModel], parent: str, last: str, known: list[str]) ->
     alike.
     """
 
-    def of_section(names: list[str]) -> list[str]:
+    def in_section(names: list[str]) -> list[str]:
         return [f"{parent}.{name}" if parent else name for name in names]
 
     if near := close_matches(last, known, cutoff=_ALIKE):
-        return of_section(near)
+        return in_section(near)
     words = set(last.split("_"))
     if shared := [name for name in known if words.issuperset(name.split("_")) or words.issubset(name.split("_"))]:
-        return of_section(shared[:_MOST])
+        return in_section(shared[:_MOST])
     everywhere = list(dict.fromkeys(key.dotted for key in keys(schema) if "[" not in key.dotted))
     names = {dotted: dotted.rpartition(".")[2] for dotted in everywhere}
     if same := sorted((dotted for dotted in everywhere if names[dotted] == last), key=lambda dotted: dotted.count(".")):
         return same[:_MOST]
     if near := close_matches(last, known, cutoff=_FAINTLY_ALIKE):
-        return of_section(near)
+        return in_section(near)
     close = close_matches(last, names.values(), cutoff=_ALIKE)
     return [dotted for dotted in everywhere if names[dotted] in close][:_MOST]

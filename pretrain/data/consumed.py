@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data_pipeline.batch import data_hash
 from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.load import load
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_dir.paths import RunDir
@@ -21,7 +21,7 @@ def config_of_run(run: Path) -> RunConfig:
     path = RunDir(run).config
     if not path.is_file():
         raise ConfigError(f"{run} is no run directory: it holds no config.yaml, which a run writes as it begins")
-    with of_a_run():
+    with recorded_config():
         return load(RunConfig, path)
 
 

@@ -110,7 +110,7 @@ def _attention(config: RunConfig) -> Iterator[str]:
     if _is_of_start(config):
         return  # the weights were made for longer rows
     length = config.objective.row_length or model.sequence_length
-    for kind in dict.fromkeys(attention.of_layer(layer) for layer in range(min(layers, len(attention.pattern)))):
+    for kind in dict.fromkeys(attention.layer_pattern(layer) for layer in range(min(layers, len(attention.pattern)))):
         if isinstance(kind, Dense | Function) or kind.projects_keys:
             continue
         causal = not model.has_encoder

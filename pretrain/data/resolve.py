@@ -24,7 +24,7 @@ from data_pipeline.tokenizers.released import load_resumed
 from pretrain.config.data import Data, Source
 from pretrain.config.load import validate
 from pretrain.config.model import Model
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.config.schedule import Schedule
 from pretrain.config.start import (
@@ -54,7 +54,7 @@ def resolve(config: RunConfig) -> RunConfig:
     check_start(config)
     if config.train.epochs is None:
         config = _with_warmup(config)
-    config = as_begun(with_teacher(_of_mix(config)))
+    config = as_begun(with_teacher(_with_mix(config)))
     sources = config.data.resolved_sources
     _check_twice(sources)
     if not sources:
@@ -124,7 +124,7 @@ def with_teacher(config: RunConfig) -> RunConfig:
 def check_teacher(config: RunConfig) -> None:
     """Raises ConfigError for a recorded teacher that does not suit the model."""
     if config.distillation.teacher is not None:
-        with of_a_run():
+        with recorded_config():
             validate(RunConfig, config.model_dump(mode="json"), "distillation")
         if (layers := config.distillation.start_layers) is not None and config.distillation.model is not None:
             teacher_names(config.model, config.distillation.model, layers)
@@ -182,7 +182,7 @@ def _with_warmup(config: RunConfig) -> RunConfig:
     """The config with `schedule.warmup_steps` in place of `schedule.warmup_fraction`. Raises ConfigError for a run that
     ends before its warm-up, and so never learns at the rate it names."""
     steps, tokens = run_length(config)
-    schedule = config.schedule.of_length(steps, tokens)
+    schedule = config.schedule.with_length(steps, tokens)
     _check_schedule(schedule, steps, tokens)
     return config.model_copy(update={"schedule": schedule})
 
@@ -226,7 +226,7 @@ def _check_twice(sources: list[Source]) -> None:
         seen[place] = source.path
 
 
-def _of_mix(config: RunConfig) -> RunConfig:
+def _with_mix(config: RunConfig) -> RunConfig:
     path = config.data.path
     if path is None or not os.path.isfile(Path(path) / MIX_MANIFEST):  # also of a name that no file can have
         if path is not None and config.data.mixing is not None:
@@ -315,7 +315,7 @@ def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | No
     encodes = model.stacks[0] > 0
     # A decoder behind an encoder reads what a task head answers about, too.
     target = length if model.is_encoder_decoder and model.task_head is not None else config.row_model.target_length
-    if not config.data.of_several_objectives:
+    if not config.data.has_several_objectives:
         recipe = config.objective.recipe(tokenizer, length, target, decoder_only=not encodes)
         source_tokenizer = _source_tokenizer_path(config)
         if source_tokenizer is None:

@@ -53,7 +53,7 @@ def open_stream(
 def _suit_objectives(config: RunConfig, names: list[str], stream: SampleStream) -> None:
     """Makes rows of several objectives alike. Raises DataError where samples do not suit their objective, or each
     other."""
-    if not config.data.of_several_objectives:
+    if not config.data.has_several_objectives:
         config.objective.check_sources(names, stream.samples)
         return
     for name, source, one in zip(names, config.data.sources, stream.samples, strict=True):

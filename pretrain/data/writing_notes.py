@@ -28,13 +28,13 @@ def warnings_of_writing(config: RunConfig, datasets: Sequence[DataSource]) -> tu
             if isinstance(objective, CharacterSpans) or (
                 isinstance(objective, Masked) and (objective.whole_words or objective.units is not None)
             ):
-                found += _of_masks(config, dataset, objective)
+                found += _mask_notes(config, dataset, objective)
             if objective.needs_sentences:
-                found += _of_sentences(config, dataset, objective)
+                found += _sentence_notes(config, dataset, objective)
     return tuple(found)
 
 
-def _of_masks(config: RunConfig, dataset: Dataset, objective: Masked | CharacterSpans) -> Iterator[str]:
+def _mask_notes(config: RunConfig, dataset: Dataset, objective: Masked | CharacterSpans) -> Iterator[str]:
     recipe = objective.recipe(dataset.tokenizer(), config.sequence_length)
     samples = recipe.samples(dataset, "train")
     numbers = np.arange(min(_ROWS, samples.count))
@@ -57,7 +57,7 @@ def _of_masks(config: RunConfig, dataset: Dataset, objective: Masked | Character
         )
 
 
-def _of_sentences(config: RunConfig, dataset: Dataset, objective: BoundedObjective) -> Iterator[str]:
+def _sentence_notes(config: RunConfig, dataset: Dataset, objective: BoundedObjective) -> Iterator[str]:
     known = objective.vocabulary(dataset.tokenizer())
     starts = dataset.starts("train")
     ends = np.append(starts[1:], dataset.num_tokens("train"))[:_DOCUMENTS]

@@ -19,7 +19,7 @@ class LossScale:
         """State that a checkpoint keeps; None: it keeps none."""
         return None
 
-    def of_sum(self, positions: int) -> float:
+    def sum_factor(self, positions: int) -> float:
         """The factor of a sum of losses, where a sequence has so many `positions`."""
         return 1.0
 
@@ -54,7 +54,7 @@ class DynamicLossScale(LossScale):
     def state(self) -> tuple[float, int]:
         return self._value, self._steps
 
-    def of_sum(self, positions: int) -> float:
+    def sum_factor(self, positions: int) -> float:
         return self._value / positions
 
     def begin(self) -> None:

@@ -105,13 +105,13 @@ def _settings_of_run(
     """The settings with the run's held-out text, and how a model of it reads that."""
     objective = config.objective
     in_windows = objective.predicts_next and not objective.columns and not objective.backward
-    windows = in_windows and not config.data.of_several_objectives
+    windows = in_windows and not config.data.has_several_objectives
     return replace(
         settings,
         recipe=None if windows else recipe_of(config, tokenizer),
         window=config.model.sequence_length,
         lanes=config.heldout_lanes,
-        held_out=open_datasets(config) if datasets and config.data.of_several_objectives else datasets,
+        held_out=open_datasets(config) if datasets and config.data.has_several_objectives else datasets,
     )
 
 

@@ -35,7 +35,7 @@ def searched_now(
     read."""
     watchdog.kick("searching for the examples of tasks")
     what, total = f"overlap with {dataset.address}", sum(s.documents for s in dataset.manifest.splits["train"].shards)
-    index = GramIndex.of_texts(
+    index = GramIndex.from_texts(
         (
             (
                 task.name,
@@ -103,7 +103,7 @@ def overlap(
             "shots": {
                 shots: _compared(metric, right, clean, dirty)
                 for shots, right in (evaluation.right[task].items() if known else ())
-                if (metric := _of_right(evaluation.results[task][shots]["metric"])) is not None
+                if (metric := _right_metric(evaluation.results[task][shots]["metric"])) is not None
             },
         }
     return {"unknown": unknown, "tasks": tasks}
@@ -129,7 +129,7 @@ def _matched(
     return {"dataset": dataset, **counts, "removed": best.removed}, known, np.isin(hashes, best.dirty_hashes)
 
 
-def _of_right(metric: str) -> str | None:
+def _right_metric(metric: str) -> str | None:
     """The metric that is the share of right answers, of a task with this one; None: it has no right answers."""
     if metric in GROUP_METRIC_NAMES:
         return "accuracy_sum"

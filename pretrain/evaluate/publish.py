@@ -6,7 +6,7 @@ from pathlib import Path
 from data_pipeline.overlap.contamination import SearchedSet
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.evaluate.evaluator import Evaluation
 from pretrain.evaluate.overlap import overlap
@@ -36,7 +36,7 @@ def publish(
     unknown = None
     if searched is None:
         searched, unknown = run_searched_sets(config, record) if evaluation.documents else ({}, None)
-    with of_a_run():
+    with recorded_config():
         trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
     same_data = config.data.resolved_sources == trained.data.resolved_sources
     training_loss = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None

@@ -64,7 +64,7 @@ def table(
     if HELD_OUT in results:
         lines += [*([""] if lines else []), _held_out(results[HELD_OUT]["0"])]
         lines += textwrap.wrap(explanation or "", _WIDTH)
-        lines += _of_sources(results[HELD_OUT]["0"].get("sources", {}))
+        lines += _source_lines(results[HELD_OUT]["0"].get("sources", {}))
     return "\n".join(lines)
 
 
@@ -119,7 +119,7 @@ def _held_out(result: dict[str, Any]) -> str:
     )
 
 
-def _of_sources(sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _source_lines(sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The held-out text of each source."""
     if not sources:
         return []
@@ -138,12 +138,12 @@ def scores(results: Results) -> dict[str, float]:
     for task, by_shots in results.items():
         for shots, result in by_shots.items():
             prefix = f"eval/{task}" if task == HELD_OUT else f"eval/{task}/{shots}-shot"
-            kept = (*_KEPT, *further_losses(result)) if task == HELD_OUT else (*_COUNTS, *_of_metrics(result))
+            kept = (*_KEPT, *further_losses(result)) if task == HELD_OUT else (*_COUNTS, *_metric_names(result))
             scores_by_name |= {f"{prefix}/{name}": float(result[name]) for name in kept if result.get(name) is not None}
             for source, of in result.get("sources", {}).items():
                 scores_by_name |= {f"{prefix}/{source}/{name}": of[name] for name in _OF_SOURCE if of[name] is not None}
     return scores_by_name
 
 
-def _of_metrics(result: Mapping[str, Any]) -> list[str]:
+def _metric_names(result: Mapping[str, Any]) -> list[str]:
     return [f"{metric}{part}" for metric in metrics_of(result) for part in ("", "_stderr", "_spread")]

@@ -160,9 +160,9 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True, beside: bool
     if model.positions.distance_linears:
         check_shared_distances(parallel, model.positions.name)
     if trains and config.distillation.model is not None:
-        _check_second_model("distillation.teacher", config.of_teacher(), model, world)
+        _check_second_model("distillation.teacher", config.teacher_config(), model, world)
     if config.generator is not None:
-        _check_second_model("generator", config.of_generator(), model, world)
+        _check_second_model("generator", config.generator_config(), model, world)
     data = world // parallel.model_ranks
     if parallel.expert > 1 or parallel.expert_tensor is not None:
         teacher = config.distillation.model if trains else None

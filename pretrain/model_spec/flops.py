@@ -9,7 +9,7 @@ from pretrain.model_spec.slots import feed_forward_matrices, specs_apart
 
 def training_flops_per_token(model: Model) -> float:
     """`TrainingFlops` per token of a full sequence (for an encoder-decoder, per token of its input)."""
-    return TrainingFlops(model).of_row(model.sequence_length, model.label_length) / model.sequence_length
+    return TrainingFlops(model).row(model.sequence_length, model.label_length) / model.sequence_length
 
 
 class TrainingFlops(RowFlops):
@@ -48,7 +48,7 @@ class TrainingFlops(RowFlops):
         gradients = model_gradients(model)
         super().__init__(model, specs_apart(model), (1 + 2 * gradients.has_embedding, 1 + 2 * gradients.head_input))
         self._decoder = self._last_layer_again(gradients)
-        self._head = self._of_head(gradients)
+        self._head = self._head_work(gradients)
         if model.recurrence is not None:  # whose layers its part counts
             return
         scores, depth = model.heads * (model.dim_per_head + model.value_dim), 0
@@ -59,7 +59,7 @@ class TrainingFlops(RowFlops):
             depth += layers
         for stack, number, gradient in every:
             passes = (1 + 2 * ("core" in gradient.inputs)) * model.capabilities.self_attention
-            pattern = model.attention.of_layer(number)
+            pattern = model.attention.layer_pattern(number)
             pairs = self._of_pair[stack]
             pairs[pattern] = pairs.get(pattern, 0.0) + passes * scores
             self._of_distance[stack] += passes * scores
@@ -88,7 +88,7 @@ class TrainingFlops(RowFlops):
         for depth in mtp_depths(model):
             number = model.layers + depth
             self._of_position[1] += self._layer(gradients.layers[-1], False, number) + 3 * 2 * model.hidden**2
-            pattern = model.attention.of_layer(number)
+            pattern = model.attention.layer_pattern(number)
             pairs[pattern] = pairs.get(pattern, 0.0) + 3 * model.heads * (model.dim_per_head + model.value_dim)
             self._head += of_logits
 
@@ -140,7 +140,7 @@ class TrainingFlops(RowFlops):
         number = model.stacks[0] - 1
         return uses * (self._layer(gradient, False, number) - passes * keys), uses * float(of_pair)
 
-    def _of_head(self, gradients: ModelGradients) -> float:
+    def _head_work(self, gradients: ModelGradients) -> float:
         """Multiply-adds of logits or answers, and of a matrix before them, for each position with a label."""
         model, head = self._model, 0
         before = 1 + gradients.transform + gradients.head_input

@@ -89,7 +89,7 @@ def model_gradients(model: Model, specs: Sequence[ParameterSpec] | None = None) 
         for _ in range(count):
             local = [_within_layer(name) for name in trained.get(len(layers) + 1, ())]
             reads = encoder_flows and bool(stack) and model.is_encoder_decoder
-            gradients, flows = _of_layer(local, flows, reads, reads_table)
+            gradients, flows = _layer_gradients(local, flows, reads, reads_table)
             layers.append(gradients)
         if count and not stack:
             encoder_flows = flows
@@ -116,7 +116,7 @@ def _within_layer(name: str) -> str:
     return after.partition(".")[2] if after else "final." + before
 
 
-def _of_layer(
+def _layer_gradients(
     trained: Collection[str], flows: bool, encoder_flows: bool, reads_table: bool
 ) -> tuple[LayerGradients, bool]:
     """Gradients of a layer with these `trained` parameters, and whether its output has one. `flows`: whether its input

@@ -56,26 +56,26 @@ class RowFlops:
         """multiply-adds for each position of the input"""
         self._known: dict[tuple[int, int], float] = {}
 
-    def of_row(self, inputs: int, labels: int) -> float:
+    def row(self, inputs: int, labels: int) -> float:
         """Operations of a row of `inputs` positions, and of `labels` positions with labels: the decoder's, or the
         same."""
-        return 2 * (self._of_matrices(inputs, labels) + self._of_text(inputs, labels))
+        return 2 * (self._matrix_work(inputs, labels) + self._text_work(inputs, labels))
 
-    def of_rows(
+    def rows(
         self, inputs: NDArray[np.int64], labels: NDArray[np.int64], texts: NDArray[np.int64] | None = None
     ) -> float:
         """Operations of rows with so many positions, [rows] each. `texts`: lengths of all texts in them, where these do
         not attend to each other."""
         found = 0.0
         for (length, labelled), count in zip(*_distinct(np.stack([inputs, labels])), strict=True):
-            found += count * self._of_matrices(length, labelled)
-            found += count * self._of_text(length, labelled) if texts is None else 0.0
+            found += count * self._matrix_work(length, labelled)
+            found += count * self._text_work(length, labelled) if texts is None else 0.0
         if texts is not None:
             for (length,), count in zip(*_distinct(texts[None]), strict=True):
-                found += count * self._of_text(length, length)
+                found += count * self._text_work(length, length)
         return 2 * found
 
-    def _of_matrices(self, inputs: int, labels: int) -> float:
+    def _matrix_work(self, inputs: int, labels: int) -> float:
         """Multiply-adds of a row without those of attention within its texts."""
         found = self._of_memory + labels * self._head + inputs * labels * self._of_cross_pair
         found += inputs * (self._of_encoder_position + self._embedding + self._decoder[0])
@@ -84,14 +84,14 @@ class RowFlops:
                 found += length // self._rates[stack] * self._of_position[stack]
         return found + sum(part.multiply_adds(self._model, self._passes, inputs, labels) for part in self._around)
 
-    def _of_text(self, inputs: int, labels: int) -> float:
+    def _text_work(self, inputs: int, labels: int) -> float:
         """Multiply-adds of attention within a text."""
         found = 0.0
         for stack, length in enumerate((inputs, labels)):
             if self._stacks[stack] and length:
                 found += self._attention(stack, length // self._rates[stack])
         if self._decoder[1] and inputs:
-            keys = self._model.attention.of_layer(self._stacks[0] - 1).mean_keys(inputs, False)
+            keys = self._model.attention.layer_pattern(self._stacks[0] - 1).mean_keys(inputs, False)
             found += self._decoder[1] * inputs * (keys + self._model.distance_rows)
         return found
 

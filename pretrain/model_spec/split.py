@@ -56,7 +56,7 @@ def _decoder_layer_work(model: Model, number: int) -> float:
     found += sum(inputs * outputs for inputs, outputs in feed_forward_matrices(model, number))
     if model.experts is not None and model.has_experts(number):
         found += model.hidden * model.experts.count
-    keys = model.attention.of_layer(number).mean_keys(model.sequence_length, model.is_causal)
+    keys = model.attention.layer_pattern(number).mean_keys(model.sequence_length, model.is_causal)
     return found + model.heads * (model.dim_per_head + model.value_dim) * keys
 
 

@@ -68,7 +68,7 @@ class ExpertLayer(nn.Module):
         order = Order(routes.experts_TK, self.settings.count)
         rows_NH = self._products(_ToExperts.apply(x_TH, order), order.counts_E)  # type: ignore[no-untyped-call]
         out_TH: Tensor = _FromExperts.apply(rows_NH, routes.weights_TK, order)  # type: ignore[no-untyped-call]
-        out_TH = self._of_tensor_ranks(out_TH, hidden_states)
+        out_TH = self._joined_parts(out_TH, hidden_states)
         out: Tensor = out_TH.view_as(hidden_states)
         if self.shared_experts is not None:
             out = out + self.shared_experts(hidden_states)[0]
@@ -106,7 +106,7 @@ class ExpertLayer(nn.Module):
         first, behind = (tokens * (self.tensor_rank + end) // self.config.tensor_model_parallel_size for end in (0, 1))
         return slice(first, behind)
 
-    def _of_tensor_ranks(self, out_TH: Tensor, hidden_states: Tensor) -> Tensor:
+    def _joined_parts(self, out_TH: Tensor, hidden_states: Tensor) -> Tensor:
         """Output for each of the `hidden_states`: the results of other tensor ranks, to which `_for_tensor_rank` left a
         part, are added."""
         if self.config.tensor_model_parallel_size == 1:

@@ -82,11 +82,11 @@ class InFp8:
     def received(self, gradient: Tensor) -> tuple[Quantized, torch.dtype]:
         return self.rounding(gradient, GRADIENTS), gradient.dtype
 
-    def of_input(self, received: tuple[Quantized, torch.dtype], weight: Tensor) -> Tensor:
+    def input_gradient(self, received: tuple[Quantized, torch.dtype], weight: Tensor) -> Tensor:
         gradient, dtype = received
         return product(gradient, turned(self.rounding(weight, VALUES)), dtype)
 
-    def add_of_weight(self, into: Tensor, received: tuple[Quantized, torch.dtype], x: Tensor) -> None:
+    def add_weight_gradient(self, into: Tensor, received: tuple[Quantized, torch.dtype], x: Tensor) -> None:
         gradient, _ = received
         into += product(turned(gradient), turned(self.rounding(x, VALUES)), into.dtype)
 

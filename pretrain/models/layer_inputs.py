@@ -15,16 +15,16 @@ InputsOfLayers = Callable[[MicroBatch, Stream, KeyValueCache | None], LayerInput
 
 def layer_inputs(model: Model) -> InputsOfLayers:
     """Function that makes the inputs of layers that each see all positions of their stack."""
-    return _of_two_stacks if model.is_encoder_decoder else _of_one_stack
+    return _two_stacks if model.is_encoder_decoder else _one_stack
 
 
-def _of_one_stack(batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
+def _one_stack(batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
     reads = _reads(batch)
     by_stack = {"encoder": reads, "decoder": reads}
     return LayerInputs(stream, by_stack, cache=cache, before=batch.memory, routes=batch.routes)
 
 
-def _of_two_stacks(batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
+def _two_stacks(batch: MicroBatch, stream: Stream, cache: KeyValueCache | None) -> LayerInputs:
     says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL
     by_stack = {"encoder": _reads(batch), "decoder": AttentionInputs(positions_BS=says)}
     return LayerInputs(stream, by_stack, AttentionInputs(positions_BS=says, key_mask_BK=batch.attention_mask_BS), cache)

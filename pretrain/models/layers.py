@@ -118,7 +118,7 @@ class Layer(TransformerLayer):
         if inputs.routes is None or not getattr(self.mlp, "reads_routes", False):
             return None
         slices_before = self.tp_group.rank() if self.config.sequence_parallel else 0
-        return inputs.routes.of_layer(self.global_name, slices_before * positions, positions)
+        return inputs.routes.layer_routes(self.global_name, slices_before * positions, positions)
 
     def _bias_inputs(self, given: list[Tensor]) -> Tensor | DistanceInputs | None:
         """Input of attention for its scores: T5's table, or vectors of distances; None: there is none."""

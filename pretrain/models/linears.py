@@ -27,11 +27,11 @@ class Arithmetic(Protocol[Received]):
         """Form of the gradient [n, out] that the two other products take."""
         ...
 
-    def of_input(self, received: Received, weight: Tensor) -> Tensor:
+    def input_gradient(self, received: Received, weight: Tensor) -> Tensor:
         """[n, in]"""
         ...
 
-    def add_of_weight(self, into: Tensor, received: Received, x: Tensor) -> None:
+    def add_weight_gradient(self, into: Tensor, received: Received, x: Tensor) -> None:
         """Adds it to `into` [out, in], in fp32."""
         ...
 
@@ -91,7 +91,7 @@ class Product(torch.autograd.Function):
         (x, weight), (arithmetic, gathers, sums, shape) = ctx.saved_tensors, ctx.settings
         gathered, arrival = (None, None) if x is None else _gathered(x, gathers, waits=False)
         received = arithmetic.received(gradient.flatten(0, -2))
-        all_of_x = arithmetic.of_input(received, weight).unflatten(0, gradient.shape[:-1])
+        all_of_x = arithmetic.input_gradient(received, weight).unflatten(0, gradient.shape[:-1])
         of_x, leaving = all_of_x, None
         if gathers is not None:
             of_x = all_of_x.new_empty(shape)
@@ -103,7 +103,7 @@ class Product(torch.autograd.Function):
         of_weight = None
         if gathered is not None:
             rows = gathered.flatten(0, -2)
-            of_weight = accumulate(weight, lambda into: arithmetic.add_of_weight(into, received, rows))
+            of_weight = accumulate(weight, lambda into: arithmetic.add_weight_gradient(into, received, rows))
         if leaving is not None:
             leaving.wait()
         return of_x, of_weight, None, None, None

@@ -44,7 +44,7 @@ def mtp_rows(rows: Rows, depths: int) -> MtpRows:
     tokens, given, labels, masks = (list[NDArray[Any]]() for _ in range(4))
     for depth in range(1, depths + 1):
         for by, ids, known in ((depth - 1, tokens, given), (depth, labels, masks)):
-            there_RS = _ahead(counts_RS, by) & _of_one_document(rows, by)
+            there_RS = _ahead(counts_RS, by) & _in_one_document(rows, by)
             ids.append(np.where(there_RS, _ahead(rows.labels, by), 0))
             known.append(there_RS)
     loss_mask_RDS = np.stack(masks, axis=1).astype(np.float32)
@@ -58,7 +58,7 @@ def _ahead(values_RS: NDArray[Any], by: int) -> NDArray[Any]:
     return found_RS
 
 
-def _of_one_document(rows: Rows, by: int) -> NDArray[np.bool_]:
+def _in_one_document(rows: Rows, by: int) -> NDArray[np.bool_]:
     """Whether each position and the one `by` behind it are of one document."""
     if rows.documents is None:
         return np.ones(rows.labels.shape, np.bool_)

@@ -214,7 +214,7 @@ class Network(LanguageModule):
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         slices = self.tp_group.size() if self.config.sequence_parallel else 1
-        stream = self.stream_parts.of_call(batch, cache is not None, slices)
+        stream = self.stream_parts.call_stream(batch, cache is not None, slices)
         return self.layer_inputs(batch, stream, cache)
 
     def _predicting(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Tensor:

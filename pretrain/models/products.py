@@ -92,10 +92,10 @@ class InFp32:
     def received(self, gradient: Tensor) -> Tensor:
         return gradient
 
-    def of_input(self, received: Tensor, weight: Tensor) -> Tensor:
+    def input_gradient(self, received: Tensor, weight: Tensor) -> Tensor:
         return matmul_grad(received, weight)
 
-    def add_of_weight(self, into: Tensor, received: Tensor, x: Tensor) -> None:
+    def add_weight_gradient(self, into: Tensor, received: Tensor, x: Tensor) -> None:
         add_gradient(into, received, x)
 
 

@@ -49,7 +49,7 @@ class RowLog:
     first: int
     """the first position of this context rank"""
 
-    def of_layer(self, layer: str, first: int) -> "LayerLog":
+    def layer_log(self, layer: str, first: int) -> "LayerLog":
         """The log as one layer writes to it, whose positions are those from `first` of this context rank on."""
         return LayerLog(self.log, layer, self.rows, self.first + first)
 

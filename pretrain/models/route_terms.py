@@ -70,10 +70,10 @@ class MicroBatchRoutes:
     """bool: positions that are no padding, of this context rank"""
     log: RowLog | None = None
 
-    def of_layer(self, layer: str, first: int, positions: int) -> "LayerRoutes":
+    def layer_routes(self, layer: str, first: int, positions: int) -> "LayerRoutes":
         """Extra tasks of one layer, which routes `positions` positions of each row from `first` on."""
         real_SB = self.real_BS[:, first : first + positions].T
-        log = None if self.log is None else self.log.of_layer(layer, first)
+        log = None if self.log is None else self.log.layer_log(layer, first)
         return LayerRoutes(self.tally, self.factors, self.tally.layers[layer], real_SB, log)
 
 

@@ -83,7 +83,7 @@ class StreamParts:
             lengths["mtp"] = self._depths * inputs
         return Stream(lengths | self._tables)
 
-    def of_call(self, batch: MicroBatch, cached: bool, slices: int) -> Stream:
+    def call_stream(self, batch: MicroBatch, cached: bool, slices: int) -> Stream:
         """The stream of a call with `batch`, of which each of `slices` tensor ranks has a part. If the encoder's work
         is `cached`, or the decoder has nothing to read yet, that part is missing."""
         full = self.whole(batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices)

@@ -136,17 +136,17 @@ class ChoiceLoss(AnswerLoss):
 
     def losses(self, answers_BLK: Tensor, batch: MicroBatch, smoothing: float = 0.0) -> Tensor:
         """Nats, at the position of the right choice."""
-        right_BL, logits_BL = batch.labels_BL == RIGHT_CHOICE, self._of_choices(answers_BLK, batch)
+        right_BL, logits_BL = batch.labels_BL == RIGHT_CHOICE, self._choice_scores(answers_BLK, batch)
         losses_B: Tensor = _PositionEntropy.apply(logits_BL, right_BL, self._context_group)  # type: ignore[no-untyped-call]
         return losses_B[:, None] * right_BL
 
     def right(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
         """Whether the right choice is the most probable one, at its position."""
         right_BL = batch.labels_BL == RIGHT_CHOICE
-        logits_BL = self._of_choices(answers_BLK, batch)
+        logits_BL = self._choice_scores(answers_BLK, batch)
         return right_BL & _is_largest(logits_BL, right_BL, self._context_group)[:, None]
 
-    def _of_choices(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
+    def _choice_scores(self, answers_BLK: Tensor, batch: MicroBatch) -> Tensor:
         """Minus infinity at all positions but those of choices."""
         return answers_BLK[..., 0].masked_fill(batch.labels_BL == 0, -torch.inf)
 

@@ -59,7 +59,7 @@ def _layers(model: Model) -> list[tuple[bool, PatternSettings]]:
     """Whether each layer is causal, and its pattern."""
     encoder, decoder = model.stacks
     stacks = ((encoder, False), (decoder, True))
-    return [(causal, model.attention.of_layer(layer)) for count, causal in stacks for layer in range(count)]
+    return [(causal, model.attention.layer_pattern(layer)) for count, causal in stacks for layer in range(count)]
 
 
 def _pattern_text(settings: dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ def _check_held(config: RunConfig, layout: Layout, available_bytes: float) -> No
     held = held_bytes(builder.build([choice]), constants(), overhead=False)
     if held.fullest[0] <= available_bytes:
         return
-    sizes = held.of_fullest(0)
+    sizes = held.fullest_stage(0)
     largest = max(sizes, key=lambda name: sizes[name])
     shares = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in sizes.items() if size > 0.01 * held.fullest[0])
     raise ConfigError(

@@ -115,7 +115,7 @@ def estimate(
 def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: int, has_headroom: bool) -> Option:
     """Option for the choice at `index` of the estimates. `has_headroom`: whether memory limits nothing."""
     parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
-    sizes = held.of_fullest(index)
+    sizes = held.fullest_stage(index)
     links = sum(parts[name] for name in ("tensor", "context", "expert", "pipeline", "replicas"))
     losses = {"compute": 0.1 * sum(parts.values()), "bubble": parts["bubble"], "links": links}
     if not has_headroom:  # with more memory, less would be recomputed, or micro-batches would be larger

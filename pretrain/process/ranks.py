@@ -71,10 +71,10 @@ def adopt_srun() -> None:
     MASTER_PORT say it. Raises ConfigError where srun's variables don't say enough."""
     if "SLURM_STEP_ID" not in os.environ or "RANK" in os.environ:
         return
-    tasks = _number(_of_step("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1, "1")
+    tasks = _number(_step_variable("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1, "1")
     if tasks == 1:
         return
-    counts = _of_step("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    counts = _step_variable("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
     variables = {
         "RANK": _number("SLURM_PROCID", 0),
         "WORLD_SIZE": tasks,
@@ -82,7 +82,9 @@ def adopt_srun() -> None:
         "LOCAL_WORLD_SIZE": tasks_on_node(_required(counts), _number("SLURM_NODEID", 0), tasks),
     }
     if not os.environ.get("MASTER_ADDR"):
-        os.environ["MASTER_ADDR"] = meeting_address(_required(_of_step("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")))
+        os.environ["MASTER_ADDR"] = meeting_address(
+            _required(_step_variable("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
+        )
     if not os.environ.get("MASTER_PORT"):
         port = meeting_port(_number("SLURM_JOB_ID", 0), _number("SLURM_STEP_ID", 0))
         os.environ["MASTER_PORT"] = str(port)
@@ -102,7 +104,7 @@ def world_size() -> int:
     return int(value) if value.isascii() and value.isdigit() else 1
 
 
-def _of_step(*names: str) -> str:
+def _step_variable(*names: str) -> str:
     """The first of the variables that is set: a step's own comes before its job's."""
     return next((name for name in names if os.environ.get(name)), names[-1])
 

@@ -39,7 +39,7 @@ def plan_rank(config: RunConfig, layout: Layout, rank: int, device: Device, per_
     """The planner's figures for `rank` of `layout`."""
     choice = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
     stage = layout.coordinates(rank)[-1]
-    kind, work = _of_stage(WorkloadBuilder(config, device, per_node).build([choice]), stage, layout.pipeline)
+    kind, work = _stage_workload(WorkloadBuilder(config, device, per_node).build([choice]), stage, layout.pipeline)
     constants = constants_on(device, per_node)
     held, full = (held_bytes(work, constants, overhead=overhead) for overhead in (False, True))
     by_part = {field.name: float(getattr(held, field.name)[0, kind]) for field in fields(HeldBytes)}
@@ -54,7 +54,7 @@ def plan_rank(config: RunConfig, layout: Layout, rank: int, device: Device, per_
     )
 
 
-def _of_stage(work: StepWorkload, stage: int, stages: int) -> tuple[int, StepWorkload]:
+def _stage_workload(work: StepWorkload, stage: int, stages: int) -> tuple[int, StepWorkload]:
     """The kind of a stage, and the workload with the stage's own place in the pipeline: middle stages are one kind, but
     hold as many micro-batches as stages follow."""
     kinds = work.stages.position.shape[1]

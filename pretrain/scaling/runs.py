@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.config.load import load
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.flops import training_flops_per_token
@@ -74,7 +74,7 @@ def _directories(paths: Sequence[Path]) -> list[Path]:
 
 
 def _read(directory: Path) -> FinishedRun:
-    with of_a_run():
+    with recorded_config():
         config = load(RunConfig, RunDir(directory).config)
     events = read_events(directory)
     finished = [event for event in events if event.get("event") == "finished"]

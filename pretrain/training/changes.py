@@ -16,7 +16,7 @@ from data_pipeline.common.problems import first_problem
 from pretrain.checkpoint.state import Record, config_of
 from pretrain.config.change import CHANGEABLE, Change, RequestedChange
 from pretrain.config.load import read, validate
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.config.section import as_mapping
 from pretrain.errors import ConfigError
@@ -64,7 +64,7 @@ def resolve_changes(requested: RunConfig, record: Record | None, recorded: Chang
                 f"run.change is for a run that has begun, and {requested.run.dir} has no checkpoint: omit it"
             )
         return ResolvedChanges(requested)
-    with of_a_run():  # the run's own settings are validated again
+    with recorded_config():  # the run's own settings are validated again
         return _resolve(requested, record, recorded)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
-from pretrain.config.patterns.function import of_a_run
+from pretrain.config.patterns.function import recorded_config
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.model_spec.generator import run_specs
@@ -57,7 +57,7 @@ class RecordedRun:
         if not metrics:
             raise ConfigError(f"{path} has no step in its metrics.jsonl")
         layouts = [event.get("layout") or event.get("continued_on") for event in read_events(path)]
-        with of_a_run():
+        with recorded_config():
             config = load(RunConfig, RunDir(path).config)
         return cls(path, config, metrics, tuple(dict.fromkeys(filter(None, layouts))))
 
@@ -115,7 +115,7 @@ def compare(a: RecordedRun, b: RecordedRun) -> Iterator[QuantityComparison]:
     for quantity, key in _KEYS.items():
         equal = [StepDifference(step, float(a.metrics[step][key] != b.metrics[step][key])) for step in steps]
         yield QuantityComparison(quantity, equal, lambda step: 0.0)
-    for quantity, over_steps in _of_numbers(a.metrics, b.metrics, steps).items():
+    for quantity, over_steps in _number_differences(a.metrics, b.metrics, steps).items():
         yield QuantityComparison(quantity, over_steps, growing[quantity])
     shared = sorted(a.checkpoints.keys() & b.checkpoints.keys())
     yield QuantityComparison("weights", [_weights(a, b, name) for name in shared], growing["weights"])
@@ -136,7 +136,7 @@ def compare_again(
     def bound(quantity: str, step: int) -> float:
         return 0.0 if exact else growing[quantity](step)
 
-    found = _of_numbers(computed, run.metrics, steps)
+    found = _number_differences(computed, run.metrics, steps)
     return [QuantityComparison(name, over_steps, partial(bound, name)) for name, over_steps in found.items()]
 
 
@@ -157,7 +157,7 @@ def _bounds(
     return {quantity: partial(bound, quantity) for quantity in MAX_BOUNDS}
 
 
-def _of_numbers(
+def _number_differences(
     a: Mapping[int, Mapping[str, Any]], b: Mapping[int, Mapping[str, Any]], steps: Sequence[int]
 ) -> dict[str, list[StepDifference]]:
     """Differences in loss and gradient norm at each step."""

@@ -25,7 +25,7 @@ def show(a: RecordedRun, b: RecordedRun, comparisons: Iterable[QuantityCompariso
         shown.append(comparison)
         print(_row(comparison), flush=True)
     same = not different_keys and all(comparison.first is None for comparison in shown)
-    if not same and (note := _of_experts(a, shown)) is not None:
+    if not same and (note := _expert_sentence(a, shown)) is not None:
         print(note)
     last, longest = sorted(max(run.metrics) for run in (a, b))
     as_far = "" if last == longest else f" for the {last:,} of {longest:,} steps that both have"
@@ -76,7 +76,7 @@ def replayed(
         yield f"different from step {first:,} on: a machine computed wrong then, or this one does now"
 
 
-def _of_experts(run: RecordedRun, lines: Sequence[QuantityComparison]) -> str | None:
+def _expert_sentence(run: RecordedRun, lines: Sequence[QuantityComparison]) -> str | None:
     """Sentence on another possible cause, where all that must be equal is, and the model has experts; else None."""
     exact = all(line.first is None for line in lines if line.quantity in EXACT)
     if run.config.model.experts is None or not exact:

@@ -30,7 +30,7 @@ from pretrain.verify.observation import (
     TensorShard,
 )
 from pretrain.verify.replay import Replay, share
-from pretrain.verify.routes import RankRoutes, Routes, compare_routes, experts_of, of_rows
+from pretrain.verify.routes import RankRoutes, Routes, compare_routes, experts_of, row_routes
 
 _MASKED = 0.5  # largest fraction of a row's labels that are masked out of the loss
 _SCORED = 1  # step after which rows are scored; the following steps show that scoring changed nothing
@@ -120,7 +120,9 @@ def _train(
         count, replay = len(batch.tokens), trial.replay
         if replay is not None and replay.samples is not None:
             engine.part(GeneratorSamples).replay_samples(replay.samples.steps[step][first : first + count])
-        routes = None if replay is None or replay.routes is None else of_rows(replay.routes.steps[step], first, count)
+        routes = (
+            None if replay is None or replay.routes is None else row_routes(replay.routes.steps[step], first, count)
+        )
         _log_routes(trial, engine, routes)
         result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
@@ -185,7 +187,7 @@ def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
     replay = trial.replay
     if replay is not None and replay.samples is not None:
         engine.part(GeneratorSamples).replay_samples(replay.samples.scored[first : first + count])
-    routes = None if replay is None or replay.routes is None else of_rows(replay.routes.scored, first, count)
+    routes = None if replay is None or replay.routes is None else row_routes(replay.routes.scored, first, count)
     _log_routes(trial, engine, routes)
     scored, samples, logged = [], [], []
     for row in range(0, count, rows_at_once):

@@ -64,7 +64,7 @@ def reference_routes(logged: Sequence[LoggedRoutes], settings: Experts, position
     return {layer: ReferenceRoutes.of(parts, settings, rows, positions) for layer, parts in by_layer.items()}
 
 
-def of_rows(routes: Routes, first: int, count: int) -> Routes:
+def row_routes(routes: Routes, first: int, count: int) -> Routes:
     """The routes of `count` rows from `first` on."""
     return {layer: one.rows(slice(first, first + count)) for layer, one in routes.items()}
 

@@ -103,7 +103,7 @@ def _from_logits(logits: Tensor, rows: Rows, loss: str) -> NDArray[np.float64]:
     if rows.targets is not None and loss == "regression":
         return -np.square(answers[..., 0].numpy() - rows.targets)
     if loss == "spans":
-        return _of_spans(answers, rows)
+        return _span_scores(answers, rows)
     if loss == "choice":
         choices = answers[..., 0].masked_fill(torch.tensor(rows.labels == 0), -torch.inf).log_softmax(dim=1)
         return np.where(rows.labels == RIGHT_CHOICE, choices.numpy(), 0.0)
@@ -112,7 +112,7 @@ def _from_logits(logits: Tensor, rows: Rows, loss: str) -> NDArray[np.float64]:
     return found
 
 
-def _of_spans(answers_BL2: Tensor, rows: Rows) -> NDArray[np.float64]:
+def _span_scores(answers_BL2: Tensor, rows: Rows) -> NDArray[np.float64]:
     """[rows, labels] at the first position of a span, the mean over both ends."""
     if rows.attention_mask is not None:
         answers_BL2 = answers_BL2.masked_fill(~torch.tensor(rows.attention_mask)[..., None], -torch.inf)

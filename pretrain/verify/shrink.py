@@ -90,7 +90,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         wide = tree["model"]["hidden"] if alike else heads * _HEAD_WIDTH // 2
         tree["generator"] |= {"hidden": wide, "heads": heads, "ffn": lcm(2 * wide, share), "layers": None}
     if config.distillation.teacher is not None:
-        teacher = shrink(config.of_teacher(), layouts).model
+        teacher = shrink(config.teacher_config(), layouts).model
         # Weights are drawn here, so no layer begins with a teacher's.
         of_layers = {"start_layers": None, "match_layers": None}
         tree["distillation"] |= {"teacher_model": teacher.model_dump(mode="json"), **of_layers}

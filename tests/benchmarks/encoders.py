@@ -114,7 +114,7 @@ def _operations_per_step(config: RunConfig) -> float:
     if config.generator_model is not None:
         per_token += training_flops_per_token(config.generator_model)
     if config.distillation.teacher is not None:
-        per_token += training_flops_per_token(config.of_teacher().model) / 3  # its forward pass alone
+        per_token += training_flops_per_token(config.teacher_config().model) / 3  # its forward pass alone
     return config.batch.sequences * config.model.sequence_length * per_token
 
 

@@ -71,10 +71,10 @@ def _parity(family: str, settings: dict[str, float]) -> tuple[dict[str, tuple[np
     student, links = with_weights_of(engine, config, SPECIALS)
     result = engine.train_step(batch, 0.0, 1)
     gradients = engine.gradients()
-    alone = build_engine(config.of_teacher(), train=False)
+    alone = build_engine(config.teacher_config(), train=False)
     for name, part in alone.state().items():
         part.pieces[0].value.copy_(engine.part(TeacherWeights).weights_state()[name].pieces[0].value)
-    teacher, _ = with_weights_of(alone, config.of_teacher(), SPECIALS)
+    teacher, _ = with_weights_of(alone, config.teacher_config(), SPECIALS)
     inputs = {"input_ids": torch.from_numpy(batch.tokens)}
     if batch.attention_mask is not None:
         inputs["attention_mask"] = torch.from_numpy(batch.attention_mask).long()

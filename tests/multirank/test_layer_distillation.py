@@ -141,10 +141,10 @@ def _parity(settings: dict[str, Any]) -> tuple[dict[str, tuple[np.ndarray, np.nd
     )
     result = engine.train_step(batch, 0.0, 1)
     gradients = engine.gradients()
-    alone = build_engine(config.of_teacher(), train=False)
+    alone = build_engine(config.teacher_config(), train=False)
     for name, part in alone.state().items():
         part.pieces[0].value.copy_(engine.part(TeacherWeights).weights_state()[name].pieces[0].value)
-    teacher, _ = with_weights_of(alone, config.of_teacher(), SPECIALS)
+    teacher, _ = with_weights_of(alone, config.teacher_config(), SPECIALS)
     assert batch.attention_mask is not None
     real = torch.from_numpy(batch.attention_mask)
     inputs = {"input_ids": torch.from_numpy(batch.tokens), "attention_mask": real.long()}
@@ -195,10 +195,10 @@ def _task_parity(settings: dict[str, Any]) -> tuple[dict[str, tuple[np.ndarray, 
     ]
     result = engine.train_step(batch, 0.0, 1)
     gradients = engine.gradients()
-    alone = build_engine(config.of_teacher(), train=False)
+    alone = build_engine(config.teacher_config(), train=False)
     for name, part in alone.state().items():
         part.pieces[0].value.copy_(engine.part(TeacherWeights).weights_state()[name].pieces[0].value)
-    teacher, _ = _task_model(alone, config.of_teacher())
+    teacher, _ = _task_model(alone, config.teacher_config())
     assert batch.attention_mask is not None
     real = torch.from_numpy(batch.attention_mask)
     inputs = {"input_ids": torch.from_numpy(batch.tokens), "attention_mask": real.long()}

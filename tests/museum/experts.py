@@ -39,14 +39,14 @@ def router_not_summed(patch: pytest.MonkeyPatch) -> None:
 
 def balance_divided_by_ranks(patch: pytest.MonkeyPatch) -> None:
     """Terms are divided by the tensor and context ranks, in the backward pass alone."""
-    of_layer = MicroBatchRoutes.of_layer
+    of_layer = MicroBatchRoutes.layer_routes
 
     def divided(self: MicroBatchRoutes, *arguments: Any) -> LayerRoutes:
         ranks = parallel_state.get_tensor_and_context_parallel_world_size()
         routes = of_layer(self, *arguments)
         return replace(routes, factors={name: factor / ranks for name, factor in routes.factors.items()})
 
-    patch.setattr(MicroBatchRoutes, "of_layer", divided)
+    patch.setattr(MicroBatchRoutes, "layer_routes", divided)
 
 
 def rows_divided_by_the_micro_batch(patch: pytest.MonkeyPatch) -> None:

@@ -149,4 +149,4 @@ def test_the_tuned_run_keeps_its_template_for_exports(tmp_path: Path, start: Pat
     writer.begin(config, 0)
     writer.close()
     RunDir(start).chat_template.unlink()
-    assert chat.of_run(run.checkpoint(2)) == TEMPLATE
+    assert chat.run_template(run.checkpoint(2)) == TEMPLATE

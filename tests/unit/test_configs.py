@@ -356,7 +356,7 @@ def test_the_sparse_transformer_has_the_published_size_with_the_paper_s_embeddin
     blocks, places = model.sequence_length // 128, 128
     of_positions = (model.sequence_length - blocks - places) * model.hidden
     assert (num_parameters(model, padded=False) - of_positions) / 1e6 == pytest.approx(95, abs=0.5)
-    assert model.attention.of_layer(0).mean_keys(model.sequence_length, True) == 64.5 + 32 * (blocks - 1) / 2
+    assert model.attention.layer_pattern(0).mean_keys(model.sequence_length, True) == 64.5 + 32 * (blocks - 1) / 2
 
 
 # Raffel et al. 2020, section 3.1.4: 512 positions with 15% in spans of 3 make targets of 114.

@@ -19,7 +19,7 @@ from pretrain.plan.estimate.shapes import (
     ComparisonShapes,
     KernelShapes,
     ModelShapes,
-    of_every_product,
+    each_product,
 )
 from pretrain.plan.estimate.stages import StateByDepth
 from pretrain.plan.estimate.step_settings import (
@@ -90,14 +90,14 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
     def text(key: str) -> NDArray[Any]:
         return np.array([line[key] for line in lines])
 
-    def of_device(name: str) -> Array:
+    def device_values(name: str) -> Array:
         return np.array([float(getattr(device, name)) for device in devices])
 
     count, stack, devices = len(lines), text("stack"), [published_device(line) for line in lines]
     hidden, heads, kv_heads, ffn = number("hidden"), number("heads"), number("kv_heads"), number("ffn")
     gated, vocabulary, length = number("gated"), number("vocab"), number("seq")
     stages, layers = _stages(number)
-    every_product = of_every_product(layers)
+    every_product = each_product(layers)
     fused_norms = np.array([float(_fuses_norms(line)) for line in lines])
     logit_bytes = np.select([stack == name for name in _LOGIT_BYTES], list(_LOGIT_BYTES.values()), 12.0)
     states = np.array([_state(line) for line in lines])
@@ -236,14 +236,14 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
         device=DeviceSpeeds.repeat(
             count,
             generation=[GENERATIONS.index(device.generation) for device in devices],
-            peak_flops=of_device("bf16_flops"),
-            fp32_flops=of_device("fp32_flops"),
-            block_peak_flops=of_device("bf16_flops"),
-            memory_bytes_per_s=of_device("memory_bytes_per_s"),
-            processors=of_device("processors"),
-            link_bytes_per_s=of_device("link_bytes_per_s"),
+            peak_flops=device_values("bf16_flops"),
+            fp32_flops=device_values("fp32_flops"),
+            block_peak_flops=device_values("bf16_flops"),
+            memory_bytes_per_s=device_values("memory_bytes_per_s"),
+            processors=device_values("processors"),
+            link_bytes_per_s=device_values("link_bytes_per_s"),
             network_bytes_per_s=number("ib_GBps_per_gpu") * 1e9,
-            per_node=of_device("devices"),
+            per_node=device_values("devices"),
         ),
     )
     return PublishedSteps(
@@ -251,7 +251,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
         seconds=number("step_s"),
         fits=text("outcome") == "ok",
         held_bytes=number("mem_GB") * 1e9,
-        memory_bytes=of_device("memory_gib") * 2**30,
+        memory_bytes=device_values("memory_gib") * 2**30,
         stack=stack,
         model=text("model"),
         source=text("source"),

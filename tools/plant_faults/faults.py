@@ -127,7 +127,7 @@ class _FaultFinder:
             case ast.Constant(value=value):
                 yield from self._other_constant(node, value)
             case ast.Call():
-                yield from self._of_call(node)
+                yield from self._call_faults(node)
             case ast.Expr(value=ast.Call()):
                 yield "statement left out", *self._span(node), "pass"
             case ast.Continue() | ast.Break():
@@ -153,7 +153,7 @@ class _FaultFinder:
         elif isinstance(value, float):
             yield "constant moved by one", *self._span(node), repr(value + 1)
 
-    def _of_call(self, node: ast.Call) -> Iterator[tuple[str, int, int, str]]:
+    def _call_faults(self, node: ast.Call) -> Iterator[tuple[str, int, int, str]]:
         function, arguments = node.func, node.args
         if isinstance(function, ast.Attribute):
             name_end = self._end(function)

@@ -51,7 +51,7 @@ class DisentangledAttention(DistanceAttention):
         super().__init__(model, groups)
         self.settings = disentangled(model.positions)
 
-    def of_table(self, table: Tensor | None) -> DistanceVectors:
+    def with_table(self, table: Tensor | None) -> DistanceVectors:
         """See `DistanceAttention`. `table`: keys and queries of distances, of this rank's heads, [2, R, H, D]."""
         return partial(self, distances_2RHD=table)
 

@@ -73,7 +73,7 @@ class DisentangledSelfAttention(SelfAttention):
         `attention_bias`."""
         assert attention_bias is not None, "layers pass it"
         table, content = attention_bias
-        of_distances = self._of_distances(table)
+        of_distances = self._projected(table)
         named |= {"key_value_states": content, "attention_bias": of_distances}
         return super().forward(hidden_states, attention_mask, *others, **named)
 
@@ -91,7 +91,7 @@ class DisentangledSelfAttention(SelfAttention):
             )
         return query, key, value
 
-    def _of_distances(self, table_RH: Tensor) -> Tensor:
+    def _projected(self, table_RH: Tensor) -> Tensor:
         count, x_R1H = len(table_RH), table_RH[:, None]
         if self.config.sequence_parallel:  # linear layers gather it again, and sum its gradient
             padding = -count % self.pg_collection.tp.size()

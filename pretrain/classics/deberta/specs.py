@@ -16,7 +16,7 @@ class DistanceSpecs(PartSpecs):
 
     def attention(self, model: Model, query: Normal, key: Normal) -> Specs:
         """See `LayerPart`."""
-        return _of_layer(model, query, key)
+        return _layer_specs(model, query, key)
 
     def beside_words(self, model: Model) -> Specs:
         """See `NetworkPart`."""
@@ -37,7 +37,7 @@ def _distances(model: Model) -> Iterator[ParameterSpec]:
         yield from under("norm.", norm(model))
 
 
-def _of_layer(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpec]:
+def _layer_specs(model: Model, query: Normal, key: Normal) -> Iterator[ParameterSpec]:
     """Projections of the vectors of distances, and the biases of queries and values where keys have none."""
     width, key_bias = model.heads * model.dim_per_head, model.capabilities.key_bias
     if not disentangled(model.positions).shared_projections:

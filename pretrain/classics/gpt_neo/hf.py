@@ -34,7 +34,7 @@ from pretrain.model_spec.hf_fits import ACTIVATIONS, windows
 def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
     """Every field stated. Raises ConfigError for a model that GPT-Neo cannot express."""
     check_model(model)
-    local = [isinstance(model.attention.of_layer(layer), Banded) for layer in range(model.layers)]
+    local = [isinstance(model.attention.layer_pattern(layer), Banded) for layer in range(model.layers)]
     return GPTNeoConfig(
         vocab_size=model.vocab_size,
         max_position_embeddings=model.sequence_length,

@@ -26,7 +26,7 @@ class SourceEncoderPart(ModelPart[SourceEncoderShape]):
         if self.of(model) is None:
             return
         if not model.is_encoder_decoder:
-            raise ValueError(f"{self.of_families}: leave it out for {model.family}")
+            raise ValueError(f"{self.family_refusal}: leave it out for {model.family}")
         if model.shared_layers or model.tie_encoder_decoder or model.projection_shared_by is not None:
             raise ValueError(
                 "model.source_encoder is for models whose layers share no parameters: leave out model.shared_layers, "
@@ -64,7 +64,7 @@ class SourceEncoderPart(ModelPart[SourceEncoderShape]):
                 )
             return
         _check_it_is_trained(config.finetune)
-        if config.data.of_several_objectives:
+        if config.data.has_several_objectives:
             raise ValueError(
                 "an objective of a source is for models that read and write one vocabulary: leave it out with "
                 "model.source_encoder"

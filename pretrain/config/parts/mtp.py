@@ -38,7 +38,7 @@ class MtpPart(ModelPart[Mtp]):
                 f"{objective.name} do not all have: use causal, or leave it out"
             )
         for key, is_so, instead in (
-            ("an objective of a source", config.data.of_several_objectives, "use that of the run"),
+            ("an objective of a source", config.data.has_several_objectives, "use that of the run"),
             ("objective.label_smoothing", objective.label_smoothing > 0, "set it to 0"),
             ("finetune", config.finetune != Finetune(), "leave it out"),
             ("distillation.teacher", config.has_teacher, "set it to null"),

@@ -25,7 +25,7 @@ _ROWS = 64  # queries that it is asked of at once
 
 
 @contextmanager
-def of_a_run() -> Iterator[None]:
+def recorded_config() -> Iterator[None]:
     """Inside, configs that are read are what a run has recorded, and no function that they name is called: whoever made
     the run chose it."""
     token = _recorded.set(True)

@@ -97,8 +97,8 @@ def _build_generator(
 ) -> BuiltModel:  # fmt: skip
     """This rank's part of the generator of `config`, beside that of its model, `main`. Its parameters are its own: not
     embeddings that both models use."""
-    megatron = megatron_config(config.of_generator(), kernels)
-    chunks = _chunks(config.of_generator(), layout, groups, megatron, PREFIX)
+    megatron = megatron_config(config.generator_config(), kernels)
+    chunks = _chunks(config.generator_config(), layout, groups, megatron, PREFIX)
     assert config.generator is not None
     for chunk, chunk_of_main in zip(chunks, main.chunks, strict=True):
         if config.generator.embedding_sharing == "shared":

@@ -152,7 +152,7 @@ class MegatronEngine(ForwardEngine):
         micro_batches: Sequence[MicroBatch] = self._step_cutter.cut(batch, first_row)
         positions = sum(one.tokens_BS.numel() for one in micro_batches) * self.layout.context
         of_parts = (count for part in self._parts for count in part.counts(batch))
-        local = [*self.objective.counts(batch), *of_parts, positions, *self._work.of_rows(batch)]
+        local = [*self.objective.counts(batch), *of_parts, positions, *self._work.row_work(batch)]
         *counts, computed, tokens, flops = self.groups.sum_over_data(np.array(local)).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         weights = dict(self.objective.weights) | united(part.weights for part in self._parts)
@@ -278,7 +278,7 @@ class MegatronEngine(ForwardEngine):
 
     def _backward_scale(self) -> float:
         """The factor of the summed loss in the backward pass."""
-        return self.loss_scale.of_sum(self.config.model.sequence_length)
+        return self.loss_scale.sum_factor(self.config.model.sequence_length)
 
     @property
     def _sharding(self) -> Sharding:

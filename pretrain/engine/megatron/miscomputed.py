@@ -57,7 +57,7 @@ def explain(step: int, findings: Sequence[RankFinding], layout: Layout) -> Misco
         what = f"received two different sums of the same gradients ({names}): an exchange, or memory, is at fault"
         return _error(step, locations, [one.rank for one in received], kind="exchange", what=what, names=names)
     names = _joined(name for one in suspects for name in one.own) or "its output"
-    said = [_third_time(suspects[0]), *_of_peer(suspects[0], findings, layout)]
+    said = [_third_time(suspects[0]), *_peer_says(suspects[0], findings, layout)]
     what = f"computed two results from the same rows and weights ({names}). {', and '.join(said)}"
     return _error(step, locations, [one.rank for one in suspects], kind="computation", what=what, names=names)
 
@@ -113,7 +113,7 @@ def _third_time(suspect: RankFinding) -> str:
     return f"The third time it computed {which}"
 
 
-def _of_peer(suspect: RankFinding, findings: Sequence[RankFinding], layout: Layout) -> list[str]:
+def _peer_says(suspect: RankFinding, findings: Sequence[RankFinding], layout: Layout) -> list[str]:
     tensor, context, data, pipeline = suspect.coordinates
     peer = findings[layout.rank(tensor, context, (data - 1) % layout.data, pipeline)]
     if peer.of_next is None:

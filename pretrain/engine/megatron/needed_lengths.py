@@ -30,7 +30,7 @@ class NeededLengths:
         self._reads_behind = not model.is_causal or loss == "spans"
         """a decoder is not affected by what follows the last label, unless all positions compete for a span"""
 
-    def of_rows(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def row_lengths(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions (of inputs, of labels) of each row, [rows] each; all of them in runs that cut no padding."""
         if not self.trims or rows.label_positions is not None:
             count = len(rows.tokens)

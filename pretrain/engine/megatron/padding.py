@@ -26,7 +26,7 @@ class PaddingTrimmer:
         widths = rows.tokens.shape[1], rows.labels.shape[1]
         inputs, labels = (
             self._rounded(int(lengths.max()), width)
-            for lengths, width in zip(self._needed.of_rows(rows), widths, strict=True)
+            for lengths, width in zip(self._needed.row_lengths(rows), widths, strict=True)
         )
         kept: dict[Axis, slice] = {"rows": slice(None), "inputs": slice(inputs), "labels": slice(labels)}
         columns = {name: values[tuple(kept[axis] for axis in one.axes)] for name, one, values in rows.columns()}

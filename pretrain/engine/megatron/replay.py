@@ -106,7 +106,7 @@ class StepReplay(StepPart):
             chunk=self._deepest(_different(first.own, second.own)),
             exchanged=_different(first.exchanged, second.exchanged),
             wholes=(first.whole, second.whole, third.whole),
-            of_next=self._of_next(compute, rows),
+            of_next=self._next_digest(compute, rows),
         )
         findings: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(findings, finding)
@@ -139,7 +139,7 @@ class StepReplay(StepPart):
             outputs, {name: next(numbers) for name in own}, {name: next(numbers) for name in exchanged}
         )
 
-    def _of_next(self, compute: Compute, rows: Rows) -> int | None:
+    def _next_digest(self, compute: Compute, rows: Rows) -> int | None:
         """Digest of this rank's own computation of the rows of the next data rank; None where ranks depend on each
         other's rows, or there is one. Collective."""
         if self._layout.data == 1 or self._layout.expert > 1 or self._carried():

@@ -117,5 +117,5 @@ class Runner:
         """Positions of what is sent between stages, over all ranks that share it: megatron-core divides by those."""
         layout = self._layout
         slices = layout.tensor if get_model_config(self.bare[0]).sequence_parallel else 1
-        stream = self._stream_parts.of_call(batch, cached, slices)
+        stream = self._stream_parts.call_stream(batch, cached, slices)
         return stream.positions * slices * layout.context

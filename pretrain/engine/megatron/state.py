@@ -34,16 +34,16 @@ class State:
 
     def saved(self) -> dict[str, GlobalPart]:
         """`model/...` (fp32 weights, and biases of routers), and the optimizer's moments under names of theirs."""
-        return self._of_parameters() | self._of_biases()
+        return self._parameter_parts() | self._bias_parts()
 
-    def _of_biases(self) -> dict[str, GlobalPart]:
+    def _bias_parts(self) -> dict[str, GlobalPart]:
         saves = self._groups.tensor_rank == 0 and self._groups.replica_rank == 0
         return {
             f"model/{name}": GlobalPart(tuple(value.shape), (Piece((0,), value),), saves)
             for name, value in self._biases.items()
         }
 
-    def _of_parameters(self) -> dict[str, GlobalPart]:
+    def _parameter_parts(self) -> dict[str, GlobalPart]:
         if self._sharding is None:
             return self._parts((value, 0, {"model": value.detach().view(-1)}) for value in self._by_value)
         parts = self._parts((o.parameter, o.start, {"model": o.main, **o.moments}) for o in self._sharding.owned())

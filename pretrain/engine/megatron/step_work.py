@@ -16,8 +16,8 @@ class StepWork:
     def __init__(self, config: RunConfig) -> None:
         self._needed, self._flops = NeededLengths(config), TrainingFlops(config.row_model)
 
-    def of_rows(self, rows: Rows) -> tuple[int, float]:
+    def row_work(self, rows: Rows) -> tuple[int, float]:
         """(positions of inputs, operations of the forward and backward pass)"""
-        inputs, labels = self._needed.of_rows(rows)
+        inputs, labels = self._needed.row_lengths(rows)
         texts = None if rows.documents is None else text_lengths(rows.documents)
-        return int(np.sum(inputs)), self._flops.of_rows(inputs, labels, texts)
+        return int(np.sum(inputs)), self._flops.rows(inputs, labels, texts)

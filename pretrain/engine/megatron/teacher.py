@@ -28,7 +28,7 @@ class TeacherPass(StepPart, TeacherWeights):
     and optimizer states."""
 
     def __init__(self, config: RunConfig, layout: Layout, groups: Groups, kernels: Kernels) -> None:
-        self._config = config.of_teacher()
+        self._config = config.teacher_config()
         built = build_model(self._config, layout, groups, kernels)
         for chunk in built.chunks:
             chunk.to(DTYPES[config.precision]).requires_grad_(False)

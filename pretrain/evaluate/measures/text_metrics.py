@@ -24,15 +24,15 @@ TextMetric = Callable[[Task, Sequence[Outcome], Sequence[TaskDocument]], dict[st
 
 def _bleu(task: Task, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
     texts = [references(document) for document in documents]
-    return _of_corpus("bleu", bleu(_answers(outcomes), texts, _RESAMPLES, tokenize=task.bleu_tokenize))
+    return _corpus_metrics("bleu", bleu(_answers(outcomes), texts, _RESAMPLES, tokenize=task.bleu_tokenize))
 
 
 def _chrf(name: str, task: Task, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
     texts = [references(document) for document in documents]
-    return _of_corpus(name, chrf(name, _answers(outcomes), texts, _RESAMPLES))
+    return _corpus_metrics(name, chrf(name, _answers(outcomes), texts, _RESAMPLES))
 
 
-def _of_corpus(name: str, of_all: CorpusScore) -> dict[str, Any]:
+def _corpus_metrics(name: str, of_all: CorpusScore) -> dict[str, Any]:
     error = None if of_all.error is None else of_all.error / 100
     return {name: of_all.score / 100, f"{name}_stderr": error, f"{name}_signature": of_all.signature}
 

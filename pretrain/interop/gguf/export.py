@@ -96,7 +96,9 @@ def _end_of_turn(checkpoint: Path, objective: Objective) -> int | None:
         return None
     try:
         tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-        return end_of_turn(rendering_of(checkpoint, objective, tokenizer, source_model.of_run(checkpoint, tokenizer)))
+        return end_of_turn(
+            rendering_of(checkpoint, objective, tokenizer, source_model.run_source(checkpoint, tokenizer))
+        )
     except ValueError:
         return None
 

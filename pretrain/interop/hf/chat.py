@@ -37,7 +37,7 @@ def write(directory: Path, template: str | None, more: Mapping[str, str]) -> Non
         (directory / FOLDER / f"{name}.jinja").write_text(text, encoding="utf-8")
 
 
-def of_run(checkpoint: Path) -> str | None:
+def run_template(checkpoint: Path) -> str | None:
     """Reads the chat template of the run that `checkpoint` belongs to; None: it has none. Raises ConfigError for one
     that can't be read."""
     path = run_of(checkpoint).chat_template

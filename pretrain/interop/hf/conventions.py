@@ -141,7 +141,7 @@ class Conventions:
 def conventions_of(checkpoint: Path, objective: Objective, tokenizer: Tokenizer, encoder: bool) -> Conventions:
     """Conventions of the run of a checkpoint. Raises ConfigError for a file of the run that cannot be read, and
     RunError for a chat template that was trained with and does not render an answer."""
-    source, template = source_model.of_run(checkpoint, tokenizer), chat.of_run(checkpoint)
+    source, template = source_model.run_source(checkpoint, tokenizer), chat.run_template(checkpoint)
     sampling = None if source is None else source.generation
     if encoder or objective.task_head is not None or objective.needs.end != "end_of_text":
         return Conventions(sampling=sampling, is_imported=source is not None)

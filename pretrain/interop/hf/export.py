@@ -145,7 +145,7 @@ def write_model(
     conventions = conventions_of(checkpoint, config.objective, tokenizer, encoder)
     conventions.set_ids(described)
     _write_config(described, config.model.tie_word_embeddings, directory)
-    chat.write(directory, chat.of_run(checkpoint), conventions.more_templates)
+    chat.write(directory, chat.run_template(checkpoint), conventions.more_templates)
     write_tokenizer(tokenizer, config.objective, config.model, directory, conventions)
     write_tensors(directory / WEIGHTS, all_links(family, written), tensors)
     return family, described, specials.end
@@ -162,7 +162,7 @@ def write_generation_config(
 def dtype_of_source(checkpoint: Path) -> str:
     """The type of weights, a key of `DTYPES`, of the folder that the run of a checkpoint was imported from.
     Raises ConfigError for a run that was not imported, and for a folder that says no such type."""
-    source = source_model.of_run(checkpoint, load_tokenizer(checkpoint / TOKENIZER))
+    source = source_model.run_source(checkpoint, load_tokenizer(checkpoint / TOKENIZER))
     if source is None:
         raise ConfigError("--dtype source: the run was not imported, so no folder says a type; name one")
     found = next((name for name, dtype in DTYPES.items() if str(dtype).removeprefix("torch.") == source.dtype), None)

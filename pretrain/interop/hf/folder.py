@@ -18,7 +18,7 @@ from pretrain.interop.hf import fields, released
 from pretrain.interop.hf.family import HfFamily
 from pretrain.interop.hf.heads import objective_of, with_head, without_head
 from pretrain.interop.hf.mtp import own_links
-from pretrain.interop.hf.registry import of_model_type
+from pretrain.interop.hf.registry import family_by_type
 from pretrain.interop.hf.weights import Weights, line_of, read_weights
 from pretrain.interop.hf.weights import read_json as read_json
 from pretrain.model_spec.hf_classes import by_model_type
@@ -63,7 +63,7 @@ def read(path: Path) -> Folder:
         raise ConfigError(f"{config_file} {error}") from None
     except Exception as error:  # of a value of another type than any config has
         raise ConfigError(f"{config_file} cannot be read ({line_of(error)})") from None
-    family = of_model_type(str(found.tree.get("model_type")))
+    family = family_by_type(str(found.tree.get("model_type")))
     if family is None:
         raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(by_model_type())}")
     if (path / "adapter_config.json").exists():

@@ -118,7 +118,7 @@ def _new_ids(grown: GrownTokenizer, rows: int, new_rows: NewRows) -> NewIds:
 def _write_tokenizer(directory: Path, target: Path, file: Path, say: Callable[[str], None]) -> GrownTokenizer:
     """Writes the tokenizer of `directory` with the tokens of `file`. Raises ConfigError where transformers'
     `add_tokens` makes other ids of it."""
-    theirs: Any = _of_transformers(directory)
+    theirs: Any = _loaded_tokenizer(directory)
     path = directory / _TOKENIZER
     former = Tokenizer.from_file(str(path)) if path.is_file() else theirs.backend_tokenizer
     for _, token in sorted(theirs.added_tokens_decoder.items()):  # settings may name tokens that the file lacks
@@ -137,7 +137,7 @@ def _write_tokenizer(directory: Path, target: Path, file: Path, say: Callable[[s
     return grown
 
 
-def _of_transformers(directory: Path) -> Any:
+def _loaded_tokenizer(directory: Path) -> Any:
     try:
         found = load_tokenizer_of(directory.resolve())
     except Exception as error:  # the library raises whatever a file leads to
@@ -158,7 +158,7 @@ def _check_alike(grown: GrownTokenizer, theirs: Any, target: Path) -> None:
     """Raises ConfigError unless our tokenizer of `target`, and transformers' of it, have the ids of new tokens that
     transformers' `add_tokens` leads to (`theirs`): in texts, and of special ones, which no text here leads to."""
     path = target / _TOKENIZER
-    ours, read = open_tokenizer(read_content(path), path, needs_end=False), _of_transformers(target)
+    ours, read = open_tokenizer(read_content(path), path, needs_end=False), _loaded_tokenizer(target)
     for token in grown.tokens:
         if token.special:
             expected = theirs.convert_tokens_to_ids(token.content)

@@ -40,7 +40,7 @@ def add_tokens(former: Tokenizer, file: Path, say: Callable[[str], None]) -> Gro
     vocabulary = former.get_vocab()
     first_id = max(vocabulary.values()) + 1
     trained = _trained_tokenizer(file)
-    tokens = _of_file(file) if trained is None else _of_tokenizer(trained, former, file, say)
+    tokens = _listed_tokens(file) if trained is None else _split_pieces(trained, former, file, say)
     if first_id + len(tokens) > _MOST_IDS:
         raise ConfigError(
             f"{file} has {len(tokens):,} tokens, and with {first_id:,} before them they are more than the "
@@ -103,7 +103,7 @@ def _unknown_ids(tokenizer: Tokenizer) -> set[int]:
 # A text.
 
 
-def _of_file(file: Path) -> list[AddedToken]:
+def _listed_tokens(file: Path) -> list[AddedToken]:
     """The tokens of a text, in its order. Raises ConfigError for what is no list of tokens."""
     try:
         lines = file.read_bytes().decode("utf-8-sig").split("\n")
@@ -159,7 +159,7 @@ def _trained_tokenizer(file: Path) -> OwnTokenizer | None:
         raise ConfigError(f"--add-tokens {file}: {error}") from None
 
 
-def _of_tokenizer(
+def _split_pieces(
     trained: OwnTokenizer, former: Tokenizer, file: Path, say: Callable[[str], None]
 ) -> list[AddedToken]:  # fmt: skip
     """Texts of the pieces of a trained tokenizer that `former` makes several of. A piece that continues a word of an

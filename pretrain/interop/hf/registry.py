@@ -50,7 +50,7 @@ FAMILIES_APART: Registry[HfFamily] = Registry(_GROUP, {}, HfFamily, declared(_GR
 """families of Hugging Face of `pretrain/classics` and of installed packages, by the names of their classes"""
 
 
-def of_model_type(model_type: str) -> HfFamily | None:
+def family_by_type(model_type: str) -> HfFamily | None:
     """The family whose folders have this `model_type`; None: it is not known."""
     one = HF_TABLE.get(model_type) or by_model_type().get(model_type)  # which imports all packages
     return None if one is None else _family_of(one)

@@ -178,7 +178,7 @@ def _license(readme: Path) -> str | None:
     return found[1] if found else None
 
 
-def of_run(checkpoint: Path, tokenizer: Tokenizer) -> SourceModel | None:
+def run_source(checkpoint: Path, tokenizer: Tokenizer) -> SourceModel | None:
     """Description that the run of a checkpoint keeps; None: it was not imported, or has another tokenizer now. Raises
     ConfigError for a file that cannot be read."""
     path = run_of(checkpoint).source_model

@@ -24,7 +24,7 @@ from pretrain.interop.hf import folder as folders
 from pretrain.interop.hf.family import HfFamily
 from pretrain.interop.hf.heads import objective_of, with_head
 from pretrain.interop.hf.imports import read_model_config
-from pretrain.interop.hf.registry import load, of_model_type
+from pretrain.interop.hf.registry import family_by_type, load
 from pretrain.interop.hf.source_model import GENERATION, SPECIAL_TOKENS, TOKENIZER_CONFIG
 from pretrain.interop.hf.vocabulary import TOKENIZER_FILES
 from pretrain.interop.peft.base import BaseModel
@@ -192,7 +192,7 @@ def _base_of(source: Path, settings: PeftSettings) -> Path:
 
 def _with_head_of(source: Path, kind: Kind, family: HfFamily, hf_config: Any, adapter: PeftAdapter) -> HfFamily:
     """The family's class with the head of the adapter, whose labels `hf_config` gets if it has none of as many."""
-    plain = of_model_type(hf_config.model_type)
+    plain = family_by_type(hf_config.model_type)
     assert plain is not None, "its folder was read"
     head = plain.heads.get(kind)
     if head is None:

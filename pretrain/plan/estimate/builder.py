@@ -75,14 +75,16 @@ class WorkloadBuilder:
         """The builder of the run's other model."""
         config = self._as_built
         if config.generator is not None:
-            return WorkloadBuilder(config.of_generator(), self.device, self.per_node, left_out=shared_tables(config))
+            return WorkloadBuilder(
+                config.generator_config(), self.device, self.per_node, left_out=shared_tables(config)
+            )
         if config.distillation.model is not None:
-            return WorkloadBuilder(config.of_teacher(), self.device, self.per_node, frozen=True)
+            return WorkloadBuilder(config.teacher_config(), self.device, self.per_node, frozen=True)
         return None
 
     def build(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         """One entry for each choice. Raises ConfigError if the device has no such precision."""
-        work, second = self._of_model(choices), self._second
+        work, second = self._model_workload(choices), self._second
         if second is None:
             return work
         other, settings = second.build(choices), self._as_built.distillation
@@ -99,7 +101,7 @@ class WorkloadBuilder:
             for indices in np.array_split(alike, -(-len(alike) // _PART)):
                 yield indices, self.build([choices[index] for index in indices])
 
-    def _of_model(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
+    def _model_workload(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
         if self._frozen:  # every data rank holds it in full
             full = {id(choice.layout): replace(choice.layout, zero=0) for choice in choices}
             choices = [replace(choice, layout=full[id(choice.layout)], recompute="none") for choice in choices]

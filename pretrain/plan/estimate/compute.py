@@ -58,16 +58,16 @@ def layers(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
         seconds = product_seconds(work, c, product, step.fp8)
         forward = forward + share * seconds.forward
         of_input, of_weight = stack.with_input_gradient(name), stack.with_weight_gradient(name)
-        backward = backward + share[:, None] * seconds.of_gradients(of_input, of_weight)
+        backward = backward + share[:, None] * seconds.gradient_seconds(of_input, of_weight)
     for name, product in chain.from_iterable(part.products(work, stack) for part in stack.parts):
         seconds = product_seconds(work, c, product, step.fp8)
         forward = forward + seconds.forward
         of_input, of_weight = stack.with_input_gradient(name), stack.with_weight_gradient(name)
-        backward = backward + seconds.of_gradients(of_input, of_weight)
+        backward = backward + seconds.gradient_seconds(of_input, of_weight)
     for beside, input_gradient in _updates(work, stack, {name: product for name, (product, _) in products.items()}):
         seconds = product_seconds(work, c, beside, np.zeros_like(step.fp8))
         forward = forward + seconds.forward
-        backward = backward + seconds.of_gradients(input_gradient, stack.backward_layers)
+        backward = backward + seconds.gradient_seconds(input_gradient, stack.backward_layers)
     for part in stack.parts:
         if (of_part := part.seconds(work, c, stack)) is not None:
             forward, backward = forward + of_part[0], backward + of_part[1]
@@ -119,7 +119,7 @@ def embedding(work: StepWorkload, c: Constants) -> Array:
     beside_first = work.model.positions_beside_first > 0
     if beside_first.any():
         found = product_seconds(work, c, product_beside_first(work), np.zeros_like(step.fp8))
-        of_all = found.forward[:, None] + found.of_gradients(*gradients_beside_first(work))
+        of_all = found.forward[:, None] + found.gradient_seconds(*gradients_beside_first(work))
         seconds = seconds + stages.embeds * beside_first[:, None] * of_all
     return seconds
 
@@ -130,10 +130,10 @@ def head(work: StepWorkload, c: Constants) -> Array:
     in_half, stages = np.zeros_like(columns), work.stages
     logits = product_seconds(work, c, (positions, columns, depth), in_half)
     trains_input = np.maximum(stages.head_input, (work.model.head_transform * work.model.trains_transform)[:, None])
-    found = logits.forward[:, None] + logits.of_gradients(trains_input, work.model.trains_output[:, None])
+    found = logits.forward[:, None] + logits.gradient_seconds(trains_input, work.model.trains_output[:, None])
     for product in decoder_products(work):
         seconds = product_seconds(work, c, product, in_half)
-        found = found + seconds.forward[:, None] + seconds.of_gradients(*decoder_gradients(work))
+        found = found + seconds.forward[:, None] + seconds.gradient_seconds(*decoder_gradients(work))
     moved = c.loss_passes * positions * columns * 4
     found = found + (moved / (work.device.memory_bytes_per_s * c.memory_share))[:, None]
     joined = product_seconds(work, c, further_product(work), in_half)
@@ -151,7 +151,7 @@ def comparison(work: StepWorkload, c: Constants) -> Array:
     for other in work.others:
         product = positions * compared.states, other.model.hidden, model.hidden
         of_one = product_seconds(work, c, product, np.zeros_like(positions))
-        seconds = seconds + compared.projects * (of_one.forward + of_one.of_gradients(always, always)[:, 0])
+        seconds = seconds + compared.projects * (of_one.forward + of_one.gradient_seconds(always, always)[:, 0])
     scores = compared.layers * positions * model.label_length * model.heads / work.layout.tensor
     moved = c.loss_passes * compared.scores * scores * 4
     found: Array = seconds + moved / (work.device.memory_bytes_per_s * c.memory_share)
@@ -164,7 +164,7 @@ def update(work: StepWorkload, c: Constants) -> Array:
     shares = work.layout.zero[:, None] > 0
     updated = np.where(shares, work.divided / work.layout.replicas[:, None], work.trained)
     speed = work.device.block_peak_flops * c.per_generation("matmul", work.device.generation)
-    blocks = work.stages.block_flops / (work.layout.of_stage * speed)[:, None]
+    blocks = work.stages.block_flops / (work.layout.stage_ranks * speed)[:, None]
     return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None] + blocks
 
 

@@ -40,7 +40,7 @@ def _model_flops(work: StepWorkload) -> Array:
     for product in products.decoder_products(work):  # recomputed with their layer
         again = (work.step.recompute == 2)[:, None]
         total += stages.predicts * (1 + of_input + of_weight + again) * operations_of(product)[:, None]
-    return total * work.micro_batches[:, None] + stages.block_flops / work.layout.of_stage[:, None]
+    return total * work.micro_batches[:, None] + stages.block_flops / work.layout.stage_ranks[:, None]
 
 
 def _layers(work: StepWorkload, stack: LayerStack) -> Array:
@@ -55,7 +55,7 @@ def _layers(work: StepWorkload, stack: LayerStack) -> Array:
         total += passes.of(name) * operations_of(product)[:, None]
         if stack.lora_rank(name).any():
             updates = products.lora_products(work, stack, name, product)
-            for one, times in zip(updates, passes.of_updates(name), strict=True):
+            for one, times in zip(updates, passes.update_counts(name), strict=True):
                 total += times * operations_of(one)[:, None]
     for name, product in chain.from_iterable(part.products(work, stack) for part in stack.parts):
         total += passes.of(name) * operations_of(product)[:, None]

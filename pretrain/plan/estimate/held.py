@@ -52,7 +52,7 @@ class HeldBytes:
         parts = {name: np.take_along_axis(getattr(self, name), stages, 1) for name in self.__dataclass_fields__}
         return HeldBytes(**parts)
 
-    def of_fullest(self, index: int) -> dict[str, float]:
+    def fullest_stage(self, index: int) -> dict[str, float]:
         """Bytes by part on the fullest stage of the layout at `index`."""
         stage = int(self.total[index].argmax())
         return {name: float(getattr(self, name)[index, stage]) for name in self.__dataclass_fields__}

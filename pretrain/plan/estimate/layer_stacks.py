@@ -10,7 +10,7 @@ from pretrain.model_spec.gradients import PRODUCTS
 from pretrain.model_spec.row_flops import mean_keys
 from pretrain.plan.estimate.entries import Array
 from pretrain.plan.estimate.parts.registry import works_of
-from pretrain.plan.estimate.shapes import of_every_product
+from pretrain.plan.estimate.shapes import each_product
 from pretrain.plan.estimate.workload import LayerStack
 
 
@@ -94,7 +94,7 @@ def _stack(
 ) -> LayerStack:
     """Layers of these numbers, which have the same parts."""
     count, length = len(on_stages["layers"]), model.label_length if is_decoder else model.layer_length
-    patterns = [model.attention.of_layer(layer) for layer in numbers]
+    patterns = [model.attention.layer_pattern(layer) for layer in numbers]
     parts = tuple(work for part in works_of(model) if (work := part.layer(model, numbers[0])) is not None)
     ffn = next((part.ffn for part in parts if part.ffn is not None), model.ffn_dim)
     sizes = {
@@ -112,7 +112,7 @@ def _stack(
 
 def _all_trained(layers: Array) -> dict[str, Array]:
     """`layers` [n, s] by field of `LayerStack`."""
-    products = of_every_product(layers)
+    products = each_product(layers)
     return {"layers": layers, "backward_layers": layers, "input_gradients": products, "weight_gradients": products}
 
 

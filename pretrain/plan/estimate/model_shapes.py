@@ -181,7 +181,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     biased = learned or falls
     drops = model.attention_dropout > 0
     writes_scores = drops or model.needs_explicit_scores
-    patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
+    patterns = [model.attention.layer_pattern(layer) for layer in range(max(model.stacks))]
     if writes_scores:
         shares = [1.0 if biased else _score_share(pattern, model) for pattern in patterns]
         key_copies = [float(share < 1) for share in shares]
@@ -229,7 +229,7 @@ def _distinct_masks(model: Model) -> int:
     length = model.sequence_length if model.has_encoder else None
     rules = set()
     for layer in range(max(model.stacks)):
-        pattern = model.attention.of_layer(layer)
+        pattern = model.attention.layer_pattern(layer)
         rules.add(tuple(pattern.head(layer, head, length) for head in range(model.heads)))
     return len(rules)
 

@@ -19,7 +19,7 @@ class ProductTime:
     of_input: Array
     of_weight: Array
 
-    def of_gradients(self, inputs: Array, weights: Array) -> Array:
+    def gradient_seconds(self, inputs: Array, weights: Array) -> Array:
         """Seconds of the gradients of so many `inputs` and `weights`, [n, s]."""
         found: Array = inputs * self.of_input[:, None] + weights * self.of_weight[:, None]
         return found

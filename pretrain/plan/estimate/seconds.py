@@ -86,28 +86,28 @@ def _model_seconds(work: StepWorkload, c: Constants, factor: Array | float) -> d
     rows = np.arange(len(stage))
     slowest = np.argmax(np.where(stages.count > 0, stage, -1.0), axis=1)
 
-    def of_slowest(part: Array) -> Array:
+    def slowest_part(part: Array) -> Array:
         picked: Array = part[rows, slowest]
         return picked
 
-    micro_batches, longest = work.micro_batches, of_slowest(stage)
+    micro_batches, longest = work.micro_batches, slowest_part(stage)
     passing = (stages.count * stage).sum(axis=1) - longest
-    window = of_slowest(backward)
-    unhidden = c.replica_exposed * of_slowest(per_step) + np.maximum(
-        0.0, (1 - c.replica_exposed) * of_slowest(per_step) - window
+    window = slowest_part(backward)
+    unhidden = c.replica_exposed * slowest_part(per_step) + np.maximum(
+        0.0, (1 - c.replica_exposed) * slowest_part(per_step) - window
     )
     exchanged = traffic.block_bytes(work) / np.minimum(at.replicas, at.tensor)[:, None]
     update = (compute.update(work, c) + exchanged).max(axis=1)
     return {
-        "compute": micro_batches * of_slowest(forward + backward),
-        "recompute": micro_batches * of_slowest(recomputed),
-        "head": micro_batches * of_slowest(ends),
-        "tensor": micro_batches * of_slowest(tensor),
-        "context": micro_batches * of_slowest(context),
-        "expert": micro_batches * of_slowest(expert),
-        "pipeline": micro_batches * of_slowest(sent),
+        "compute": micro_batches * slowest_part(forward + backward),
+        "recompute": micro_batches * slowest_part(recomputed),
+        "head": micro_batches * slowest_part(ends),
+        "tensor": micro_batches * slowest_part(tensor),
+        "context": micro_batches * slowest_part(context),
+        "expert": micro_batches * slowest_part(expert),
+        "pipeline": micro_batches * slowest_part(sent),
         "bubble": c.bubble_share * passing / work.layout.virtual,
-        "replicas": unhidden + micro_batches * of_slowest(gathered),
+        "replicas": unhidden + micro_batches * slowest_part(gathered),
         "update": update,
     }
 

@@ -100,7 +100,7 @@ class ModelShapes(Entries):
         return self.kv_heads < self.heads
 
 
-def of_every_product(layers: Array) -> Array:
+def each_product(layers: Array) -> Array:
     """Gradients of products where all have one: `layers` [n, s] for each, [n, PRODUCTS, s]."""
     return np.repeat(layers[:, None], len(PRODUCTS), axis=1)
 

@@ -86,7 +86,7 @@ class LayoutSizes(Entries):
         return self.tensor * self.context * self.pipeline * self.data
 
     @property
-    def of_stage(self) -> Array:
+    def stage_ranks(self) -> Array:
         """Ranks of a pipeline stage."""
         return self.tensor * self.context * self.data
 

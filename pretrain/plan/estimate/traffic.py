@@ -205,14 +205,14 @@ def block_bytes(work: StepWorkload) -> Array:
     shares = (layout.zero > 0) & ((layout.replicas > 1) | (layout.expert_replicas > 1) | (layout.deepspeed > 0))
     total = np.zeros_like(stages.count)
     for values, split, ranks, replicas in (
-        (stages.sharded_blocks - stages.expert_blocks, layout.tensor, layout.of_stage, layout.replicas),
-        (stages.expert_blocks, layout.expert_tensor, layout.of_stage / layout.expert, layout.expert_replicas),
-        (stages.replicated_blocks, np.ones_like(layout.tensor), layout.of_stage, layout.replicas),
+        (stages.sharded_blocks - stages.expert_blocks, layout.tensor, layout.stage_ranks, layout.replicas),
+        (stages.expert_blocks, layout.expert_tensor, layout.stage_ranks / layout.expert, layout.expert_replicas),
+        (stages.replicated_blocks, np.ones_like(layout.tensor), layout.stage_ranks, layout.replicas),
     ):
         parts = split * np.where(shares, replicas, 1.0)  # that different ranks hold, of which the owner has one
         holders = ranks / parts
         given, returned = (parts - 1) / parts, holders - 1 / parts
-        total = total + 4 * values * ((given + returned) / layout.of_stage)[:, None]
+        total = total + 4 * values * ((given + returned) / layout.stage_ranks)[:, None]
     return total
 
 

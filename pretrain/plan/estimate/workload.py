@@ -185,7 +185,7 @@ class LayerPasses:
         """Times in all."""
         return self.computed + self.with_input_gradient(product) + self.stack.with_weight_gradient(product)
 
-    def of_updates(self, product: str) -> tuple[Array, Array]:
+    def update_counts(self, product: str) -> tuple[Array, Array]:
         """Times that its low-rank update multiplies by A, and by B."""
         backward = self.stack.backward_layers
         return self.computed + self.with_input_gradient(product) + backward, self.computed + 2 * backward
@@ -243,7 +243,7 @@ class StepWorkload(Entries):
     @property
     def expert_trained(self) -> Array:
         """Parameters of experts among `trained`, which expert ranks share."""
-        return self._of_experts(self.stages.expert_trained)
+        return self._expert_values(self.stages.expert_trained)
 
     @property
     def divided(self) -> Array:
@@ -270,10 +270,10 @@ class StepWorkload(Entries):
         [n, 2, s], which expert ranks do."""
         split, held = of_experts.swapaxes(0, 1)
         others = (sharded - split) / self.layout.tensor[:, None] + replicated - held
-        found: Array = others + self._of_experts(of_experts)
+        found: Array = others + self._expert_values(of_experts)
         return found
 
-    def _of_experts(self, values: Array) -> Array:
+    def _expert_values(self, values: Array) -> Array:
         """Values of experts that a rank holds, [n, s], of those that the ranks split which share an expert's features,
         and of those that all of these hold, [n, 2, s]."""
         split, held = values.swapaxes(0, 1)

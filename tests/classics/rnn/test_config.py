@@ -102,4 +102,4 @@ def test_operations_are_those_of_every_matrix_at_every_position() -> None:
     once = 4 * hidden * hidden  # the first states of two layers
     keys, pairs = hidden * hidden, 2 * hidden
     expected = inputs * (encoder + keys) + labels * decoder + inputs * labels * pairs + once
-    assert TrainingFlops(model).of_row(inputs, labels) == 6 * expected
+    assert TrainingFlops(model).row(inputs, labels) == 6 * expected

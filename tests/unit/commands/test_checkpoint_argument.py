@@ -11,7 +11,7 @@ from pretrain.__main__ import main
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.state import Record, check_predicts_tokens
 from pretrain.commands import checkpoint_argument
-from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints, of_newest
+from pretrain.commands.checkpoint_argument import REPORT_KEYS, find_checkpoints, use_newest
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.small_configs import config
@@ -90,9 +90,9 @@ def test_another_error_and_a_named_checkpoint_are_not_tried_again(tmp_path: Path
         raise RunError("damaged")
 
     with pytest.raises(RunError, match="damaged"):
-        of_newest(tmp_path / "run", [one], fails)
+        use_newest(tmp_path / "run", [one], fails)
     with pytest.raises(RunError, match="damaged"):
-        of_newest(one.with_name("step-00000009"), [one.with_name("step-00000009")], fails)
+        use_newest(one.with_name("step-00000009"), [one.with_name("step-00000009")], fails)
     assert len(calls) == 2
 
 
@@ -150,15 +150,15 @@ def test_code_of_a_run_is_called_only_where_it_is_trusted(tmp_path: Path, capsys
     assert not (tmp_path / "called").exists()
     trusted = opened(tmp_path, trust=True)
     assert "runs code" in capsys.readouterr().err
-    assert trusted.model.attention.of_layer(0).head(0, 0, None).attends(1, 0)
+    assert trusted.model.attention.layer_pattern(0).head(0, 0, None).attends(1, 0)
     assert (tmp_path / "called").exists()
 
 
 def test_a_config_of_ones_own_needs_no_flag_and_a_record_cannot_call_what_it_does_not_name(tmp_path: Path) -> None:
     (tmp_path / "seen.py").write_text(CODE)
     mine = config(model={"attention": {"pattern": [{"name": "function", "function": f"{tmp_path}/seen.py:local"}]}})
-    assert mine.model.attention.of_layer(0).attends(1, 0)
-    with function.of_a_run():
+    assert mine.model.attention.layer_pattern(0).attends(1, 0)
+    with function.recorded_config():
         other = function.Function(function=f"{tmp_path}/other.py:local")
     with pytest.raises(ConfigError, match="--trust-code"):
         other.attends(1, 0)

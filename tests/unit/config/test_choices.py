@@ -65,10 +65,15 @@ def test_without_a_name_the_usual_is_meant(tmp_path: Path) -> None:
 def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> None:
     written = "attention: {pattern: [dense, banded, {name: banded, window: 8}], window: 4}"
     attention = _load(tmp_path, written).model.attention
-    assert [attention.of_layer(layer) for layer in range(4)] == [Dense(), Banded(window=4), Banded(window=8), Dense()]
+    assert [attention.layer_pattern(layer) for layer in range(4)] == [
+        Dense(),
+        Banded(window=4),
+        Banded(window=8),
+        Dense(),
+    ]
     assert attention.kinds == (Dense(), Banded(window=4), Banded(window=8))
     assert attention.model_dump(mode="json")["pattern"] == ["dense", "banded", {"name": "banded", "window": 8}]
-    assert _load(tmp_path, written, "model.attention.window=2").model.attention.of_layer(1) == Banded(window=2)
+    assert _load(tmp_path, written, "model.attention.window=2").model.attention.layer_pattern(1) == Banded(window=2)
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_a_teacher_that_does_not_suit_the_model_is_refused(
 
 def test_a_teacher_may_be_wider_if_only_predictions_are_compared() -> None:
     config = _with_teacher(tiny_config(), {"hidden": 128})
-    assert config.of_teacher().model.hidden == 128
-    assert config.of_teacher().distillation.teacher is None
+    assert config.teacher_config().model.hidden == 128
+    assert config.teacher_config().distillation.teacher is None
 
 
 def test_losses_of_more_than_tokens_are_refused() -> None:
@@ -116,7 +116,7 @@ def test_a_task_is_learned_from_a_teacher_of_the_same_head() -> None:
     tree["model"]["binary_head"] = False
     config = RunConfig.model_validate(tree)
     assert config.model.task_head is not None
-    assert _with_teacher(config).of_teacher().model.task_head == config.model.task_head
+    assert _with_teacher(config).teacher_config().model.task_head == config.model.task_head
     for model, settings, sentence in (
         ({"task_head": None}, {}, "has task_head None, and this model"),
         ({"task_head": {"kind": "sequence", "outputs": 3}}, {}, "has task_head"),

@@ -100,7 +100,7 @@ def test_settings_are_written_as_they_were_read() -> None:
 
 def test_a_shared_window_is_that_of_heads_too() -> None:
     attention = Attention.model_validate({"pattern": [{"name": "heads", "of": ["dense", "banded"]}], "window": 5})
-    whole = attention.of_layer(0)
+    whole = attention.layer_pattern(0)
     assert isinstance(whole, Heads)
     assert whole.of[1] == Banded(window=5)
 

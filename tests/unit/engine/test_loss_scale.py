@@ -41,12 +41,12 @@ def test_a_run_that_needs_no_scale_has_one_that_does_nothing(precision: str) -> 
     scale.load((1024.0, 3))
     scale.stepped()
     assert not scale.overflowed()
-    assert (scale.value, scale.state, scale.of_sum(128)) == (None, None, 1.0)
+    assert (scale.value, scale.state, scale.sum_factor(128)) == (None, None, 1.0)
 
 
 def test_the_scale_of_fp16_is_that_of_a_mean_over_a_sequence() -> None:
     scale = make_loss_scale(tiny_config(precision="fp16", loss_scale={"initial": 1024.0}))
-    assert (scale.value, scale.of_sum(128)) == (1024.0, 8.0)
+    assert (scale.value, scale.sum_factor(128)) == (1024.0, 8.0)
 
 
 class _Engine:

@@ -14,7 +14,7 @@ def test_routes_are_logged_and_replayed_by_row_and_position() -> None:
     draw = np.random.default_rng(0)
     replay = draw.integers(0, 8, (6, 10, 2))
     log = RouteLog({LAYER: replay})
-    of_layer = RowLog(log, np.array([4, 1]), 4).of_layer(LAYER, 2)
+    of_layer = RowLog(log, np.array([4, 1]), 4).layer_log(LAYER, 2)
     preferences = torch.randn(3 * 2, 8)  # three positions of two rows, those of one position side by side
     own = torch.arange(12).view(6, 2)
     used = of_layer.replayed(preferences, own, counts=True)
@@ -28,7 +28,7 @@ def test_routes_are_logged_and_replayed_by_row_and_position() -> None:
 
 def test_a_recomputed_pass_is_replayed_and_not_logged() -> None:
     log = RouteLog({LAYER: np.ones((1, 2, 1), np.int64)})
-    of_layer = RowLog(log, np.array([0]), 0).of_layer(LAYER, 0)
+    of_layer = RowLog(log, np.array([0]), 0).layer_log(LAYER, 0)
     assert of_layer.replayed(torch.randn(2, 8), torch.zeros(2, 1, dtype=torch.long), counts=False).tolist() == [
         [1],
         [1],
@@ -38,7 +38,7 @@ def test_a_recomputed_pass_is_replayed_and_not_logged() -> None:
 
 def test_without_routes_of_another_run_those_of_the_layer_are_used() -> None:
     log, own = RouteLog(), torch.zeros(2, 1, dtype=torch.long)
-    assert RowLog(log, np.array([0]), 0).of_layer(LAYER, 0).replayed(torch.randn(2, 8), own, counts=True) is own
+    assert RowLog(log, np.array([0]), 0).layer_log(LAYER, 0).replayed(torch.randn(2, 8), own, counts=True) is own
     assert len(log.found) == 1
 
 

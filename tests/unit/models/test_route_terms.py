@@ -31,7 +31,7 @@ def _logits(experts: int = 5) -> torch.Tensor:
 
 
 def _add(tally: RouteTally, logits: torch.Tensor, factors: dict[str, float] = FACTORS, **settings: Any) -> torch.Tensor:
-    of_layer = MicroBatchRoutes(tally, factors, REAL).of_layer(LAYERS[1], 0, 4)
+    of_layer = MicroBatchRoutes(tally, factors, REAL).layer_routes(LAYERS[1], 0, 4)
     return of_layer.add(logits, choose(logits, 2), settings.get("counts", True))
 
 
@@ -61,7 +61,7 @@ def test_the_loss_of_a_sequence_is_that_of_the_paper(scores: str, biased: bool, 
     tally, logits = RouteTally(LAYERS, settings, torch.device("cpu")), _logits(6)
     free = not biased and groups == 1
     given = choose(logits, 2) if free else torch.zeros(8, 2, dtype=torch.long) + torch.tensor([0, 1])
-    of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, REAL).of_layer(LAYERS[1], 0, 4)
+    of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, REAL).layer_routes(LAYERS[1], 0, 4)
     out = of_layer.add(logits, given, True)
     (found,) = torch.autograd.grad(out, logits, torch.zeros_like(out))
     exact = logits.detach().double().requires_grad_()
@@ -92,7 +92,7 @@ def test_ranks_that_share_rows_count_them_together(monkeypatch: pytest.MonkeyPat
         tally = RouteTally(LAYERS, Experts(count=5, top_k=2), torch.device("cpu"), groups)
         routes = MicroBatchRoutes(tally, {"router_sequence": 2.0}, REAL)
         own = logits[2 * part.start : 2 * part.stop]
-        routes.of_layer(LAYERS[1], part.start, part.stop - part.start).add(own, choose(own, 2), True)
+        routes.layer_routes(LAYERS[1], part.start, part.stop - part.start).add(own, choose(own, 2), True)
         return float(tally.sums[2])
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
@@ -106,7 +106,7 @@ def test_ranks_that_share_rows_count_them_together(monkeypatch: pytest.MonkeyPat
 
 def test_a_row_of_padding_alone_adds_nothing_to_the_loss_of_sequences() -> None:
     tally = RouteTally(LAYERS, Experts(count=5, top_k=2), torch.device("cpu"))
-    of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, torch.zeros_like(REAL)).of_layer(LAYERS[1], 0, 4)
+    of_layer = MicroBatchRoutes(tally, {"router_sequence": 2.0}, torch.zeros_like(REAL)).layer_routes(LAYERS[1], 0, 4)
     logits = _logits()
     out = of_layer.add(logits, choose(logits, 2), True)
     assert not torch.autograd.grad(out, logits, torch.zeros_like(out))[0].any()
@@ -115,7 +115,7 @@ def test_a_row_of_padding_alone_adds_nothing_to_the_loss_of_sequences() -> None:
 
 def test_equal_use_makes_a_balance_of_one_for_each_token_and_no_gradient() -> None:
     tally, logits = _tally(), _logits()
-    of_layer = MicroBatchRoutes(tally, {"router_balance": 1.0}, REAL).of_layer(LAYERS[0], 0, 4)
+    of_layer = MicroBatchRoutes(tally, {"router_balance": 1.0}, REAL).layer_routes(LAYERS[0], 0, 4)
     out = of_layer.add(logits, choose(logits, 2), True)
     (found,) = torch.autograd.grad(out.sum() - out.sum().detach(), logits)
     assert tally.sums.tolist() == pytest.approx([0, 5.0, 0]), "of five tokens"
@@ -148,7 +148,7 @@ def test_a_recomputed_pass_has_the_gradient_and_is_not_counted_again() -> None:
 
 
 def test_a_slice_of_the_positions_is_that_of_the_mask() -> None:
-    of_layer = MicroBatchRoutes(_tally(), {}, REAL).of_layer(LAYERS[0], 2, 2)
+    of_layer = MicroBatchRoutes(_tally(), {}, REAL).layer_routes(LAYERS[0], 2, 2)
     assert of_layer.real_T.tolist() == [True, False, False, False]
 
 

@@ -73,4 +73,4 @@ def test_choices_in_parts_have_the_estimates_of_all_at_once(monkeypatch: pytest.
     )
     assert seconds.total == pytest.approx(expected.total)
     assert held.fullest == pytest.approx(held_at_once.fullest)
-    assert held.of_fullest(5) == pytest.approx(held_at_once.of_fullest(5))
+    assert held.fullest_stage(5) == pytest.approx(held_at_once.fullest_stage(5))

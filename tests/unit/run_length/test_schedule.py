@@ -190,7 +190,7 @@ def test_a_schedule_that_makes_no_sense_is_refused(schedule: dict[str, Any], wor
 )
 def test_a_fraction_becomes_a_length(schedule: dict[str, Any], expected: dict[str, int]) -> None:
     """transformers' warmup_ratio rounds up; here it is rounded to the nearest step."""
-    found = config(schedule=schedule).schedule.of_length(100, 1000)
+    found = config(schedule=schedule).schedule.with_length(100, 1000)
     given = {name: getattr(found, name) for name in ("warmup_steps", "warmup_tokens", "warmup_fraction")}
     assert given == {"warmup_steps": 0, "warmup_tokens": 0, "warmup_fraction": None} | expected
 

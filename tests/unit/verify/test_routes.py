@@ -9,7 +9,7 @@ import torch
 from pretrain.config.experts import Experts
 from pretrain.models.expert_choice import select
 from pretrain.models.route_log import LoggedRoutes
-from pretrain.verify.routes import RankRoutes, RouteFlips, _choose, compare_routes, of_rows, reference_routes
+from pretrain.verify.routes import RankRoutes, RouteFlips, _choose, compare_routes, reference_routes, row_routes
 
 ROWS, POSITIONS, LAYER = 20, 100, "decoder.layers.1"
 SETTINGS = {
@@ -98,7 +98,7 @@ def test_scores_of_another_bias_are_far_from_the_reference_s() -> None:
 def test_parts_of_rows_and_positions_are_compared_where_they_lie() -> None:
     settings = _settings("groups")
     reference = _preferences(settings)
-    wanted = of_rows(reference_routes([_logged(reference, settings)], settings, POSITIONS), 5, 10)
+    wanted = row_routes(reference_routes([_logged(reference, settings)], settings, POSITIONS), 5, 10)
     order = np.array([3, 0, 9])
     part = _logged(reference[5 + order, 40:60], settings, 40, rows=order)
     (routes,) = compare_routes([part], wanted, settings, rank=1, first_row=5)

@@ -98,7 +98,7 @@ def patterns(config: Any) -> dict[str, Any]:
 
 def layer_types(model: Model) -> list[str]:
     """The kind of each layer, in the words of transformers' `layer_types`."""
-    layers = (model.attention.of_layer(layer) for layer in range(model.layers))
+    layers = (model.attention.layer_pattern(layer) for layer in range(model.layers))
     return ["sliding_attention" if isinstance(pattern, Banded) else "full_attention" for pattern in layers]
 
 

@@ -34,7 +34,7 @@ def hf_config(model: Model, specials: Specials) -> LongformerConfig:
     """Every field stated. Raises ConfigError for a model that Longformer cannot express."""
     check_longformer(model)
     roberta.check_padding(model, specials, "Longformer")
-    patterns = [model.attention.of_layer(layer) for layer in range(model.layers)]
+    patterns = [model.attention.layer_pattern(layer) for layer in range(model.layers)]
     windows = [2 * (p.reach if isinstance(p, Banded) else p.window) - 2 for p in patterns]  # type: ignore[attr-defined]
     counts = {p.tokens if isinstance(p, LocalGlobal) else 0 for p in patterns}
     (count,) = counts
@@ -81,13 +81,13 @@ def _twice(link: Link) -> Link:
     count = len(link.hf_names)
     return Link(
         link.mcore_names,
-        (*link.hf_names, *map(_of_global, link.hf_names)),
+        (*link.hf_names, *map(_global_name, link.hf_names)),
         lambda *values: [*link.out(*values), *link.out(*values)],
         lambda *values: link.back(*values[:count]),
     )
 
 
-def _of_global(name: str) -> str:
+def _global_name(name: str) -> str:
     module, _, leaf = name.rpartition(".")
     return f"{module}_global.{leaf}"
 
@@ -95,7 +95,7 @@ def _of_global(name: str) -> str:
 def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
     """Names the tensors of `values` that our model has no parameters for. Raises ConfigError if they are in use."""
     local = [name.replace("_global.", ".") for name in values if "_global." in name]
-    if all(equal(values[name], values[_of_global(name)]) for name in local):
+    if all(equal(values[name], values[_global_name(name)]) for name in local):
         return []
     if any(isinstance(pattern, LocalGlobal) for pattern in model.attention.kinds):
         raise ConfigError(

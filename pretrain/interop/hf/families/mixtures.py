@@ -55,7 +55,7 @@ def experts_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -
     """Links of a layer's router and experts there."""
     gate, value, output = matrices
 
-    def of_layer(mcore: str, hf: str) -> Iterator[Link]:
+    def expert_links(mcore: str, hf: str) -> Iterator[Link]:
         assert model.experts is not None
         experts = [f"{hf}.{module}.experts.{number}" for number in range(model.experts.count)]
         yield same(f"{mcore}.router.weight", f"{hf}.{module}.gate.weight")
@@ -64,19 +64,19 @@ def experts_on_disk(module: str, matrices: tuple[str, str, str], model: Model) -
         outputs = tuple(f"{expert}.{output}.weight" for expert in experts)
         yield Link((f"{mcore}.experts.linear_fc2.weight",), outputs, lambda x: x.unbind(0), _stacked)
 
-    return of_layer
+    return expert_links
 
 
 def links_in_memory(model: Model) -> Iterator[Link]:
     """Links to the tensors of transformers' model."""
 
-    def of_layer(mcore: str, hf: str) -> Iterator[Link]:
+    def expert_links(mcore: str, hf: str) -> Iterator[Link]:
         yield same(f"{mcore}.router.weight", f"{hf}.mlp.gate.weight")
         ours, theirs = f"{mcore}.experts.linear_fc1.weight", f"{hf}.mlp.experts.gate_up_proj"
         yield Link((ours,), (theirs,), lambda x: [torch.cat((x[:, 0::2], x[:, 1::2]), dim=1)], _interleaved)
         yield same(f"{mcore}.experts.linear_fc2.weight", f"{hf}.mlp.experts.down_proj")
 
-    return _links(model, of_layer)
+    return _links(model, expert_links)
 
 
 def _links(model: Model, experts_of_layer: ExpertLinks) -> Iterator[Link]:

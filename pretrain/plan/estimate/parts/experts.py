@@ -110,7 +110,7 @@ class ExpertLayerWork(LayerWork):
             for one, inputs, weights in products:
                 seconds = _grouped_product(work, c, one)
                 forward = forward + seconds.forward
-                backward = backward + seconds.of_gradients(inputs, weights)
+                backward = backward + seconds.gradient_seconds(inputs, weights)
         speed_of_fp32 = work.device.fp32_flops * c.per_generation("matmul", work.device.generation)
         routed = operations_of(self._router_product(work, stack)) / speed_of_fp32
         of_routed = stack.with_input_gradient("fc1") + stack.with_weight_gradient("fc1")
@@ -122,7 +122,9 @@ class ExpertLayerWork(LayerWork):
         for grouped in self._products(work, stack):
             yield passes.of(grouped.name) * operations_of(grouped.shape)[:, None]
             if stack.lora_rank(grouped.name).any():
-                for one, times in zip(_update_products(stack, grouped), passes.of_updates(grouped.name), strict=True):
+                for one, times in zip(
+                    _update_products(stack, grouped), passes.update_counts(grouped.name), strict=True
+                ):
                     yield times * operations_of(one.shape)[:, None]
         yield passes.of("fc1") * operations_of(self._router_product(work, stack))[:, None]
 

@@ -73,7 +73,7 @@ def test_shards_are_searched_in_one_form_and_for_examples_as_their_build_repairs
     record = dataset.manifest.build
     readings = [str, recorded_repairs(record.config["steps"], record.source)]
     for example, reading in ((unicodedata.normalize("NFD", text), 0), (text.encode().decode("latin-1"), 1)):
-        index = GramIndex.of_texts([("quiz", [example], 8)], 13, readings[: reading + 1])
+        index = GramIndex.from_texts([("quiz", [example], 8)], 13, readings[: reading + 1])
         assert index.report(grams_held(dataset, index))[0]["dirty"] == 1
 
 

@@ -178,7 +178,7 @@ def test_files_are_sets_of_their_own_unless_they_are_given_a_name(tmp_path: Path
 )
 def test_grams_of_scripts_without_spaces_have_the_letters_of_as_many_words(language: str, letters: int) -> None:
     """13 letters of Thai are some three words, which many a text holds."""
-    index = GramIndex.of_texts([("quiz", [ARTICLE[language] * 2], 8)], 13)
+    index = GramIndex.from_texts([("quiz", [ARTICLE[language] * 2], 8)], 13)
     assert index.removable_lengths[-1] == letters
     for length, dirty in ((letters, 1), (letters - 1, 0)):
         words = gram_words([ARTICLE[language]])

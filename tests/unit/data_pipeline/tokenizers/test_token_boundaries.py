@@ -45,9 +45,9 @@ def test_boundaries_do_not_depend_on_how_a_text_is_cut(at_characters: bool) -> N
                 begins[token_of[first]] = True
             ends[token_of[end - 1]] |= expected.ends_sentence[number]
         found = TokenBoundaries(pieces)
-        assert found.begins.of_characters(ids).tolist() == begins.tolist()
+        assert found.begins.by_characters(ids).tolist() == begins.tolist()
         assert found.begins_word(ids).tolist() == begins.tolist(), "by what tokens say"
-        assert found.ends.of_characters(ids).tolist() == ends.tolist()
+        assert found.ends.by_characters(ids).tolist() == ends.tolist()
         assert found.ends_sentence(ids).tolist() == ends.tolist(), "by what tokens say"
 
 
@@ -72,8 +72,8 @@ def test_what_tokens_say_is_what_all_characters_say(at_characters: bool) -> None
         rows += [random.integers(len(vocabulary), size=40) for _ in range(100)]
     found, asked = TokenBoundaries(vocabulary), TokenBoundaries(vocabulary)
     for ids in rows:
-        assert found.ends_sentence(ids).tolist() == asked.ends.of_characters(ids).tolist()
-        assert found.begins_word(ids).tolist() == asked.begins.of_characters(ids).tolist()
+        assert found.ends_sentence(ids).tolist() == asked.ends.by_characters(ids).tolist()
+        assert found.begins_word(ids).tolist() == asked.begins.by_characters(ids).tolist()
 
 
 def test_special_tokens_are_between_words_and_behind_sentences() -> None:
