@@ -11,6 +11,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.experts import Experts
 from pretrain.engine.megatron.micro_batches import real_positions
 from pretrain.models.expert_choice import choose
+from pretrain.models.route_log import RouteLog, RowLog
 from pretrain.models.route_terms import MicroBatchRoutes, RouteTally
 
 LAYERS = ["decoder.layers.1", "decoder.layers.2"]
@@ -150,6 +151,15 @@ def test_a_recomputed_pass_has_the_gradient_and_is_not_counted_again() -> None:
 def test_a_slice_of_the_positions_is_that_of_the_mask() -> None:
     of_layer = MicroBatchRoutes(_tally(), {}, REAL).layer_routes(LAYERS[0], 2, 2)
     assert of_layer.real_T.tolist() == [True, False, False, False]
+
+
+def test_a_layer_writes_its_slice_to_the_log_of_its_micro_batch() -> None:
+    log = RouteLog()
+    rows = RowLog(log, np.array([5, 2]), first=8)
+    written = MicroBatchRoutes(_tally(), {}, REAL, rows).layer_routes(LAYERS[0], 2, 2).log
+    assert written is not None
+    assert (written.log, written.layer, written.rows.tolist(), written.first) == (log, LAYERS[0], [5, 2], 10)
+    assert MicroBatchRoutes(_tally(), {}, REAL).layer_routes(LAYERS[0], 2, 2).log is None
 
 
 def test_a_new_step_begins_with_nothing() -> None:
