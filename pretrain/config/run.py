@@ -31,10 +31,10 @@ class Run(Section):
     )
     seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
     deterministic: bool = Field(False, description="use torch's deterministic kernels (always the case on a CPU)")
-    kernels: Literal["plain", "compiled"] = Field(
+    kernels: Literal["plain", "compiled", "triton"] = Field(
         "plain",
-        description="plain: torch's own operations; compiled: neighboring ones fused by torch.compile "
-        "(docs/performance.md)",
+        description="plain: torch's own operations; compiled: neighboring ones fused by torch.compile; "
+        "triton: kernels in Triton, for GPUs (docs/performance.md)",
     )
     change: RequestedChange | None = Field(
         None, description="change of learning rate, schedule, batch or length from this point on (docs/optimizers.md)"

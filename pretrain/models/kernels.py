@@ -29,6 +29,8 @@ from pretrain.models.linears import linears
 from pretrain.models.norms import LayerNorm, RMSNorm, ZeroCenteredRMSNorm
 from pretrain.models.output_linear import OutputLinear
 from pretrain.models.products import AccumulateGradFp32, InFp32, attention_wrapper
+from pretrain.models.triton.interpreter import is_interpreted
+from pretrain.models.triton.log_sums import LogSums, log_sums
 from pretrain.random.dropout import Drawn, dropout
 
 
@@ -73,6 +75,9 @@ class Kernels:
     faster"""
     cross_entropy: Callable[[Tensor, Tensor, dist.ProcessGroup], Tensor]
     """same signature as cross_entropy.cross_entropy"""
+    log_sums: Callable[[Tensor, Tensor, int, dist.ProcessGroup], LogSums] | None = None
+    """same signature as triton.log_sums.log_sums, which reads logits in their own numbers; None: losses are made of
+    `cross_entropy` of logits in fp32"""
 
     @property
     def on_gpu(self) -> bool:
@@ -156,6 +161,14 @@ def compiled(device: torch.device) -> Kernels:
     )
 
 
+def triton(device: torch.device) -> Kernels:
+    """The plain provider with kernels of this project's own in Triton, and products that add a weight's gradient in
+    fp32. On a CPU they run in Triton's interpreter, for tests. Raises ConfigError where Triton or a GPU is missing."""
+    check_triton(device)
+    column, row, linear = linears(AccumulateGradFp32())
+    return replace(plain(device), column_linear=column, row_linear=row, linear=linear, log_sums=log_sums)
+
+
 def in_fp8(kernels: Kernels) -> Kernels:
     """`kernels` whose layers' linears multiply in 8 bits. Raises ConfigError on a GPU without fp8."""
     if kernels.on_gpu and torch.cuda.get_device_capability(kernels.device) < _FP8_CAPABILITY:
@@ -178,5 +191,15 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
-PROVIDERS: Mapping[str, Callable[[torch.device], Kernels]] = {"plain": plain, "compiled": compiled}
+def check_triton(device: torch.device) -> None:
+    """Raises ConfigError unless kernels in Triton can run on `device`."""
+    if find_spec("triton") is None:
+        raise ConfigError(
+            "run.kernels=triton requires triton, which is not installed: install it, or set run.kernels=plain"
+        )
+    if device.type == "cpu" and not is_interpreted():
+        raise ConfigError("run.kernels=triton requires a GPU: on a CPU set run.kernels=plain")
+
+
+PROVIDERS: Mapping[str, Callable[[torch.device], Kernels]] = {"plain": plain, "compiled": compiled, "triton": triton}
 """Providers by the value of `run.kernels`."""

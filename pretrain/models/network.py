@@ -136,8 +136,8 @@ class Network(LanguageModule):
         judge_layers: JudgeLayers | None = None,
         judge_mtp: Sequence[Judge] = (),
     ) -> Any:
-        """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits in fp32, as
-        are those of `judge_mtp`, one for each further token. `judge_layers` is for one stage alone.
+        """Without its `head`, the last stage returns the stream as the others do. `judge` is handed logits, and so are
+        those of `judge_mtp`, one for each further token. `judge_layers` is for one stage alone.
         With a `cache`, `batch` holds the positions that follow those read before.
         Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
         decoder layers read of the encoder."""
@@ -246,7 +246,7 @@ class Network(LanguageModule):
             x_LBH = self._multiplied(x_LBH)
             if judge is None:
                 return ModelOutputs(finish(self.output_layer(x_LBH, weight=weight)[0]))
-            finished: Judge = lambda logits, where: judge(finish(logits).float(), where)  # noqa: E731
+            finished: Judge = lambda logits, where: judge(finish(logits), where)  # noqa: E731
             return ModelOutputs(judged=self.output_layer(x_LBH, weight=weight, judge=finished)[0])
 
         head = self.head if self.model.task_head is None else self.vocabulary_head

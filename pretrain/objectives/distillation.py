@@ -69,6 +69,7 @@ class DistillationLoss(Tokens):
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
             kl = None
             if _KL in self.weights:  # before the logits are overwritten
+                logits_LBV = logits_LBV.float()  # so that the gradients of both losses are added up in fp32
                 assert isinstance(batch.teacher, LastStates)
                 teacher_LBV = batch.teacher.logits(where)
                 kl_LB = divergence(logits_LBV, teacher_LBV, self._temperature, self.vocabulary, self._group)

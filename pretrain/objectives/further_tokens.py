@@ -53,7 +53,7 @@ class FurtherTokens(Tokens):
         )
 
         def judge(labels_LB: Tensor, mask_LB: Tensor, logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
-            entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB[where], self._group)
+            entropy_LB = self._entropy(logits_LBV, labels_LB[where])
             return ((entropy_LB * mask_LB[where]).sum(),)
 
         judges = [partial(judge, *of_depth) for of_depth in zip(labels_DLB, masks_DLB, strict=True)]

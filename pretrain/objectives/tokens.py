@@ -5,7 +5,7 @@ say, is in the batch: the next token, a masked one, a target.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class Tokens(LossObjective):
         self.vocabulary, self._smoothing = config.model.vocabulary or 0, config.objective.label_smoothing
         self._z = config.objective.z_loss > 0
         self.weights = {"tokens": 1.0} | ({"z": config.objective.z_loss} if self._z else {})
-        self._cross_entropy, self._group = kernels.cross_entropy, groups.tensor
+        self._cross_entropy, self._log_sums, self._group = kernels.cross_entropy, kernels.log_sums, groups.tensor
         names = [source.called for source in config.data.sources]
         self.sources = names if len(names) == len(set(names)) > 1 else ()
 
@@ -69,8 +69,8 @@ class Tokens(LossObjective):
         """The cross entropy [L, B] of labels, whether each is the most probable token, and the sum of the term of the
         softmax's denominator, if there is one. Overwrites the logits."""
         greedy_LB = self._argmax_tokens(logits_LBV) == labels_LB
-        entropy_LB, squares = self._entropy(logits_LBV, labels_LB, mask_LB)
-        return entropy_LB, greedy_LB, *squares
+        read = self._read(logits_LBV, labels_LB)
+        return read.entropy_LB, greedy_LB, *self._squares(read, mask_LB)
 
     def argmax_tokens(self, logits_LBV: Tensor) -> Tensor:
         """[B, L] the most probable token ids, on every tensor rank. Overwrites the logits."""
@@ -123,11 +123,9 @@ class Tokens(LossObjective):
         """Sums of the terms; and with `from_BN`, the sources of rows, of the first term's losses of each, [1, sources].
         The gradient of all is in the first: both have the same count, so the second needs only its weight as a factor.
         Overwrites the logits."""
-        spread_LB: Tensor | float = 0.0
-        if self._smoothing:  # before the logits are overwritten
-            spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
-        entropy_LB, squares = self._entropy(logits_LBV, labels_LB, mask_LB)
-        losses_LB = (entropy_LB + self._smoothing * spread_LB) * mask_LB
+        read = self._read(logits_LBV, labels_LB)
+        squares = self._squares(read, mask_LB)
+        losses_LB = (read.entropy_LB + self._smoothing * read.spread_LB) * mask_LB
         losses = losses_LB.sum()
         for one in squares:
             losses = losses + self.weights["z"] * (one - one.detach())
@@ -136,15 +134,30 @@ class Tokens(LossObjective):
             others.append(torch.where(from_BN, losses_LB.detach().sum(0)[:, None], 0.0).sum(0, keepdim=True))
         return losses, *others
 
-    def _entropy(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        """The cross entropy [L, B], and the sum of the term of the softmax's denominator Z, if there is one: of
-        log(Z)^2 (Chowdhery et al. 2022, arXiv 2204.02311, section 5), log(Z) being the entropy plus the label's logit.
-        Overwrites the logits."""
-        if not self._z:
-            return self._cross_entropy(self._real(logits_LBV), labels_LB, self._group), ()
-        label_LB = label_logits(logits_LBV, labels_LB, self._group)  # before the logits are overwritten
-        entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB, self._group)
-        return entropy_LB, (((entropy_LB + label_LB).square() * mask_LB).sum(),)
+    def _read(self, logits_LBV: Tensor, labels_LB: Tensor) -> "_Readings":
+        """The numbers that a loss is made of. Overwrites the logits."""
+        if self._log_sums is not None:
+            sums = self._log_sums(logits_LBV, labels_LB, self.vocabulary, self._group)
+            return _Readings(sums.log_sum - sums.label, sums.log_sum, sums.label - sums.mean)
+        logits_LBV, spread_LB, label_LB = logits_LBV.float(), 0.0, None
+        if self._smoothing:  # before the logits are overwritten
+            spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
+        if self._z:
+            label_LB = label_logits(logits_LBV, labels_LB, self._group)
+        entropy_LB = self._entropy(logits_LBV, labels_LB)
+        return _Readings(entropy_LB, None if label_LB is None else entropy_LB + label_LB, spread_LB)
+
+    def _entropy(self, logits_LBV: Tensor, labels_LB: Tensor) -> Tensor:
+        """The cross entropy alone, [L, B]. Overwrites the logits."""
+        if self._log_sums is not None:
+            sums = self._log_sums(logits_LBV, labels_LB, self.vocabulary, self._group)
+            return sums.log_sum - sums.label
+        return self._cross_entropy(self._real(logits_LBV.float()), labels_LB, self._group)
+
+    def _squares(self, read: "_Readings", mask_LB: Tensor) -> Sequence[Tensor]:
+        """The sum of the term of the softmax's denominator Z, if there is one: of log(Z)^2 (Chowdhery et al. 2022,
+        arXiv 2204.02311, section 5)."""
+        return [(read.log_sum_LB.square() * mask_LB).sum()] if self._z and read.log_sum_LB is not None else []
 
     def _argmax_tokens(self, logits_LBV: Tensor) -> Tensor:
         """The most probable token id [L, B] over all tensor ranks; the lowest id among equals."""
@@ -164,6 +177,17 @@ class Tokens(LossObjective):
         real = self.vocabulary - dist.get_rank(self._group) * logits_LBV.shape[-1]
         logits_LBV.data[..., max(0, real) :] = -torch.inf
         return logits_LBV
+
+
+class _Readings(NamedTuple):
+    """[L, B] float32, of the logits of each position."""
+
+    entropy_LB: Tensor
+    """the cross entropy of the label"""
+    log_sum_LB: Tensor | None
+    """logarithm of the softmax's denominator; None where nothing asks for it"""
+    spread_LB: Tensor | float
+    """the label's logit above the mean; 0 where nothing asks for it"""
 
 
 class _AboveMean(torch.autograd.Function):

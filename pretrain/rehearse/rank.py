@@ -182,13 +182,15 @@ def _add(found: dict[str, Any], part: WorkPart, recorder: Recorder) -> None:
         repeats=part.repeats,
         peak_bytes=recorder.memory.peak_bytes,
         flops=dict(recorder.flops),
+        moved_bytes=dict(recorder.moved),
         exchanges=exchanges,
         operators=recorder.operators,
         waits=dict(recorder.waits),
     )
     before = found.get("parts", ())
     if not before or (part.repeats and len(before) == 1):
-        found |= {"flops": counts.flops, "exchanges": exchanges, "operators": counts.operators}
+        found |= {"flops": counts.flops, "moved_bytes": counts.moved_bytes, "exchanges": exchanges}
+        found["operators"] = counts.operators
     if not before:
         found["first_waits"] = counts.waits
     found["parts"] = (*before, counts)

@@ -57,6 +57,8 @@ class PartCounts:
     """whether an equal part ran before, so that this one does what every later one will"""
     peak_bytes: int
     flops: Mapping[str, int]
+    moved_bytes: Mapping[str, int]
+    """bytes of device memory read and written, by operator"""
     exchanges: tuple[Exchanges, ...]
     operators: int
     waits: Mapping[str, int]
@@ -99,6 +101,7 @@ class RankRehearsal:
     largest: tuple[EqualTensors, ...] = ()
     """largest tensors at the peak, without the training state"""
     flops: Mapping[str, int] = field(default_factory=dict)
+    moved_bytes: Mapping[str, int] = field(default_factory=dict)
     exchanges: tuple[Exchanges, ...] = ()
     exchange_log: Log = field(default_factory=dict)
     """exchanges and waits for them in order, of the build and of each part"""

@@ -21,6 +21,7 @@ from pretrain.rehearse.device_memory import DeviceMemory
 from pretrain.rehearse.exchange import Exchange, RankGroup, Wait, bytes_to_others, read_exchange, read_group
 from pretrain.rehearse.flops import operator_flops
 from pretrain.rehearse.modules import ModuleTracker
+from pretrain.rehearse.traffic import moved_bytes
 
 DEVICE = torch.device("cuda", 0)
 _PACKAGES = ("/pretrain/", "/megatron/", "/deepspeed/")
@@ -93,6 +94,8 @@ class Recorder(TorchDispatchMode):
         self.memory.clear(self.phase)
         self.operators = 0
         self.flops: Counter[str] = Counter()
+        self.moved: Counter[str] = Counter()
+        """bytes of device memory read and written, by operator"""
         self.exchanges: dict[ExchangeKind, list[float]] = {}
         """count, bytes, and bytes that this rank sends in a ring"""
         self.exchange_log: list[Exchange | Wait] = []
@@ -180,6 +183,9 @@ class Recorder(TorchDispatchMode):
         flops = operator_flops(func, args, kwargs, out)
         if flops:
             self.flops[name] += flops
+        moved = moved_bytes(func, args, kwargs, out)
+        if moved:
+            self.moved[name] += moved
 
     def _track(self, out: Any, func: Any) -> None:
         phase, module = self._current_phase, self.modules.current

@@ -170,6 +170,9 @@ def _rank_lines(rank: RankRehearsal, planned: PlannedRank | None) -> Iterable[st
     sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {expected[g] / _MIB:,.1f})" for g in groups]
     sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
     yield f"  sends in a step, MiB: {', '.join(sent) or 'nothing'}"
+    products = sum(moved for name, moved in rank.moved_bytes.items() if name in rank.flops)
+    others = sum(rank.moved_bytes.values()) - products
+    yield f"  moves in a step, GiB: {products / _GIB:,.1f} in products and attention, {others / _GIB:,.1f} in others"
     yield f"  waits of the host in every step: {causes(rank.waits) or 'none'}"
     once = {
         cause: n - rank.waits.get(cause, 0) for cause, n in rank.first_waits.items() if n > rank.waits.get(cause, 0)

@@ -33,6 +33,10 @@ CASES = (
     Case(_LARGE, 4, (_DENSE,)),
     Case(_LARGE, 4),
     Case(_LARGE, 4, (_DENSE, "run.kernels=compiled")),
+    *(
+        Case(f"gpt3/{size}", rows, (_DENSE, "run.kernels=triton"))
+        for size, rows in (("125m", 16), ("350m", 8), ("1.3b", 4))
+    ),
     Case(_LARGE, 4, (_DENSE, "run.deterministic=true")),
     Case(_LARGE, 4, (_DENSE, "precision=fp8")),
     Case(_LARGE, 4, (_DENSE, "precision=fp8", "run.kernels=compiled")),

@@ -178,7 +178,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.rehearse": (
-        "caching_allocator cuda_kernels exchange flops kinds modules planned unmeasured work",
+        "caching_allocator cuda_kernels exchange flops kinds modules planned traffic unmeasured work",
         "deadlock device_memory loading",
         "agreement rank_rehearsal recorder",
         "patches",
@@ -311,6 +311,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "mlflow": ("pretrain/observe",),
     "tensorboard": ("pretrain/observe",),
     "wandb": ("pretrain/observe",),
+    "triton": ("pretrain/models/triton",),
     "lm_eval": ("pretrain/evaluate/harness.py", "pretrain/evaluate/lm_eval_model.py"),
     "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),

@@ -65,6 +65,7 @@ LONG = (
     *("import_memory", "kernels", "recipes", "sparse", "zero"),
 )
 ELSEWHERE = {
+    "triton_kernels": "tests/unit/models/test_triton_kernels.py",
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",

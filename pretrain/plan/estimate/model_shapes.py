@@ -110,7 +110,7 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         keeps_products=0,
         logit_bytes=logit_bytes.clip(min=judged),
         sampled_share=_sampled_share(config),
-        saved_logit_bytes=4 * (1 + _compares_predictions(config)) + width * (model.final_logit_softcap is not None),
+        saved_logit_bytes=_saved_logit_bytes(config, width),
         chunk_logit_bytes=chunk_logit_bytes.clip(min=judged),
         head_gradient_bytes=width,
         # On a GPU the sum is scaled into another in fp32, which is then rounded.
@@ -129,6 +129,9 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
 def _logit_bytes(config: RunConfig, width: float, alone: NDArray[Any]) -> tuple[Array, Array]:
     """Bytes for each position and vocabulary entry, [n], where all positions are one chunk, and of a chunk of several,
     whose logits are kept. `alone` [n]: whether one rank, on a GPU, has all logits."""
+    if _in_place(config):  # a product's logits, beside those before a bias or a cap, and then their gradient
+        of_all = np.full(alone.shape, width * (1 + config.model.capabilities.head_bias + _is_capped(config)))
+        return of_all, of_all
     half = width if width < 4 else 0.0
     # Probabilities in fp32, in the place of logits in fp32; else beside logits, then beside their gradient. Of a chunk,
     # all three are there. A bias is added to a copy of the logits. One rank on a GPU makes probabilities beside logits
@@ -139,8 +142,23 @@ def _logit_bytes(config: RunConfig, width: float, alone: NDArray[Any]) -> tuple[
         # A gradient of its own, in fp32, as the cross entropy has one; and their sum.
         whole = np.maximum(whole, 12)
         chunk = np.maximum(chunk, 12 + np.where(alone, width, half))
-    capped = width * (config.model.final_logit_softcap is not None)  # beside the others
+    capped = width * _is_capped(config)  # beside the others
     return capped + whole, capped + chunk
+
+
+def _saved_logit_bytes(config: RunConfig, width: float) -> float:
+    """The part of them that is saved for the backward pass."""
+    of_loss = width if _in_place(config) else 4 * (1 + _compares_predictions(config))
+    return of_loss + width * _is_capped(config)
+
+
+def _in_place(config: RunConfig) -> bool:
+    """Whether the loss reads logits in their own numbers, and writes their gradient in their place."""
+    return config.run.kernels == "triton" and not _compares_predictions(config)
+
+
+def _is_capped(config: RunConfig) -> bool:
+    return config.model.final_logit_softcap is not None
 
 
 def _judged_bytes(config: RunConfig, width: float) -> float:

@@ -60,7 +60,9 @@ def _loss(family: str, settings: dict[str, float], context_rank: int = 0) -> Dis
     teacher = student.model.model_dump(mode="json") | {"layers": 8, "head_dim": 36}
     distillation = {"teacher": "unused", "teacher_model": teacher, "temperature": 1.5} | settings
     config = RunConfig.model_validate(student.model_dump(mode="json") | {"distillation": distillation})
-    kernels: Any = SimpleNamespace(cross_entropy=lambda logits, labels, group: CrossEntropy.apply(logits, labels))
+    kernels: Any = SimpleNamespace(
+        cross_entropy=lambda logits, labels, group: CrossEntropy.apply(logits, labels), log_sums=None
+    )
     groups: Any = LossGroups(tensor=_Group(), context=_Group(context_rank))  # type: ignore[arg-type]
     return DistillationLoss(config, kernels, groups)
 

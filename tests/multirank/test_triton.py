@@ -1,0 +1,47 @@
+"""Triton's kernels in its interpreter: the same run as with torch's own operations, on any layout."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.breadth import only, slow
+from tests.helpers.families import family_config
+from tests.helpers.planted import check_sound, table
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import tiny_config
+from tests.multirank.test_output_linear import CASES, LAYOUTS, assert_like, judged
+
+pytest.importorskip("triton", reason="triton has no wheel for this system")
+
+TRITON: dict[str, Any] = {"run": {"kernels": "triton"}}
+_SMOOTHED = "a tied head, a cap, smoothing, drift"
+
+
+@pytest.mark.parametrize("layout", only(["tensor 2, sequence"], LAYOUTS))
+@pytest.mark.parametrize("case", [_SMOOTHED, *map(slow, [name for name in CASES if name != _SMOOTHED])])
+def test_loss_terms_gradients_and_scores_are_those_of_plain_kernels(case: str, layout: str) -> None:
+    family, settings = CASES[case]
+    (expected,) = run_ranks(1, judged, family, settings, {}, 10**6)
+    world, parallel = LAYOUTS[layout]
+    found = run_ranks(world, judged, family, {**settings, **TRITON}, parallel, 20)
+    assert_like(found[-1], expected, 1e-5)
+
+
+@pytest.mark.parametrize(("precision", "rel"), [("bf16", 1e-3), slow(("fp16", 2e-4))])
+def test_in_half_precision_too(precision: str, rel: float) -> None:
+    """Both read the logits of a product in half precision, and round their gradient once."""
+    (expected,) = run_ranks(1, judged, "llama", {}, {}, 10**6, precision)
+    (found,) = run_ranks(1, judged, "llama", TRITON, {}, 10**6, precision)
+    assert_like(found, expected, rel)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("family", ["gpt", "bert", "t5", "llama"])
+def test_verify_finds_the_same_run_on_every_layout(family: str, tmp_path: Path) -> None:
+    settings = {"precision": "bf16", **TRITON}
+    config = tiny_config(**settings) if family == "gpt" else family_config(family, **settings)
+    rows = table(config, tmp_path, ["tp2+sp", "pp2", "cp2", "dp2+zero3"])
+    check_sound(rows)
+    assert {row.job.config.run.kernels for row in rows} == {"triton"}

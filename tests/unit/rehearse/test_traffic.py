@@ -1,0 +1,77 @@
+"""Bytes of device memory that operators move: by hand, and of a logit with each choice of kernels."""
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.plan.device import find_device
+from pretrain.rehearse.patches.install import install_patches
+from pretrain.rehearse.rank_rehearsal import RankRehearsal
+from pretrain.rehearse.recorder import Recorder
+from tests.unit.rehearse.test_rehearse import rehearsed
+
+ROWS, WIDTH = 8, 32
+ONE = ROWS * WIDTH * 4
+"""bytes of a tensor in fp32"""
+INDICES, PICKED = ROWS * 8, ROWS * 4
+CASES: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], object], float]] = {
+    "sum of two": (lambda x, y, i: x + y, 3 * ONE),
+    "in place": (lambda x, y, i: x.add_(y), 3 * ONE),
+    "twice the same": (lambda x, y, i: x + x, 2 * ONE),
+    "copy": (lambda x, y, i: x.copy_(y), 2 * ONE),
+    "zeros": (lambda x, y, i: x.zero_(), ONE),
+    "cast": (lambda x, y, i: x.bfloat16(), ONE + ONE / 2),
+    "sum": (lambda x, y, i: x.sum(), ONE + 4),
+    "view": (lambda x, y, i: x.view(WIDTH, ROWS).T, 0),
+    "allocation": (lambda x, y, i: torch.empty_like(x), 0),
+    "one row with all": (lambda x, y, i: x + x[:1].expand_as(x), ONE / ROWS + 2 * ONE),
+    "pick": (lambda x, y, i: x.gather(1, i), INDICES + 2 * PICKED),
+    "place": (lambda x, y, i: x.scatter_(1, i, y[:, :1].contiguous()), 2 * PICKED + INDICES + 2 * PICKED),
+    "to the host": (lambda x, y, i: x.cpu(), ONE),
+}
+
+
+def _counted() -> dict[str, int]:
+    """Of each case, in a process in which the device is there."""
+    device = find_device("h100")
+    recorder = Recorder(device.memory_gib * 2**30)
+    install_patches(load(RunConfig, "debug/gpt", ["run.dir=unused"]), device, recorder)
+    found = {}
+    with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        x, y = (torch.empty(ROWS, WIDTH, device="cuda") for _ in range(2))
+        index = torch.empty(ROWS, 1, dtype=torch.long, device="cuda")
+        for name, (compute, _) in CASES.items():
+            before = recorder.moved.total()
+            compute(x, y, index)
+            found[name] = recorder.moved.total() - before
+    return found
+
+
+def test_an_operator_moves_what_it_reads_and_writes() -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(_counted).result()
+    assert found == {name: expected for name, (_, expected) in CASES.items()}
+
+
+def test_the_loss_moves_6_bytes_of_a_logit_with_kernels_of_its_own_and_36_with_torch_s() -> None:
+    """In bf16, besides the product's own two."""
+
+    def rank(kernels: str) -> RankRehearsal:
+        found = rehearsed("debug/gpt", "parallel.pipeline=1", "parallel.tensor=1", f"run.kernels={kernels}", gpus=1)
+        return found.ranks[0]
+
+    plain, triton = rank("plain").moved_bytes, rank("triton").moved_bytes
+    logits = 8 * 256 * 1024  # of a step
+    kernels = ("row_sums", "row_gradients")
+    assert [triton[name] / logits for name in kernels] == pytest.approx([2, 4], rel=0.02)
+    # Copies in fp32 and back, the logarithms of probabilities, these, and their product with the loss's gradient.
+    others = {"_to_copy": 12, "_log_softmax": 8, "exp_": 8, "mul_": 8}
+    found = {name: (plain[name] - triton.get(name, 0)) / logits for name in others}
+    assert found == pytest.approx(others, rel=0.02)
