@@ -3,15 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
 from pretrain.config.experts import Experts
+from pretrain.models import multi_token_prediction
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import LayerInputs
 from pretrain.models.mtp_tokens import MtpTokens, mtp_rows
-from pretrain.models.multi_token_prediction import MultiTokenPrediction
+from pretrain.models.multi_token_prediction import MtpLayer, MultiTokenPrediction
 from pretrain.models.route_terms import MicroBatchRoutes, RouteTally
 from pretrain.models.stream import Stream
 
@@ -76,3 +78,17 @@ def test_each_routes_the_positions_that_have_a_token_at_its_depth() -> None:
 
 def test_a_model_without_experts_routes_nothing() -> None:
     assert all(module.inputs.routes is None for module in _given(None))
+
+
+@pytest.mark.parametrize(("recomputes", "trains"), [(True, True), (True, False), (False, True), (False, False)])
+def test_only_a_training_pass_under_full_recomputation_runs_again(
+    recomputes: bool, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, again = MtpLayer.__new__(MtpLayer), []
+    nn.Module.__init__(layer)
+    layer.recomputes, layer._compute = recomputes, lambda hidden, embeddings, inputs: hidden  # type: ignore[method-assign]
+    checkpoint: Any = lambda compute, distributed, *states: again.append(states) or compute(*states)  # noqa: E731
+    monkeypatch.setattr(multi_token_prediction.tensor_parallel, "checkpoint", checkpoint)
+    x: Any = torch.ones(2, 1, 4)
+    assert torch.equal(layer.train(trains)(x, x, None), x)
+    assert bool(again) == (recomputes and trains)
