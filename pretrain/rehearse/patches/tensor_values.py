@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -24,8 +25,9 @@ def replace_values_of_tensors(wait: Callable[[str], None]) -> None:
     def to_numpy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if tensor.is_cuda:  # torch's own words
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
-        name = str(tensor.dtype).removeprefix("torch.")
-        return np.ones(tuple(tensor.shape), dtype="float32" if name == "bfloat16" else name)
+        if tensor.dtype == torch.bfloat16:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return np.ones(tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
 
     def address(tensor: Any) -> int:
         return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())

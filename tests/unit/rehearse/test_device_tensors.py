@@ -78,7 +78,13 @@ def _answers() -> dict[str, Any]:
         found["bytes to a view"] = x[1:].data_ptr() - x.data_ptr()
         with RequestedMeta():
             found["meta"] = _place(torch.ones(2, device="meta"))
-        for name, wrong in (("to numpy", x.numpy), ("other gradient", lambda: setattr(leaf, "grad", host))):
+        found["numpy"] = [str(torch.ones(2, dtype=one).numpy().dtype) for one in (torch.int64, torch.float16)]
+        refused: dict[str, Callable[[], Any]] = {
+            "to numpy": x.numpy,
+            "bf16 to numpy": lambda: x.cpu().numpy(),
+            "other gradient": lambda: setattr(leaf, "grad", host),
+        }
+        for name, wrong in refused.items():
             try:
                 wrong()
             except (TypeError, RuntimeError) as error:
@@ -108,8 +114,10 @@ def test_a_moved_tensor_has_the_type_that_torch_gives_it(answers: dict[str, Any]
 
 def test_values_are_ones_and_what_torch_refuses_is_refused(answers: dict[str, Any]) -> None:
     assert answers["values"] == [[1.0, 1.0], [1.0, 1.0, 1.0], [[1.0] * 3] * 4]
+    assert answers["numpy"] == ["int64", "float16"]
     assert answers["bytes to a view"] == 3 * 2
     assert answers["to numpy"].startswith("can't convert cuda:0 device type tensor to numpy.")
+    assert answers["bf16 to numpy"] == "Got unsupported ScalarType BFloat16"
     assert answers["other gradient"].startswith("attempting to assign a gradient with device type 'cpu' to a tensor")
 
 
