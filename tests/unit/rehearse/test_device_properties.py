@@ -24,7 +24,13 @@ class _Recorder:
 
 @pytest.mark.parametrize(
     ("name", "capability", "grouped"),
-    [("v100", (7, 0), False), ("a100-80", (8, 0), False), ("h100", (9, 0), True), ("b200", (10, 0), True)],
+    [
+        ("v100", (7, 0), False),
+        ("a100-80", (8, 0), False),
+        ("l40s", (8, 9), False),
+        ("h100", (9, 0), True),
+        ("b200", (10, 0), True),
+    ],
 )
 def test_a_device_has_the_memory_and_the_capability_of_its_file(
     name: str, capability: tuple[int, int], grouped: bool, answers: dict[str, Any]
