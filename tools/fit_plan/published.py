@@ -220,6 +220,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             logit_bytes=logit_bytes,
             saved_logit_bytes=logit_bytes,
             chunk_logit_bytes=0,
+            chunk_product_bytes=0,
             sampled_share=0,
             head_gradient_bytes=0,
             chunk_head_gradient_bytes=0,

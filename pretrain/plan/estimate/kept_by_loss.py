@@ -53,9 +53,7 @@ def loss_bytes(work: StepWorkload) -> tuple[Array, Array, Array]:
     sampling = _sampling_bytes(work, np.minimum(positions, kernels.logit_positions) * columns)
     table = model.trains_output * columns * model.embedding_dim
     entries = kernels.logit_positions * columns
-    # The gradient of logits, and that of their weight in half precision, before it is added to the sum.
-    rounded = np.where(width < 4, width * (entries + table), 0.0)
-    of_chunk = np.maximum(np.maximum(kernels.chunk_logit_bytes * entries, rounded), sampling)
+    of_chunk = np.maximum(kernels.chunk_logit_bytes * entries + kernels.chunk_product_bytes * table, sampling)
     sums = 4 * table + positions * model.embedding_dim * width
     handed_over = kernels.chunk_head_gradient_bytes * table
     at_once = np.maximum(

@@ -109,6 +109,8 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         live_ffn_tensors=2 + model.gated if compiled else (2 + model.bias) * (1 + model.gated),
         keeps_products=0,
         logit_bytes=logit_bytes.clip(min=judged),
+        # Beside more bytes for each logit it matters to no peak.
+        chunk_product_bytes=width if _in_place(config) and width < 4 else 0,
         sampled_share=_sampled_share(config),
         saved_logit_bytes=_saved_logit_bytes(config, width),
         chunk_logit_bytes=chunk_logit_bytes.clip(min=judged),

@@ -180,6 +180,8 @@ class KernelShapes(Entries):
     """the part of them that is saved for the backward pass"""
     chunk_logit_bytes: Array
     """the same, for the positions of one chunk of several"""
+    chunk_product_bytes: Array
+    """bytes of each value of the gradient of the head's weight, which a chunk's product makes beside its logits"""
     sampled_share: Array
     """share of positions at which a token is sampled"""
     head_gradient_bytes: Array

@@ -1,5 +1,6 @@
 """Layers of experts on one rank: who is chosen, with what weight, and the products and sums of each expert."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,10 +9,11 @@ import torch
 from torch import Tensor
 
 from pretrain.config.experts import Experts
-from pretrain.models import grouped
+from pretrain.models import experts, grouped
 from pretrain.models.expert_choice import choose, weights
 from pretrain.models.experts import ExpertLayer, Order, _FromExperts, _ToExperts
 from pretrain.models.grouped import GroupedLinear
+from pretrain.models.routing import Routes
 
 
 @pytest.mark.parametrize("tokens", [0, 3, 4, 10])
@@ -23,6 +25,28 @@ def test_tensor_ranks_that_split_no_expert_share_tokens(tokens: int) -> None:
         shares.append(list(range(tokens))[ExpertLayer._own_tokens(layer, tokens)])
     assert [token for share in shares for token in share] == list(range(tokens))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sequence"), [(1, False), (2, False), (2, True)], ids=["one", "all tokens", "slices"]
+)
+@pytest.mark.parametrize("splits", [True, False], ids=["experts split", "experts whole"])
+def test_a_tensor_rank_computes_tokens_of_all_or_its_own(
+    ranks: int, sequence: bool, splits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each has all tokens, those of whole experts are shared; where each has a slice, split experts need all."""
+    twice: Any = lambda x: torch.cat((x, x))  # noqa: E731
+    monkeypatch.setattr(experts, "copy_to_tensor_model_parallel_region", lambda x: x)
+    monkeypatch.setattr(experts, "gather_from_sequence_parallel_region", twice)
+    config = SimpleNamespace(tensor_model_parallel_size=ranks, sequence_parallel=sequence, splits_experts=splits)
+    layer: Any = SimpleNamespace(config=config, tensor_rank=1)
+    layer._own_tokens = partial(ExpertLayer._own_tokens, layer)
+    given = torch.arange(4.0)[:, None], torch.arange(4)[:, None], 10 + torch.arange(4.0)[:, None]
+    x_TH, routes = ExpertLayer._for_tensor_rank(layer, given[0], Routes(*given[1:]))
+    gathers, shares = ranks > 1 and sequence and splits, ranks > 1 and not sequence and not splits
+    expected = [twice(x) if gathers else x[2:] if shares else x for x in given]
+    for found, own in zip((x_TH, routes.experts_TK, routes.weights_TK), expected, strict=True):
+        assert torch.equal(found, own)
 
 
 def test_equal_scores_go_to_the_first_experts_in_ascending_order() -> None:
