@@ -24,15 +24,19 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _scattered(scatter: Any, sizes: list[int], sent: list[Sides]) -> tuple[list[int], int, tuple[int, int, bool]]:
-    """Sizes of this rank's slices, operators, elements of both sides of the exchange, and whether they are copies."""
+def _scattered(
+    scatter: Any, sizes: list[int], sent: list[Sides]
+) -> tuple[list[tuple[int, int]], int, tuple[int, int, bool]]:
+    """Sizes and places of this rank's slices, operators, elements of both sides of the exchange, and whether they are
+    copies."""
     tensors = [torch.ones(1, size) for size in sizes]
     with Counted() as counted:
         slices = scatter(tensors, group=None)
     assert all(one.dim() == 1 for one in slices)
     whole, own = sent.pop()
     copied = whole.data_ptr() != tensors[0].data_ptr()
-    return [one.numel() for one in slices], counted.count, (whole.numel(), own.numel(), copied)
+    places = [(one.numel(), one.storage_offset() - own.storage_offset()) for one in slices]
+    return places, counted.count, (whole.numel(), own.numel(), copied)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3, 7, RANKS - 1])
