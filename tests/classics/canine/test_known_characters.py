@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pretrain.classics.canine.modules import FIRST_KNOWN, CharacterEmbedding
+from pretrain.classics.canine.modules import FIRST_KNOWN, CharacterEmbedding, CharacterOutput
 
 BUCKETS, PLACES, SEGMENTS = 64, 10, 2
 LABELS = torch.tensor([[5, 9, 63, 0], [7, 7, 1, 0]])
@@ -37,3 +37,12 @@ def test_a_prediction_in_order_knows_character_and_place_of_the_one_before() -> 
 def test_what_is_known_lies_in_the_first_segment() -> None:
     segments = nn.Embedding.from_pretrained(torch.tensor([[1000.0], [5000.0]]))
     assert torch.equal(_known(segments), _known(None) + 2000)
+
+
+def test_a_head_for_the_row_reads_the_first_molecule_at_every_place() -> None:
+    """As CANINE's classes for sequences do: nothing is upsampled, so that no layer of characters is there."""
+    molecules_MBH = torch.arange(24.0).reshape(3, 2, 4)
+    layer: Any = SimpleNamespace(up=None)
+    batch: Any = SimpleNamespace(labels_BL=torch.zeros(2, 5))
+    out_LBH = CharacterOutput.forward(layer, {"encoder": molecules_MBH}, batch)
+    assert torch.equal(out_LBH, molecules_MBH[0].expand(5, 2, 4))

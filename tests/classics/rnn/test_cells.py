@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 import torch
 
+from pretrain.classics.rnn import cells
 from pretrain.classics.rnn.cells import Cell, advance_of, outputs
 from pretrain.classics.rnn.key import cells_of
 from pretrain.models.step_linear import StepLinear
-from tests.helpers.recurrent import CELLS, language_model_config
+from tests.helpers.recurrent import CELLS, language_model_config, translator_config
 
 UNITS, STEPS, ROWS = 2, 16, 3
 BF16 = torch.bfloat16
@@ -82,3 +83,12 @@ def test_a_cell_reads_as_torch_s_does(name: str) -> None:
     assert torch.allclose(outputs(states), expected, atol=1e-6)
     for ours, one in zip(last, end if name == "lstm" else (end,), strict=True):
         assert torch.allclose(ours, one[0], atol=1e-6)
+
+
+def test_all_layers_of_an_encoder_but_the_last_drop_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than those of the decoder, which has its own."""
+    monkeypatch.setattr(cells, "HiddenDropout", lambda megatron: torch.nn.Identity())
+    model = translator_config({"cell": "lstm"}, model={"encoder_layers": 3, "layers": 1}).model
+    megatron: Any = SimpleNamespace(kernels=SimpleNamespace(linear=Whole))
+    layers = [cells.EncoderLayer(model, megatron, number) for number in range(3)]
+    assert [layer.dropout is not None for layer in layers] == [True, True, False]
