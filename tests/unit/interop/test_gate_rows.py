@@ -43,6 +43,13 @@ def test_a_decoder_s_rows_end_as_its_run_s_do_and_others_with_the_end_of_text(
     assert (rows.tokens == expected).sum() == len(last), "nowhere else"
 
 
+@pytest.mark.parametrize(("objective", "asked"), [("tagging", None), ("classification", 1)])
+def test_a_tagger_answers_at_every_token_and_a_classifier_once(objective: str, asked: int | None) -> None:
+    rows = head_rows_for(head_config("bert", objective), HF)
+    assert rows.attention_mask is not None
+    assert rows.loss_mask.sum(1).tolist() == [asked or seen for seen in rows.attention_mask.sum(1)]
+
+
 def test_an_end_is_asked_for_a_start_within_the_text() -> None:
     rows = head_rows_for(head_config("xlnet", "conditional spans"), HF)
     assert rows.attention_mask is not None

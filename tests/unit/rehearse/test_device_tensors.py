@@ -78,6 +78,7 @@ def _answers() -> dict[str, Any]:
         found["bytes to a view"] = x[1:].data_ptr() - x.data_ptr()
         with RequestedMeta():
             found["meta"] = _place(torch.ones(2, device="meta"))
+            found["beside meta"] = _place(torch.add(host, 1))
         found["numpy"] = [str(torch.ones(2, dtype=one).numpy().dtype) for one in (torch.int64, torch.float16)]
         refused: dict[str, Callable[[], Any]] = {
             "to numpy": x.numpy,
@@ -99,8 +100,8 @@ def answers() -> dict[str, Any]:
 
 
 def test_a_tensor_is_on_the_device_that_it_was_made_on_or_moved_to(answers: dict[str, Any]) -> None:
-    places = ("made", "like", "cuda()", "gradient", "host", "meta")
-    assert [answers[name] for name in places] == ["cuda:0"] * 4 + ["cpu", "meta"]
+    places = ("made", "like", "cuda()", "gradient", "host", "beside meta", "meta")
+    assert [answers[name] for name in places] == ["cuda:0"] * 4 + ["cpu"] * 2 + ["meta"]
     assert answers["moved"] == ["cuda:0"] * 3
     assert answers["back"] == ["cpu"] * 2
     assert answers["new"] == ["cuda:0", "cuda:0", "cpu"]
