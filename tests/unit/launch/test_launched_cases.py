@@ -137,7 +137,7 @@ def test_the_state_of_a_run_is_that_of_its_own_job(
     queue(tmp_path, "big-before", "", "big-after")
     facts = [{"JobState": one, "Reason": "Dependency", "NodeList": "(null)"} if one else {} for one in states]
     monkeypatch.setattr(client, "job_facts", lambda number: facts[int(number) - 1])
-    jobs, *found = status._of_queue(tmp_path)
+    jobs, *found = status._queue_state(tmp_path)
     assert found == [state, why]
     names = ("big-before", "big", "big-after")
     assert list(jobs) == [
@@ -152,7 +152,7 @@ def test_a_build_in_one_job_has_records_of_its_own(tmp_path: Path, monkeypatch: 
     states = ["COMPLETED", "RUNNING"]
     monkeypatch.setattr(client, "job_facts", lambda number: {"JobState": states[int(number) - 1]})
     assert status._records(tmp_path) == tmp_path / "build-a"
-    assert status._of_queue(tmp_path)[1:] == ("running", None)
+    assert status._queue_state(tmp_path)[1:] == ("running", None)
 
 
 def test_without_slurm_only_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_without_slurm_only_files_count(tmp_path: Path, monkeypatch: pytest.Monk
 
     queue(tmp_path, "")
     monkeypatch.setattr(client, "job_facts", absent)
-    assert status._of_queue(tmp_path) == ((), None, None)
+    assert status._queue_state(tmp_path) == ((), None, None)
 
 
 def test_an_array_that_is_launched_again_is_not_cancelled_any_more(tmp_path: Path) -> None:

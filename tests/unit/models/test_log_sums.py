@@ -1,11 +1,10 @@
 """The loss of tokens as kernels, in Triton's interpreter: against fp64, and what no layout may change."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.errors import ConfigError
@@ -17,18 +16,16 @@ pytest.importorskip("triton", reason="triton has no wheel for this system")
 
 WIDTH, TOKENS = 5000, 4990
 """logits of a position, of which a block of the kernels is less, and those that are tokens"""
+GROUP: Any = None
 NUMBERS = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 """relative error of a gradient: its rounding, or in fp32 that of an exponent of 20, which is more"""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A process group of one rank, in which kernels are interpreted."""
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tensor rank; kernels are interpreted."""
     assert is_interpreted(), "tests/conftest.py asks for it before triton is imported"
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    monkeypatch.setattr(sums, "dist", SimpleNamespace(get_rank=lambda group: 0, get_world_size=lambda group: 1))
 
 
 def drawn(numbers: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -59,7 +56,7 @@ def test_sums_and_gradients_are_those_of_fp64(numbers: torch.dtype) -> None:
     assert real.grad is not None
 
     own = logits.requires_grad_()
-    found = sums.log_sums(own * 1.0, labels, TOKENS, dist.group.WORLD)
+    found = sums.log_sums(own * 1.0, labels, TOKENS, GROUP)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other.detach(), rtol=1e-6, atol=1e-6)
     (gradient,) = torch.autograd.grad((torch.stack(list(found)) * weights).sum(), own)
@@ -72,7 +69,7 @@ def test_the_gradient_of_bf16_is_rounded_once_as_torch_rounds() -> None:
     real, log_sum, label, _ = in_fp64(logits, labels)
     (log_sum - label).sum().backward()
     assert real.grad is not None
-    found = sums.log_sums(own := logits.clone().requires_grad_(), labels, TOKENS, dist.group.WORLD)
+    found = sums.log_sums(own := logits.clone().requires_grad_(), labels, TOKENS, GROUP)
     (gradient,) = torch.autograd.grad((found.log_sum - found.label).sum(), own)
     differ = (gradient[..., :TOKENS] != real.grad.bfloat16()).float().mean()
     assert differ < 1e-3, "only where fp32 lies on the other side of the middle"
@@ -90,7 +87,7 @@ def test_a_position_has_the_same_bits_whatever_lies_beside_it() -> None:
 def test_the_gradient_takes_the_place_of_the_logits() -> None:
     logits, labels = drawn(torch.bfloat16)
     made = logits.requires_grad_() * 1.0
-    found = sums.log_sums(made, labels, TOKENS, dist.group.WORLD)
+    found = sums.log_sums(made, labels, TOKENS, GROUP)
     (gradient,) = torch.autograd.grad(found.log_sum.sum(), made)
     assert gradient.data_ptr() == made.data_ptr()
 
@@ -113,7 +110,7 @@ def test_a_tensor_rank_reads_its_own_ids(first: int, real: int) -> None:
     assert torch.equal(label, torch.where(own, logits.gather(-1, ((labels - first) * own)[..., None])[..., 0], 0.0))
 
 
-def test_without_triton_or_a_gpu_its_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_triton_or_a_gpu_its_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from pretrain.models import kernels
 
     monkeypatch.setattr(kernels, "is_interpreted", lambda: False)
