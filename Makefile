@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --root-user-acti
 # torch is installed first and alone, so that no other package pulls in a different build of it.
 $(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
-	@echo "setup: installs packages into $(VENV): 2.3 GB with the CPU build of torch, 6.2 GB with the CUDA build, which pip takes on x86_64"
+	@echo "setup: installs packages into $(VENV): 3.1 GB with the CPU build of torch, 6.2 GB with the CUDA build, which pip takes on x86_64"
 	@echo "setup: unless PIP_EXTRA_INDEX_URL names torch's CPU index (docs/versions.md); 2 to 10 minutes, pip names each package"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint .ci/constraints.txt torch
