@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pretrain.classics.canine.modules import FIRST_KNOWN, CharacterEmbedding, CharacterOutput
+from pretrain.classics.canine.modules import FIRST_KNOWN, CharacterEmbedding, CharacterOutput, molecule_inputs
 
 BUCKETS, PLACES, SEGMENTS = 64, 10, 2
 LABELS = torch.tensor([[5, 9, 63, 0], [7, 7, 1, 0]])
@@ -46,3 +46,15 @@ def test_a_head_for_the_row_reads_the_first_molecule_at_every_place() -> None:
     batch: Any = SimpleNamespace(labels_BL=torch.zeros(2, 5))
     out_LBH = CharacterOutput.forward(layer, {"encoder": molecules_MBH}, batch)
     assert torch.equal(out_LBH, molecules_MBH[0].expand(5, 2, 4))
+
+
+def test_a_molecule_is_seen_where_any_of_its_characters_is() -> None:
+    """As by the maximum of CANINE's authors: a text whose length the rate does not divide ends within a molecule."""
+    shown_BS = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]]).bool()
+    batch: Any = SimpleNamespace(attention_mask_BS=shown_BS, positions_BS=torch.arange(8).expand(2, 8))
+    model: Any = SimpleNamespace(row_rate=4)
+    reads = molecule_inputs(model)(batch, cast("Any", None), None).own["encoder"]
+    assert reads.key_mask_BK is not None
+    assert reads.key_mask_BK.tolist() == [[True, True], [True, False]]
+    assert reads.positions_BS is not None
+    assert reads.positions_BS.tolist() == [[0, 4]] * 2

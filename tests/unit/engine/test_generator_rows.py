@@ -5,9 +5,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
 
 from data_pipeline.batch import Rows
+from pretrain.engine.megatron import generator as generator_module
 from pretrain.engine.megatron.generator import GeneratorPass
 from pretrain.models.inputs import MicroBatch
 from pretrain.objectives.base import ScoredLabels
@@ -71,3 +73,10 @@ def test_a_replay_has_every_token_that_was_sampled_and_the_last_row_again_in_row
     )
     found = generator._replayed(torch.full((2, MICRO, LENGTH), 9))
     assert found.tolist() == [[[0, 9, 3, 9], [9, 5, 9, 0]], [[9, 0, 9, 6], [9, 0, 9, 6]]]
+
+
+def test_logits_are_of_the_generator_s_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, rows = object.__new__(GeneratorPass), cast("Any", "rows")
+    part._runner, part._cutter, part._vocabulary = cast("Any", "runner"), cast("Any", "cutter"), 5
+    monkeypatch.setattr(generator_module, "compute_logits", lambda *given: (given, "others"))
+    assert part.generator_logits(rows) == ("runner", "cutter", rows, 5)
