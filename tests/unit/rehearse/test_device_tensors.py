@@ -64,6 +64,9 @@ def _answers() -> dict[str, Any]:
             "names": [x.type(), host.type(), x.type(torch.float32).type()],
             "values": [torch.ones(2, device="cuda").tolist(), host[0].tolist(), host.numpy().tolist()],
         }
+        stream, event = torch.cuda.current_stream(), torch.cuda.Event()
+        found["streams"] = torch.accelerator.current_stream() is stream
+        found["events"] = [type(stream.record_event()) is type(event), stream.record_event(event) is event]
         counts = torch.ones(3, device="cuda", dtype=torch.int64)
         exchange: Any = SimpleNamespace(_group=SimpleNamespace(rank=lambda: 1))
         reads: dict[str, Callable[[Tensor], Any]] = {
@@ -105,6 +108,11 @@ def test_a_tensor_is_on_the_device_that_it_was_made_on_or_moved_to(answers: dict
     assert answers["moved"] == ["cuda:0"] * 3
     assert answers["back"] == ["cpu"] * 2
     assert answers["new"] == ["cuda:0", "cuda:0", "cpu"]
+
+
+def test_the_device_has_one_stream_which_records_events(answers: dict[str, Any]) -> None:
+    assert answers["streams"]
+    assert answers["events"] == [True, True]
 
 
 def test_a_moved_tensor_has_the_type_that_torch_gives_it(answers: dict[str, Any]) -> None:
