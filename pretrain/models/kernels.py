@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -30,8 +31,10 @@ from pretrain.models.norms import LayerNorm, RMSNorm, ZeroCenteredRMSNorm
 from pretrain.models.output_linear import OutputLinear
 from pretrain.models.products import AccumulateGradFp32, InFp32, attention_wrapper
 from pretrain.models.triton.interpreter import is_interpreted
-from pretrain.models.triton.log_sums import LogSums, log_sums
 from pretrain.random.dropout import Drawn, dropout
+
+if TYPE_CHECKING:
+    from pretrain.models.triton.log_sums import LogSums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class Kernels:
     faster"""
     cross_entropy: Callable[[Tensor, Tensor, dist.ProcessGroup], Tensor]
     """same signature as cross_entropy.cross_entropy"""
-    log_sums: Callable[[Tensor, Tensor, int, dist.ProcessGroup], LogSums] | None = None
+    log_sums: Callable[[Tensor, Tensor, int, dist.ProcessGroup], "LogSums"] | None = None
     """same signature as triton.log_sums.log_sums, which reads logits in their own numbers; None: losses are made of
     `cross_entropy` of logits in fp32"""
 
@@ -165,6 +168,8 @@ def triton(device: torch.device) -> Kernels:
     """The plain provider with kernels of this project's own in Triton, and products that add a weight's gradient in
     fp32. On a CPU they run in Triton's interpreter, for tests. Raises ConfigError where Triton or a GPU is missing."""
     check_triton(device)
+    from pretrain.models.triton.log_sums import log_sums  # whose operators take 20 ms to declare
+
     column, row, linear = linears(AccumulateGradFp32())
     return replace(plain(device), column_linear=column, row_linear=row, linear=linear, log_sums=log_sums)
 

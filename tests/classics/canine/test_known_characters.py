@@ -40,7 +40,7 @@ def test_what_is_known_lies_in_the_first_segment() -> None:
 
 
 def test_a_head_for_the_row_reads_the_first_molecule_at_every_place() -> None:
-    """As CANINE's classes for sequences do: nothing is upsampled, so that no layer of characters is there."""
+    """CANINE's sequence classifiers don't upsample, so they have no final character layer."""
     molecules_MBH = torch.arange(24.0).reshape(3, 2, 4)
     layer: Any = SimpleNamespace(up=None)
     batch: Any = SimpleNamespace(labels_BL=torch.zeros(2, 5))
@@ -49,7 +49,7 @@ def test_a_head_for_the_row_reads_the_first_molecule_at_every_place() -> None:
 
 
 def test_a_molecule_is_seen_where_any_of_its_characters_is() -> None:
-    """As by the maximum of CANINE's authors: a text whose length the rate does not divide ends within a molecule."""
+    """CANINE's authors pool the mask by its maximum, so a text that ends inside a molecule still shows it."""
     shown_BS = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]]).bool()
     batch: Any = SimpleNamespace(attention_mask_BS=shown_BS, positions_BS=torch.arange(8).expand(2, 8))
     model: Any = SimpleNamespace(row_rate=4)

@@ -86,7 +86,7 @@ def test_a_cell_reads_as_torch_s_does(name: str) -> None:
 
 
 def test_all_layers_of_an_encoder_but_the_last_drop_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than those of the decoder, which has its own."""
+    """The encoder has more layers than the decoder, so counting the decoder's would be wrong."""
     monkeypatch.setattr(cells, "HiddenDropout", lambda megatron: torch.nn.Identity())
     model = translator_config({"cell": "lstm"}, model={"encoder_layers": 3, "layers": 1}).model
     megatron: Any = SimpleNamespace(kernels=SimpleNamespace(linear=Whole))

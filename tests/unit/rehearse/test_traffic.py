@@ -39,7 +39,7 @@ CASES: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], object], float]] = {
 
 
 def _counted() -> dict[str, int]:
-    """Of each case, in a process in which the device is there."""
+    """The bytes that each case moves, counted in a process with the simulated device."""
     device = find_device("h100")
     recorder = Recorder(device.memory_gib * 2**30)
     install_patches(load(RunConfig, "debug/gpt", ["run.dir=unused"]), device, recorder)
