@@ -61,13 +61,13 @@ class ExpertLayer(nn.Module):
         if self.settings.shared:
             self.shared_experts = FeedForward(config, self.settings.shared * config.expert_ffn_hidden_size)
 
-    def forward(self, hidden_states: Tensor, padding_mask: LayerRoutes | None = None) -> tuple[Tensor, None]:
-        """`padding_mask`, which megatron-core passes on, says what to do with routes besides using them."""
+    def forward(self, hidden_states: Tensor, routes: LayerRoutes | None = None) -> tuple[Tensor, None]:
+        """`routes` says what to do with routes besides using them."""
         x_TH = hidden_states.flatten(0, 1)
-        x_TH, routes = self._for_tensor_rank(x_TH, self.router(x_TH, padding_mask))
-        order = Order(routes.experts_TK, self.settings.count)
+        x_TH, chosen = self._for_tensor_rank(x_TH, self.router(x_TH, routes))
+        order = Order(chosen.experts_TK, self.settings.count)
         rows_NH = self._products(_ToExperts.apply(x_TH, order), order.counts_E)  # type: ignore[no-untyped-call]
-        out_TH: Tensor = _FromExperts.apply(rows_NH, routes.weights_TK, order)  # type: ignore[no-untyped-call]
+        out_TH: Tensor = _FromExperts.apply(rows_NH, chosen.weights_TK, order)  # type: ignore[no-untyped-call]
         out_TH = self._joined_parts(out_TH, hidden_states)
         out: Tensor = out_TH.view_as(hidden_states)
         if self.shared_experts is not None:

@@ -1,7 +1,6 @@
 """The layers of one pipeline chunk, each on its part of the stream."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -65,15 +64,13 @@ class FinalNorm(nn.Module):
 
 
 class Layer(TransformerLayer):
-    """megatron-core's layer, on its part of the stream. It is named by its number in its stack."""
+    """megatron-core's layer, of sublayers that are called here, on its part of the stream. It is named by its number in
+    its stack."""
 
     def __init__(
         self, config: MegatronConfig, submodules: TransformerLayerSubmodules, model: Model, final: Final, **where: Any
     ) -> None:
         super().__init__(config, submodules, **where)
-        # megatron-core turns gradients on around residuals, also where they are off: scoring would keep the
-        # activations of all layers whose residuals have a norm.
-        self.bias_dropout_add_exec_handler = nullcontext
         encoder_layers, decoder_layers = model.stacks
         self.part: Literal["encoder", "decoder"] = "encoder" if self.layer_number <= encoder_layers else "decoder"
         number = self.layer_number - 1 - (0 if self.part == "encoder" else encoder_layers)
@@ -95,21 +92,31 @@ class Layer(TransformerLayer):
         own, cache = inputs.own[self.part], inputs.cache if self.part == "decoder" else None
         if inputs.before is not None:
             own = replace(own, memory_MBH=inputs.before.exchange(self.global_name, x_PBH))
-        # megatron-core hands each to one module as it is: the first mask and the bias to self-attention, the context
-        # and its mask to cross-attention, the last mask to the feed-forward layer.
-        x, _ = super().forward(
-            x_PBH,
-            attention_mask=own if cache is None else replace(own, cache=cache[self.layer_number]),
-            context=memory,
-            context_mask=inputs.memory,
-            attention_bias=self._bias_inputs(given),
-            padding_mask=self._routes(inputs, len(x_PBH)),
-        )
+        if cache is not None:
+            own = replace(own, cache=cache[self.layer_number])
+        x = self._sublayer(
+            "self_attn", self.input_layernorm, self.self_attention, x_PBH,
+            attention_mask=own, attention_bias=self._bias_inputs(given),
+        )  # fmt: skip
+        if self.reads_memory:
+            x = self._sublayer(
+                "cross_attn", self.pre_cross_attn_layernorm, self.cross_attention, x,
+                attention_mask=inputs.memory, key_value_states=memory,
+            )  # fmt: skip
+        x = self._sublayer("mlp", self.pre_mlp_layernorm, self.mlp, x, routes=self._routes(inputs, len(x_PBH)))
         for module in self.beside.values():
             x = module(x_PBH, x, own)
         if self.final is not None:
             x = self.final(x)
-        out: Tensor = x
+        return x
+
+    def _sublayer(self, name: str, norm: nn.Module, compute: nn.Module, x_PBH: Tensor, **named: Any) -> Tensor:
+        """x + compute(norm(x)), where the residual connection is that of sublayer `name`. A norm may return the
+        residual besides, whose gradient it then adds to its own, as in megatron-core from 0.17 on."""
+        found = norm(x_PBH)
+        normed, residual = found if isinstance(found, tuple) else (found, x_PBH)
+        connect = getattr(self, f"{name}_bda")(self.training, False)
+        out: Tensor = connect(compute(normed, **named), residual, self.hidden_dropout)
         return out
 
     def _routes(self, inputs: LayerInputs, positions: int) -> LayerRoutes | None:
