@@ -96,7 +96,7 @@ def layer_parts(
     feed-forward; each with its norms."""
     kernels, linear = megatron.kernels, partial(linear_of, megatron)
     core = partial(CoreAttention, model=model, backends=kernels.attention)
-    norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
+    norm = (kernels.sublayer_norm or kernels.norm)[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
     projection = linear("projection", "row")
     norm_of_heads = kernels.norm[model.norm_type] if model.qk_norm and model.qk_norm_span == "head" else None

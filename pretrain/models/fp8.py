@@ -73,10 +73,12 @@ class InFp8:
     rounding: Quantize = quantize
     """the implementation of `quantize`"""
 
+    adds_bias = False
+
     def concerns(self, x: Tensor) -> bool:
         return True
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return product(self.rounding(x, VALUES), self.rounding(weight, VALUES), x.dtype)
 
     def received(self, gradient: Tensor) -> tuple[Quantized, torch.dtype]:

@@ -58,6 +58,8 @@ class Kernels:
     """ids -> [..., width], called like torch's nn.Embedding: for a table that is replicated on tensor ranks"""
     norm: Mapping[str, type[nn.Module]]
     """Norm classes by `model.norm_type`, called with (config, width, eps)."""
+    sublayer_norm: Mapping[str, type[nn.Module]] | None = None
+    """Those before sublayers, which return their input besides, as the residual; None: those of `norm`."""
     activation: Mapping[str, Callable[[Tensor], Tensor]]
     """Activation functions by `model.activation`; for a gated one, that of the gate."""
     bias_activation: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]
@@ -168,10 +170,27 @@ def triton(device: torch.device) -> Kernels:
     """The plain provider with kernels of this project's own in Triton, and products that add a weight's gradient in
     fp32. On a CPU they run in Triton's interpreter, for tests. Raises ConfigError where Triton or a GPU is missing."""
     check_triton(device)
-    from pretrain.models.triton.log_sums import log_sums  # whose operators take 20 ms to declare
+    # Their operators take 20 ms to declare.
+    from pretrain.models.triton.bias_activation import with_kernels
+    from pretrain.models.triton.dropout import bias_dropout_add, dropout
+    from pretrain.models.triton.log_sums import log_sums
+    from pretrain.models.triton.norms import NORMS, with_residual
+    from pretrain.models.triton.rotary import apply_rope
 
     column, row, linear = linears(AccumulateGradFp32())
-    return replace(plain(device), column_linear=column, row_linear=row, linear=linear, log_sums=log_sums)
+    return replace(
+        plain(device),
+        column_linear=column,
+        row_linear=row,
+        linear=linear,
+        norm=NORMS,
+        sublayer_norm={name: with_residual(norm) for name, norm in NORMS.items()},
+        bias_activation=with_kernels({_GELU_TANH: "gelu_tanh", F.gelu: "gelu", F.relu: "relu", F.silu: "silu"}),
+        dropout=dropout,
+        bias_dropout_add=bias_dropout_add,
+        apply_rope=apply_rope,
+        log_sums=log_sums,
+    )
 
 
 def in_fp8(kernels: Kernels) -> Kernels:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from torch import Tensor, nn
 
-from pretrain.models.parameter_gradients import accumulate, add_bias
+from pretrain.models.parameter_gradients import accumulate, add_bias, hand_over
 
 Received = TypeVar("Received")
 
@@ -15,12 +15,15 @@ Received = TypeVar("Received")
 class Arithmetic(Protocol[Received]):
     """The three products of a linear."""
 
+    adds_bias: bool
+    """whether the first product takes the bias: otherwise it is added to what it gave, rounded"""
+
     def concerns(self, x: Tensor) -> bool:
         """Whether it is for such numbers; others are left to megatron-core."""
         ...
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [n, in], weight [out, in] -> [n, out]"""
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x [n, in], weight [out, in], bias [out] if it `adds_bias` -> [n, out]"""
         ...
 
     def received(self, gradient: Tensor) -> Received:
@@ -45,9 +48,16 @@ class Linear:
         if not self.arithmetic.concerns(input):
             return super()._forward_impl(input, weight, bias=bias, **exchanges)  # type: ignore[misc, no-any-return]
         names = "sequence_parallel", "allreduce_dgrad"
-        gathers, sums = (exchanges["tp_group"] if exchanges[name] else None for name in names)
-        out: Tensor = Product.apply(input, weight, self.arithmetic, gathers, sums)  # type: ignore[no-untyped-call]
-        return out if bias is None else add_bias(out, bias)
+        groups = (exchanges["tp_group"] if exchanges[name] else None for name in names)
+        return _linear(input, weight, bias, self.arithmetic, *groups)
+
+
+def _linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, by: Arithmetic[Any], *groups: dist.ProcessGroup | None
+) -> Tensor:  # fmt: skip
+    within = bias if by.adds_bias else None
+    out: Tensor = Product.apply(x, weight, within, by, *groups)  # type: ignore[no-untyped-call]
+    return out if bias is None or by.adds_bias else add_bias(out, bias)
 
 
 def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowParallelLinear], type[nn.Linear]]:
@@ -64,26 +74,25 @@ def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowPa
         def forward(self, input: Tensor) -> Tensor:
             if not by.concerns(input):
                 return super().forward(input)
-            out: Tensor = Product.apply(input, self.weight, by, None, None)  # type: ignore[no-untyped-call]
-            return out if self.bias is None else add_bias(out, self.bias)
+            return _linear(input, self.weight, self.bias, by, None, None)
 
     return ColumnLinear, RowLinear, ReplicatedLinear
 
 
 class Product(torch.autograd.Function):
-    """x [S, B, in], weight [out, in] -> [S, B, out]. Ranks of the group `gathers` each have a part of S; those of
-    `sums` each have a part of the gradient of x. Communication overlaps with products, and x is kept as it came, unless
-    the weight is frozen."""
+    """x [S, B, in], weight [out, in], bias [out] -> [S, B, out]. Ranks of the group `gathers` each have a part of S;
+    those of `sums` each have a part of the gradient of x. Communication overlaps with products, and x is kept as it
+    came, unless the weight is frozen."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, arithmetic: Arithmetic[Any],
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, arithmetic: Arithmetic[Any],
         gathers: dist.ProcessGroup | None, sums: dist.ProcessGroup | None,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        ctx.settings = arithmetic, gathers, sums, x.shape
+        ctx.settings, ctx.bias = (arithmetic, gathers, sums, x.shape), bias
         gathered, _ = _gathered(x, gathers, waits=True)
-        out: Tensor = arithmetic.forward(gathered.flatten(0, -2), weight).unflatten(0, gathered.shape[:-1])
+        out: Tensor = arithmetic.forward(gathered.flatten(0, -2), weight, bias).unflatten(0, gathered.shape[:-1])
         return out
 
     @staticmethod
@@ -100,13 +109,15 @@ class Product(torch.autograd.Function):
             leaving = dist.all_reduce(of_x, group=sums, async_op=True)
         if arrival is not None:
             arrival.wait()
-        of_weight = None
+        of_weight = of_bias = None
+        if ctx.bias is not None:
+            of_bias = hand_over(ctx.bias, gradient.flatten(0, -2).sum(0, dtype=torch.float32))
         if gathered is not None:
             rows = gathered.flatten(0, -2)
             of_weight = accumulate(weight, lambda into: arithmetic.add_weight_gradient(into, received, rows))
         if leaving is not None:
             leaving.wait()
-        return of_x, of_weight, None, None, None
+        return of_x, of_weight, of_bias, None, None, None
 
 
 def _gathered(x: Tensor, group: dist.ProcessGroup | None, waits: bool) -> tuple[Tensor, dist.Work | None]:

@@ -83,11 +83,13 @@ def unrounded(x: Tensor) -> bool:
 class InFp32:
     """See `linears.Arithmetic`: products, or at least sums, of numbers in half precision are made in fp32 here."""
 
+    adds_bias = False
+
     def concerns(self, x: Tensor) -> bool:
         return unrounded(x)
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return matmul(x, weight)
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return matmul(x, weight, bias)
 
     def received(self, gradient: Tensor) -> Tensor:
         return gradient
@@ -100,7 +102,10 @@ class InFp32:
 
 
 class AccumulateGradFp32(InFp32):
-    """Arithmetic for numbers of every precision, whose weight gradient is accumulated in fp32 by the product itself."""
+    """Arithmetic for numbers of every precision, whose products take the bias, and accumulate the weight's gradient, in
+    fp32."""
+
+    adds_bias = True
 
     def concerns(self, x: Tensor) -> bool:
         return True

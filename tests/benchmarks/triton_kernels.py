@@ -39,13 +39,46 @@ class Build:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-_ROWS = {"logits": "*numbers", "labels": "*i64", "rows": "i32", "width": "i32", "real": "i32", "first": "i32"}
+_LOGITS = {"logits": "*numbers", "labels": "*i64", "rows": "i32", "width": "i32", "real": "i32", "first": "i32"}
+_SHAPE = {"rows": "i32", "width": "i32"}
+_BIASED = _SHAPE | {"x": "*numbers", "bias": "*numbers", "out": "*numbers"}
+_GRADIENTS = _SHAPE | {"gradient": "*numbers", "of_x": "*numbers", "sums": "*fp32"}
+_NORM = {"x": "*numbers", "gain": "*numbers", "statistics": "*fp32"}
+_PLACE = {name: "i32" for name in ("begin", "begin_columns", "levels", "second", "inner")}
+_DROPOUT = _PLACE | {"first": "*i64", "offsets": "*i64"}
+_STRIDES = ("x_place", "x_row", "x_head", "out_place", "out_row", "out_head")
+_TURNED = {name: "i32" for name in ("tokens", "rows", "heads", "pairs", "of_row", "of_place", *_STRIDES)}
+_TURNED |= {"x": "*numbers", "positions": "*i64", "frequencies": "*fp32", "out": "*numbers", "gain": "fp32"}
+_GELU, _SWIGLU = {"KIND": "gelu_tanh", "GATED": False}, {"KIND": "silu", "GATED": True}
+_HIDDEN = {"BIASED": True, "OFFSETS": False, "ROWS_SECOND": True, "INNER": False}
+_WIDE = {"CENTERED": True, "OFFSET": 0.0, "ROWS": 1, "BLOCK": 8192}
+_FORWARD, _BACKWARD = {"ROWS": 8, "BLOCK": 256}, {"ROWS": 8, "BLOCK": 128, "TILES": 16}
+_LINE, _FOUR, _EIGHT = ("width",), {"num_warps": 4}, {"num_warps": 8}
 BUILDS = {
-    "log_sums.row_sums": Build(_ROWS | {"sums": "*fp32"}, {"ROWS": 1, "BLOCK": 4096}, ("width",), {"num_warps": 8}),
-    "log_sums.row_gradients": Build(
-        _ROWS | {"factors": "*fp32"}, {"ROWS": 1, "BLOCK": 4096}, ("width",), {"num_warps": 8}
+    "log_sums.row_sums": Build(_LOGITS | {"sums": "*fp32"}, {"ROWS": 1, "BLOCK": 4096}, _LINE, _EIGHT),
+    "log_sums.row_gradients": Build(_LOGITS | {"factors": "*fp32"}, {"ROWS": 1, "BLOCK": 4096}, _LINE, _EIGHT),
+    "bias_activation.activated": Build(_BIASED, _GELU | _FORWARD | {"BIASED": True}, _LINE, _FOUR),
+    "bias_activation.activated gated": Build(_BIASED, _SWIGLU | _FORWARD | {"BIASED": False}, _LINE, _FOUR),
+    "bias_activation.gradients": Build(_BIASED | _GRADIENTS, _GELU | _BACKWARD | {"BIASED": True}, _LINE, _FOUR),
+    "bias_activation.gradients gated": Build(
+        _BIASED | _GRADIENTS, _SWIGLU | _BACKWARD | {"BIASED": False}, _LINE, _FOUR
+    ),
+    "dropout.dropped_out": Build(
+        _BIASED | _DROPOUT | {"residual": "*numbers"}, _HIDDEN | _FORWARD | {"ADDS": True, "DROPS": True}, _LINE, _FOUR
+    ),
+    "dropout.gradients": Build(_GRADIENTS | _DROPOUT, _HIDDEN | _BACKWARD, _LINE, _FOUR),
+    "norms.normed": Build(_BIASED | _NORM | {"eps": "fp32"}, _WIDE, _LINE, {"num_warps": 32}),
+    "norms.gradients": Build(
+        _GRADIENTS | _NORM | {"added": "*numbers"}, _WIDE | {"ADDS": True, "TILES": 64}, _LINE, {"num_warps": 32}
+    ),
+    "rotary.turned": Build(
+        _TURNED,
+        {"INTERLEAVED": False, "BACK": False, "TOKENS": 1, "HEADS": 16, "BLOCK": 64},
+        ("pairs", *_STRIDES),
+        _FOUR,
     ),
 }
+"""How kernels are compiled here: each in its most common form, those for rows of a whole norm as wide as they come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +99,12 @@ class Compiled:
 
 
 def kernels() -> dict[str, Any]:
-    """Each kernel of the product."""
+    """Each kernel of the product; functions that they call have names with an underscore."""
     found = {}
     for path in sorted(FOLDER.glob("[a-z]*.py")):
         module = import_module(f"pretrain.models.triton.kernels.{path.stem}")
         for name, one in vars(module).items():
-            if type(one).__name__ in ("JITFunction", "InterpretedFunction"):
+            if not name.startswith("_") and type(one).__name__ in ("JITFunction", "InterpretedFunction"):
                 found[f"{path.stem}.{name}"] = one
     return found
 
@@ -83,8 +116,9 @@ def compiled(architectures: Sequence[int]) -> Iterator[Compiled]:
     from triton.compiler import ASTSource
 
     tools = Path(triton.__file__).parent / "backends/nvidia/bin"
-    for name, kernel in kernels().items():
-        build = BUILDS[name]
+    found = kernels()
+    for name, build in BUILDS.items():
+        kernel = found[name.split()[0]]
         for numbers in NUMBERS:
             types = {key: value.replace("numbers", numbers) for key, value in build.signature.items()}
             names = list(inspect.signature(kernel.fn).parameters)
@@ -138,10 +172,10 @@ def main() -> None:
     import triton
 
     print(f"triton {triton.__version__}, torch {torch.__version__}")
-    print(f"{'kernel':<28}{'numbers':>8}{'sm':>5}{'registers':>11}{'spilled B':>11}{'shared B':>10}{'load bits':>11}")
+    print(f"{'kernel':<34}{'numbers':>8}{'sm':>5}{'registers':>11}{'spilled B':>11}{'shared B':>10}{'load bits':>11}")
     for one in found:
         print(
-            f"{one.kernel:<28}{one.numbers:>8}{one.architecture:>5}{one.registers:>11}{one.spilled_bytes:>11}"
+            f"{one.kernel:<34}{one.numbers:>8}{one.architecture:>5}{one.registers:>11}{one.spilled_bytes:>11}"
             f"{one.shared_bytes:>10}{one.load_bits:>11}"
         )
 

@@ -105,7 +105,7 @@ def test_products_are_those_of_rounded_numbers(rows: tuple[int, int]) -> None:
     x, weight, gradient = _random(*rows, 64), _random(48, 64), _random(*rows, 48)
     x.requires_grad_()
     weight.requires_grad_()
-    out = Product.apply(x, weight, fp8.InFp8(), None, None)
+    out = Product.apply(x, weight, None, fp8.InFp8(), None, None)
     out.backward(gradient)
     assert x.grad is not None
     assert weight.grad is not None
@@ -129,7 +129,7 @@ def test_factors_are_those_of_the_step_at_hand() -> None:
         with torch.no_grad():
             weight.copy_(_random(48, 64, spread=1.0) * growth)
         x, weight.grad = (first * growth).requires_grad_(), None
-        out = Product.apply(x, weight, arithmetic, None, None)
+        out = Product.apply(x, weight, None, arithmetic, None, None)
         out.backward(gradient * growth)
         assert x.grad is not None
         assert weight.grad is not None
@@ -164,7 +164,7 @@ def test_each_expert_has_factors_of_its_own(counts: list[int]) -> None:
             assert not others[2].any()
             continue
         own, weight = own.clone().requires_grad_(), linear.weight.detach()[expert].clone().requires_grad_()
-        alone = Product.apply(own, weight, arithmetic, None, None)
+        alone = Product.apply(own, weight, None, arithmetic, None, None)
         alone.backward(of_own)
         for one, expected in zip(others, (alone.detach(), own.grad, weight.grad), strict=True):
             assert expected.any()
@@ -297,7 +297,7 @@ def test_what_is_multiplied_lies_as_gpus_ask(rows: tuple[int, int], monkeypatch:
     x, weight = (torch.empty(*shape, 64, device="meta").bfloat16() for shape in (rows, (FP8_BLOCK,)))
     x.requires_grad_()
     weight.requires_grad_()
-    out = Product.apply(x, weight, fp8.InFp8(), None, None)
+    out = Product.apply(x, weight, None, fp8.InFp8(), None, None)
     out.backward(torch.empty_like(out))
     assert x.grad is not None
     assert weight.grad is not None
@@ -308,4 +308,4 @@ def test_what_is_multiplied_lies_as_gpus_ask(rows: tuple[int, int], monkeypatch:
     experts(rows_of_experts, counts).backward(torch.empty(counts.sum(), FP8_BLOCK, device="meta").bfloat16())
     assert rows_of_experts.grad is not None
     with pytest.raises(RuntimeError, match="divisible by 16"):
-        Product.apply(x, weight[:-1], fp8.InFp8(), None, None)
+        Product.apply(x, weight[:-1], None, fp8.InFp8(), None, None)

@@ -92,7 +92,8 @@ def _distances(model: Model) -> dict[str, int]:
 def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:
     """Shapes of what this project's kernels keep in memory. `tensor`: tensor ranks of each layout, [n]. `width`: bytes
     of an activation."""
-    model, compiled = config.model, config.run.kernels == "compiled"
+    model, kernels = config.model, config.run.kernels
+    fused = kernels != "plain"
     mask_bytes = _mask_bytes(config)
     vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
     judged = _judged_bytes(config, width)
@@ -101,12 +102,12 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         len(tensor),
         attention=KERNELS.index("flash2"),
         fused_norms=1,
-        norm_bytes=0 if compiled else _norm_bytes(model, width, on_cpu),
+        norm_bytes=0 if fused else _norm_bytes(model, width, on_cpu),
         # torch's kernel for GPUs is of bf16.
         grouped_products=config.precision == "bf16" or on_cpu,
-        ffn_tensors=_ffn_tensors(model, width, compiled),
-        fc2_input_tensors=_fc2_input_tensors(model, compiled),
-        live_ffn_tensors=2 + model.gated if compiled else (2 + model.bias) * (1 + model.gated),
+        ffn_tensors=_ffn_tensors(model, width, kernels),
+        fc2_input_tensors=_fc2_input_tensors(model, fused),
+        live_ffn_tensors=2 + model.gated if fused else (2 + model.bias) * (1 + model.gated),
         keeps_products=0,
         logit_bytes=logit_bytes.clip(min=judged),
         # Beside more bytes for each logit it matters to no peak.
@@ -119,12 +120,12 @@ def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) 
         chunk_head_gradient_bytes=width if on_cpu else 4 + (width if width < 4 else 0),
         logits_sharded=1,
         logit_positions=[positions_at_once(vocabulary // int(ranks)) if chunked else inf for ranks in tensor],
-        angle_bytes=0 if compiled else 4,
+        angle_bytes=0 if fused else 4,
         dropout_bytes=(model.dropout > 0) * mask_bytes,
         ffn_dropout_bytes=(model.ffn_dropout > 0) * mask_bytes,
         **_lora_dropout_bytes(model, width + mask_bytes),
         # The largest value is found; then all are scaled and rounded, by one kernel or by two.
-        rounding_bytes=5 if compiled else 9,
+        rounding_bytes=5 if kernels == "compiled" else 9,
     )
 
 
@@ -255,8 +256,8 @@ def _distinct_masks(model: Model) -> int:
 
 
 def _mask_bytes(config: RunConfig) -> float:
-    """Bytes of an element's dropout mask, which compiled kernels draw again for the backward pass."""
-    return 0.0 if config.run.kernels == "compiled" else 1.0
+    """Bytes of an element's dropout mask, which fused kernels draw again for the backward pass."""
+    return 1.0 if config.run.kernels == "plain" else 0.0
 
 
 def _score_share(pattern: PatternSettings, model: Model) -> float:
@@ -282,19 +283,19 @@ def _norm_bytes(model: Model, width: float, on_cpu: bool) -> float:
     return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
 
 
-def _ffn_tensors(model: Model, width: float, compiled: bool) -> float:
+def _ffn_tensors(model: Model, width: float, kernels: str) -> float:
     """Number of tensors of the feed-forward width that are kept for the backward pass. A gated layer keeps the gate,
-    its activation, the value and their product; compiled, it recomputes the activation, and ReLU keeps a byte of each
-    input. `width`: bytes of an activation."""
+    its activation, the value and their product; fused, it recomputes the activation, and compiled, ReLU keeps a byte of
+    each input. `width`: bytes of an activation."""
     if model.gated:
-        return 3 if compiled else 4
-    if model.activation != "relu":
+        return 4 if kernels == "plain" else 3
+    if model.activation != "relu" or kernels == "triton":
         return 2
-    if compiled:
+    if kernels == "compiled":
         return 1 + 1 / width
     return 1 + (model.ffn_dropout > 0)  # ReLU keeps its output, which dropout copies
 
 
-def _fc2_input_tensors(model: Model, compiled: bool) -> float:
+def _fc2_input_tensors(model: Model, fused: bool) -> float:
     """Number of them that the last product's weight alone needs: not ReLU's output."""
-    return float(model.gated or model.activation != "relu" or compiled or model.ffn_dropout > 0)
+    return float(model.gated or model.activation != "relu" or fused or model.ffn_dropout > 0)

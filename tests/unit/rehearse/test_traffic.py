@@ -75,3 +75,36 @@ def test_the_loss_moves_6_bytes_of_a_logit_with_kernels_of_its_own_and_36_with_t
     others = {"_to_copy": 12, "_log_softmax": 8, "exp_": 8, "mul_": 8}
     found = {name: (plain[name] - triton.get(name, 0)) / logits for name in others}
     assert found == pytest.approx(others, rel=0.02)
+
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "debug/gpt": ("model.attention={pattern: [dense]}", "parallel.pipeline=1", "parallel.tensor=1"),
+    "llama2/7b": (
+        "model.hidden=128", "model.heads=4", "model.ffn=344", "model.sequence_length=256", "batch.sequences=8",
+        "batch.micro_sequences=4", "parallel.tensor=1", "parallel.sequence=false", "parallel.recompute=none",
+    ),
+}  # fmt: skip
+OF_WEIGHTS = {"_foreach_norm", "_foreach_add_", "_fused_adamw_", "add_", "copy_", "mul_", "zero_"}
+PRODUCTS = {"mm", "addmm", *(f"_scaled_dot_product_flash_attention{end}" for end in ("", "_backward"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "passes"),
+    [
+        ("debug/gpt", "triton", 49.5),
+        ("debug/gpt", "plain", 75),
+        ("llama2/7b", "triton", 54),
+        ("llama2/7b", "plain", 183),
+    ],
+)
+def test_between_products_a_layer_reads_and_writes_its_states_so_often(name: str, kernels: str, passes: float) -> None:
+    """In passes: bytes of hidden states, of which the feed-forward layer has four times as many. Both directions; what
+    is done to weights once a step is left out."""
+
+    def moved(layers: int) -> dict[str, int]:
+        found = rehearsed(name, *LAYERS[name], f"run.kernels={kernels}", f"model.layers={layers}", gpus=1)
+        return found.ranks[0].moved_bytes
+
+    fewer, more = moved(1), moved(2)
+    of_layer = {key: more[key] - fewer.get(key, 0) for key in more.keys() - OF_WEIGHTS - PRODUCTS}
+    assert sum(of_layer.values()) / (8 * 256 * 128 * 2) == pytest.approx(passes, rel=0.01)
