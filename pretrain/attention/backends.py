@@ -27,7 +27,7 @@ from pretrain.config.patterns.base import MaskRule
 
 
 def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
-    """The backends, where `sdpa` is the kernel for a mask or none: torch's scaled_dot_product_attention."""
+    """The backends, where `sdpa` is the kernel for a mask or none."""
     return (*_without_tiles(sdpa), *_generation_backends(sdpa), *_by_tiles(sdpa))
 
 
@@ -46,6 +46,7 @@ def _without_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             "positions from the document's beginning",
             applies=lambda case: case.by_segments and case.dropout is None,
             compute=_by_segment,
+            grouped=True,
         ),
         AttentionBackend(
             case="`model.attention_dropout` or a softcap, banded layers of decoders, longer than the window",
@@ -65,6 +66,7 @@ def _without_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             runs="torch's `scaled_dot_product_attention` under a length x length mask, or without one",
             applies=lambda case: not case.by_pattern,
             compute=partial(_under_mask, sdpa=sdpa),
+            grouped=True,
         ),
         AttentionBackend(
             case="heads of a layer with different patterns",
@@ -83,12 +85,14 @@ def _generation_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             runs="`scaled_dot_product_attention` over the keys that the pattern selects",
             applies=lambda case: case.cached and case.queries == 1,
             compute=partial(_one_query, sdpa=sdpa),
+            grouped=True,
         ),
         AttentionBackend(
             case="generation, several new positions",
             runs="`scaled_dot_product_attention` under a mask",
             applies=lambda case: case.cached,
             compute=partial(_last_queries, sdpa=sdpa),
+            grouped=True,
         ),
     )
 
@@ -101,6 +105,7 @@ def _by_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             runs="`scaled_dot_product_attention`, causal or under the pattern's mask",
             applies=lambda case: in_one_kernel(_tiles(case), case.keys),
             compute=partial(_one_tile, sdpa=sdpa),
+            grouped=True,
         ),
         AttentionBackend(
             case="a CPU",
@@ -113,12 +118,14 @@ def _by_tiles(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
             runs="`scaled_dot_product_attention` for each tile",
             applies=lambda case: share_no_query(_tiles(case), case.keys),
             compute=partial(_disjoint, sdpa=sdpa),
+            grouped=True,
         ),
         AttentionBackend(
             case="a GPU, queries in several tiles",
             runs="torch's `flex_attention` with the pattern's mask rule, compiled",
             applies=lambda case: True,
             compute=_flex,
+            grouped=True,
         ),
     )
 

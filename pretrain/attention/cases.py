@@ -18,6 +18,7 @@ from torch import Tensor
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.base import Drop
 from pretrain.attention.patterns.heads import HeadRules
+from pretrain.attention.query_heads import for_each_query_head
 from pretrain.attention.relative import Biases
 from pretrain.attention.score_masks import ScoreMasks
 from pretrain.config.patterns.base import MaskRule
@@ -125,7 +126,8 @@ class AttentionCase:
 
 
 Attend = Callable[[AttentionCase, Tensor, Tensor, Tensor], Tensor]
-"""(case, q, k, v [B, H, positions, D]) -> [B, H, Q, D]"""
+"""(case, q, k, v [B, H, positions, D]) -> [B, H, Q, D]; neighbouring heads of queries may share one of keys and
+values"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,8 @@ class AttentionBackend:
     """whether it computes a case that no backend before it in the list computes"""
     compute: Callable[[AttentionCase, Tensor, Tensor, Tensor, Attend], Tensor]
     """(case, q, k, v, attend): `attend` computes the cases that it splits this one into"""
+    grouped: bool = False
+    """it takes keys and values with fewer heads than queries; otherwise they are copied for each query"""
 
 
 def dispatch(backends: Sequence[AttentionBackend]) -> Attend:
@@ -147,6 +151,8 @@ def dispatch(backends: Sequence[AttentionBackend]) -> Attend:
 
     def attend(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = next(backend for backend in backends if backend.applies(case))
+        if not backend.grouped:
+            k, v = (for_each_query_head(x, q.shape[1]) for x in (k, v))
         return backend.compute(case, q, k, v, attend)
 
     return attend

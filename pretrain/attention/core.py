@@ -23,6 +23,7 @@ from pretrain.attention.largest_scores import largest_scores
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules, SegmentLengths
 from pretrain.attention.patterns.projections import projection_of
+from pretrain.attention.query_heads import apart_from_queries, for_each_query_head
 from pretrain.attention.relative import Biases, bias_of_distances
 from pretrain.attention.rotary import frequencies, gain
 from pretrain.attention.score_masks import ScoreMasks
@@ -158,8 +159,12 @@ class CoreAttention(MegatronModule):
         if inputs.cache is not None:
             key, value = inputs.cache.extended(key, value, inputs.positions_BS)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        if k.shape[1] < q.shape[1]:  # grouped queries: neighbouring heads of queries share a head of keys
-            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        if k.shape[1] < q.shape[1] and q.device.type == "cpu":
+            # torch's kernel for CPUs takes grouped keys, too, with the same outputs, but sums their gradients over
+            # queries in another order, which would change recorded curves.
+            k, v = (for_each_query_head(x, q.shape[1]) for x in (k, v))
+        elif k.shape[1] < q.shape[1]:
+            k, v = apart_from_queries(k, v)
         if self.largest_H is not None and torch.is_grad_enabled():  # of a recomputed layer, the second time only
             found_H = largest_scores(self._case(q, k, inputs, None, False), q, k, inputs.real_BK)
             torch.maximum(self.largest_H, found_H, out=self.largest_H)

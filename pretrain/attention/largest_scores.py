@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pretrain.attention.cases import AttentionCase
+from pretrain.attention.query_heads import for_each_query_head
 from pretrain.model_spec.logits import SCORES_OF_PART
 
 
@@ -18,6 +19,7 @@ from pretrain.model_spec.logits import SCORES_OF_PART
 def largest_scores(case: AttentionCase, q_BHSD: Tensor, k_BHSD: Tensor, real_BS: Tensor | None) -> Tensor:
     """[H] in fp32: the largest score of a pair that the case attends to, -inf if there is none. `real_BS`: positions
     that are no padding; None: all are. Queries and keys are the same positions."""
+    k_BHSD = for_each_query_head(k_BHSD, q_BHSD.shape[1])
     found = torch.full((q_BHSD.shape[1],), -torch.inf, device=q_BHSD.device)
     if case.packed is None:
         return torch.maximum(found, _largest(case, q_BHSD, k_BHSD, real_BS))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import AttentionBackend
+from pretrain.attention.fused_kernels import scaled_dot_product_attention
 from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
 from pretrain.models import elementwise, fp8
@@ -119,7 +120,7 @@ def plain(device: torch.device) -> Kernels:
         bias_dropout_add=elementwise.bias_dropout_add,
         apply_rope=apply_rope,
         quantize=fp8.quantize,
-        attention=attention_backends(F.scaled_dot_product_attention),
+        attention=attention_backends(scaled_dot_product_attention),
         attention_wrapper=attention_wrapper,
         cross_entropy=cross_entropy,
     )

@@ -187,6 +187,23 @@ def test_dense_bf16_attention_runs_in_a_fused_kernel() -> None:
     assert all("flash" in name or "cudnn" in name for name in kernels), kernels
 
 
+def test_grouped_keys_are_read_as_they_are_and_give_what_copies_give() -> None:
+    """Forward and backward, of dense causal rows in bf16."""
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(256, 2, heads, 64, generator=random).to("cuda", torch.bfloat16).permute(1, 2, 0, 3).requires_grad_()
+        for heads in (8, 2, 2)
+    )
+    with _Names() as seen:
+        found = attend_by_pattern(Dense(), q, k, v)
+    assert not any("repeat" in name or "index_select" in name for name in seen.names), seen.names
+    expected = attend_by_pattern(Dense(), q, *(x.repeat_interleave(4, dim=1) for x in (k, v)))
+    _assert_near(found, expected.cpu().float(), TOLERANCE[torch.bfloat16])
+    gradients = (torch.autograd.grad(out.float().square().sum(), (q, k, v)) for out in (found, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        _assert_near(gradient, expected_gradient.cpu().float(), TOLERANCE[torch.bfloat16])
+
+
 class _Names(TorchDispatchMode):
     """Remembers the names of the operations that ran."""
 

@@ -1,10 +1,10 @@
 """Attention of heads under their pattern, by the backends that models use."""
 
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import AttentionCase, dispatch
+from pretrain.attention.fused_kernels import scaled_dot_product_attention
 from pretrain.attention.patterns.base import Drop
 from pretrain.attention.patterns.heads import HeadRules
 from pretrain.config.patterns.base import PatternSettings

@@ -195,6 +195,7 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
         attention=AttentionShapes.repeat(
             count,
             key_copies=0,
+            copies_grouped_keys=1,
             score_biases=0,
             shared_score_masks=0,
             masks_of_rows=0,

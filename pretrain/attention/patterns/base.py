@@ -20,7 +20,7 @@ from pretrain.config.patterns.blocks import BigBirdHead
 from pretrain.config.patterns.function import Function
 
 Sdpa = Callable[..., Tensor]
-"""called as torch's scaled_dot_product_attention"""
+"""called as torch's scaled_dot_product_attention, with keys and values that may have fewer heads than queries"""
 Drop = Callable[[Tensor], Tensor] | None
 """dropout of probabilities [B, H, Q, keys]"""
 

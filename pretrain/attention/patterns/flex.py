@@ -22,13 +22,15 @@ _LEAST_HEAD_DIM = 16
 
 
 def flex(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, *, rule: MaskRule, causal: bool, scale: float) -> Tensor:
-    """[B, H, S, D], of heads that all have `rule`. On a CPU forward only, and not compiled."""
+    """[B, H, S, D], of heads that all have `rule`; keys and values may have fewer heads than queries. On a CPU forward
+    only, and not compiled."""
     dim = q_BHSD.shape[-1]
     q, k, v = (F.pad(x, (0, max(0, _LEAST_HEAD_DIM - dim))) for x in (q_BHSD, k_BHSD, v_BHSD))
     compute: Any = _compiled() if q.is_cuda else _library().flex_attention
     block_mask = _block_mask(rule, causal, q.shape[2], q.device)
     modify = score_mod(rule, q.device)
-    out: Tensor = compute(q, k, v, score_mod=modify, block_mask=block_mask, scale=scale)
+    grouped = k.shape[1] < q.shape[1]
+    out: Tensor = compute(q, k, v, score_mod=modify, block_mask=block_mask, scale=scale, enable_gqa=grouped)
     return out[..., :dim]
 
 

@@ -148,7 +148,7 @@ def layer_bytes(work: StepWorkload, stack: LayerStack, trained: bool = True) -> 
     longer = np.maximum(1.0, stack.encoder_length / stack.length)  # an upper bound: keys and values have the encoder's
     masks = masks + crossing * positions * kernels.lora_cross_dropout_bytes * longer
     share = np.where(recompute == 2, work.attention.max_score_share, work.attention.score_share)
-    # Of grouped queries and keys the copies alone.
+    # Of grouped queries, keys and values not what their product gave, but what is made of it alone.
     replaced = np.where(model.grouped, positions * width * (queries + 2 * keys) / layout.tensor, 0.0)
     cross_score_bytes = work.attention.cross_score_bytes
     row_bytes = np.where(cross_score_bytes > 0, stack.encoder_length * cross_score_bytes, 4.0)
@@ -170,10 +170,13 @@ def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     model, layout, attention, kernel = work.model, work.layout, work.attention, work.kernels.attention
     width, queries = work.step.activation_bytes, model.query_dim
     positions = work.step.micro_sequences * stack.length / layout.context
-    # Each key's queries get a copy of it.
-    rotated = np.where(model.grouped, 3 * queries, 2 * queries * model.rotary)
+    # With fewer heads than context ranks, several ranks get the same head.
+    keys = np.maximum(model.key_dim, np.where(layout.context > 1, layout.tensor * layout.context * model.head_dim, 0))
+    # Where the kernel does not take grouped keys, each key's queries get a copy of it.
+    grouped = queries + 2 * (keys + attention.copies_grouped_keys * (queries - keys))
+    rotated = np.where(model.grouped, grouped, 2 * queries * model.rotary)
     # Exchanged between context ranks for others, which are kept alone; so is what attention made of them.
-    exchanged = np.where(layout.context > 1, np.where(model.grouped, 4 * queries, queries), rotated)
+    exchanged = np.where(layout.context > 1, np.where(model.grouped, queries + grouped, queries), rotated)
     copies = exchanged + attention.key_copies * 2 * queries
     angles = positions * 2 * model.rotary_dim * work.kernels.angle_bytes
     # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.

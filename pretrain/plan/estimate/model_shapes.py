@@ -208,6 +208,8 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
         key_copies = [float(share < 1) for share in shares]
     else:
         shares, key_copies = [1.0], [_key_copies(pattern, model, on_cpu) for pattern in patterns]
+    # Flash attention and cuDNN's kernel do, in half precision and without a mask (`attention/fused_kernels.py`).
+    takes_grouped = not (on_cpu or width > 2 or writes_scores or biased or model.has_encoder)
     pairs = 1.0 if writes_scores or (learned and not model.is_encoder_decoder) else 0.0
     rows = 8.0 if model.distance_rows else 0.0  # which row of the tables each pair picks
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
@@ -216,6 +218,7 @@ def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) 
     return AttentionShapes.repeat(
         count,
         key_copies=float(np.mean(key_copies)),
+        copies_grouped_keys=1 - takes_grouped * float(np.mean([isinstance(pattern, Dense) for pattern in patterns])),
         score_biases=biased and not writes_scores,
         shared_score_masks=_distinct_masks(model) if falls and not writes_scores else 0,
         masks_of_rows=model.has_encoder,  # whose rows have padding

@@ -128,6 +128,8 @@ class AttentionShapes(Entries):
 
     key_copies: Array
     """copies of keys and values, averaged over layers"""
+    copies_grouped_keys: Array
+    """share of layers whose kernel keeps grouped keys and values once for each query; others keep them as they are"""
     score_biases: Array
     """1 where scores have distance biases, and are not written out: the kernel keeps a bias for every score"""
     shared_score_masks: Array

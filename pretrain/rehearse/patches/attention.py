@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import Attend, AttentionCase
+from pretrain.attention.query_heads import for_each_query_head
 from pretrain.config.run_config import RunConfig
 from pretrain.models.kernels import PROVIDERS, Kernels
 from pretrain.rehearse.recorder import Recorder
@@ -32,12 +33,14 @@ def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, **more: Any,
 ) -> Tensor:  # fmt: skip
-    """Flash attention without a mask in half precision, otherwise memory-efficient attention."""
+    """Flash attention without a mask in half precision, which reads keys and values of fewer heads than queries as they
+    are; otherwise memory-efficient attention, to copies of them."""
     out: Tensor
     if attn_mask is None and q.dtype in (torch.bfloat16, torch.float16):
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         out = flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
         return out
+    k, v = (for_each_query_head(x, q.shape[1]) for x in (k, v))
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, float("-inf"))

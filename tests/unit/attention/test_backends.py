@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.case_masks import mask as mask_of_case
 from pretrain.attention.cases import AttentionCase, dispatch
+from pretrain.attention.fused_kernels import scaled_dot_product_attention
 from pretrain.attention.patterns.base import probabilities
 from pretrain.attention.patterns.flex import flex
 from pretrain.attention.patterns.heads import mask_of
+from pretrain.attention.query_heads import for_each_query_head
 from pretrain.config.attention import Banded, Dense, Heads
 from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.config.patterns.base import PatternSettings
@@ -149,6 +150,46 @@ def test_flex_attention_computes_the_mask_rule_and_how_often_keys_count(
         found = flex(q, k, v, rule=rule, causal=causal, scale=0.25)
         expected: Tensor = probabilities(q, k, mask=mask, bias=added, scale=0.25) @ v
         torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+GROUPED = [
+    _case(DENSE),
+    _case(DENSE, device=GPU),
+    _case(DENSE, packed=[[(0, 200), (210, 290)]]),
+    _case(DENSE, key_mask_BK=PADDING),
+    _case(DENSE, softcap=30.0),
+    _case(DENSE, queries=1),
+    _case(STRIDED, queries=5),
+    _case(BAND),
+    _case(BAND, device=GPU),
+    _case(STRIDED, device=GPU),
+]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("case", GROUPED, ids=lambda case: f"{case.rule.name}-{case.device}-{case.queries}")
+def test_every_backend_takes_keys_that_heads_of_queries_share(case: AttentionCase) -> None:
+    """Outputs and gradients are those of a copy for each query. `device` chooses the backend alone: tensors are on the
+    CPU, on which flex_attention has no gradients."""
+    heads = replace(case.heads, heads=range(6))
+    case = replace(case, heads=heads)
+    random = torch.Generator().manual_seed(0)
+    attend, trained = (
+        dispatch(attention_backends(scaled_dot_product_attention)),
+        case.device == CPU or case.rule != STRIDED,
+    )
+    q, k, v = (
+        torch.randn(1, count, length, 16, dtype=torch.float64, generator=random, requires_grad=trained)
+        for count, length in ((6, case.queries), (2, case.keys), (2, case.keys))
+    )
+    found = attend(case, q, k, v)
+    expected = attend(case, q, *(for_each_query_head(x, 6) for x in (k, v)))
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    if not trained:
+        return
+    gradients = (torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (found, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-11, rtol=0)
 
 
 def test_the_documentation_s_table_is_the_list_of_backends() -> None:

@@ -98,8 +98,8 @@ PRODUCTS = {"mm", "addmm", *(f"_scaled_dot_product_flash_attention{end}" for end
     ],
 )
 def test_between_products_a_layer_reads_and_writes_its_states_so_often(name: str, kernels: str, passes: float) -> None:
-    """In passes: bytes of hidden states, of which the feed-forward layer has four times as many. Both directions; what
-    is done to weights once a step is left out."""
+    """In bytes of hidden states, of which GPT's feed-forward layer has four times as many. In both directions; what is
+    done to weights once a step is left out."""
 
     def moved(layers: int) -> dict[str, int]:
         found = rehearsed(name, *LAYERS[name], f"run.kernels={kernels}", f"model.layers={layers}", gpus=1)
@@ -108,3 +108,19 @@ def test_between_products_a_layer_reads_and_writes_its_states_so_often(name: str
     fewer, more = moved(1), moved(2)
     of_layer = {key: more[key] - fewer.get(key, 0) for key in more.keys() - OF_WEIGHTS - PRODUCTS}
     assert sum(of_layer.values()) / (8 * 256 * 128 * 2) == pytest.approx(passes, rel=0.01)
+
+
+def test_keys_that_queries_share_are_not_copied_for_each_of_them() -> None:
+    """Flash attention reads them as they are, so that no gradients of copies are summed either. Values alone are
+    copied, once, as they lie beside the queries; and `plan` counts what is kept."""
+
+    small = ("model.layers=2", "model.hidden=256", "model.heads=8", "model.kv_heads=2", "model.head_dim=32")
+    rows = ("model.sequence_length=512", "batch.sequences=2", "batch.micro_sequences=2", "parallel.tensor=1")
+    found = rehearsed("llama3/3.2-1b", *small, "model.ffn=512", *rows, "parallel.recompute=none", gpus=1)
+    (rank,), (planned,) = found.ranks, found.planned
+    keys = 2 * 512 * 2 * 32 * 2  # bytes of a layer's keys, or of its values; of its queries four times as many
+    sums = 2 * 8 * 512 * 4  # logarithms of a row's sum
+    flash = rank.moved_bytes["_scaled_dot_product_flash_attention"]
+    assert flash == pytest.approx(2 * (10 * keys + sums), rel=1e-3)
+    assert rank.moved_bytes["sum"] < keys, "of losses alone"
+    assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=0.005)
