@@ -40,6 +40,7 @@ from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
 from pretrain.run_dir.paths import SOURCE_TOKENIZER, TOKENIZER
 from pretrain.run_length.segments import run_length
+from pretrain.training.attention_kernel import attention_line
 from pretrain.training.best import check_best
 from pretrain.training.notes import notes_of
 
@@ -70,6 +71,8 @@ class TrainingRun:
     """comparison of the speed of ranks"""
     profiler: StepProfiler
     """profiles of steps of this rank"""
+    attention_line: str | None
+    """a line that names the attention kernel, for those who watch; None: there is none to name"""
     notes: tuple[str, ...]
     """warnings about data, settings and versions, one sentence each"""
 
@@ -129,6 +132,7 @@ def build_run(config: RunConfig, datasets: Sequence[DataSource], locations: Sequ
         judges=judges,
         stragglers=_stragglers(config, layout, engine, locations),
         profiler=StepProfiler(config.profile, Path(config.run.dir), dist.get_rank(), engine.named_ranges),
+        attention_line=attention_line(config, layout),
         notes=notes,
     )
 

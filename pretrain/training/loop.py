@@ -96,6 +96,8 @@ def _begin(session: Session, state: RunState) -> None:
     """Has the log say what is about to be trained. The run's files change from here on. Collective."""
     run, log = session.run, session.log
     run_on_all_ranks("starting the run", lambda: log.begin(state.config, state.step, state.tokens), session.group)
+    if run.attention_line is not None:
+        log.say(run.attention_line)
     log.data(data_inputs(state.config.data.resolved_sources, run.stream.datasets))
     sources = planned_usage(state.config, state.stream)
     log.event("planned", sources=[asdict(source) for source in sources])
