@@ -27,6 +27,7 @@ from pretrain.process.urgency import Urgency
 from pretrain.run_dir.paths import checkpoint_step, complete_checkpoints
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import Segment
+from pretrain.training import garbage
 from pretrain.training.bad_steps import check_heldout, check_trained, check_updated
 from pretrain.training.best import LOSS
 from pretrain.training.resume import RunState, is_due, record_of, resume, roll_back
@@ -51,11 +52,17 @@ def train(session: Session) -> int:
         return ExitStatus.DONE
     _begin(session, state)
     stopping, save_seconds = False, 0.0
-    with _lost_peers_explained(session, lambda: state.step), _saver(session, state) as saver, watchdog.stop_on_error():
+    with (
+        _lost_peers_explained(session, lambda: state.step),
+        _saver(session, state) as saver,
+        watchdog.stop_on_error(),
+        garbage.no_collection_within_steps(),
+    ):
         saver.reserve(session.run.engine.state())
         if state.evaluates_start:
             _evaluate(session, replace(state, evaluations=None))  # no checkpoint holds step 0, which could be the best
         while not state.is_finished and not stopping:
+            garbage.collect_when_due(state.step)
             watchdog.kick(f"step {state.step + 1}", state.step + 1)
             session.run.stragglers.begin()
             started_s, segment = time.perf_counter(), state.segment

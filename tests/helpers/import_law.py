@@ -161,6 +161,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "build",
         "session",
         "bad_steps",
+        "garbage",
         "resume",
         "loop",
         "finetuned replay",
