@@ -17,14 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.errors import RunError
 from pretrain.run_dir.paths import MANIFEST, RECORD, SOURCE_TOKENIZER, TOKENIZER
 
-ITEM_BYTES = 4
-"""values are fp32, whatever precision the model trains in"""
+Dtype = Literal["F32", "BF16"]
+"""data type of a box, as safetensors names it: fp32, whatever precision the model trains in, but for moments in bf16"""
+ITEM_BYTES: dict[Dtype, int] = {"F32": 4, "BF16": 2}
 
 _NAMES = re.compile(
     rf"{re.escape(RECORD)}|{re.escape(TOKENIZER)}|{re.escape(SOURCE_TOKENIZER)}|tensors-[0-9]{{5,}}\.safetensors"
@@ -50,17 +52,18 @@ class Digest:
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a global tensor: row-major little-endian fp32 values from byte `position` of `file`."""
+    """A box of a global tensor: row-major little-endian values from byte `position` of `file`."""
 
     file: str
     position: int
     offset: tuple[int, ...]
     shape: tuple[int, ...]
+    dtype: Dtype = "F32"
 
     @property
     def end(self) -> int:
         """The byte after the last."""
-        return self.position + ITEM_BYTES * math.prod(self.shape)
+        return self.position + ITEM_BYTES[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """JSON with its own digest (`seal`)."""
-        return seal(_MANIFEST.dump_json(self))
+        return seal(_MANIFEST.dump_json(self, exclude_defaults=True))
 
     @classmethod
     def read(cls, checkpoint: Path) -> "Manifest":
@@ -166,13 +169,13 @@ def write(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
     return Digest(size, digest.hexdigest())
 
 
-def header(boxes: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]]) -> bytes:
-    """The beginning of a safetensors file that holds these boxes (tensor, offset, shape), in this order."""
+def header(boxes: Sequence[tuple[str, tuple[int, ...], tuple[int, ...], Dtype]]) -> bytes:
+    """The beginning of a safetensors file that holds these boxes (tensor, offset, shape, dtype), in this order."""
     entries, begin = {}, 0
-    for name, offset, shape in boxes:
-        end = begin + ITEM_BYTES * math.prod(shape)
+    for name, offset, shape, dtype in boxes:
+        end = begin + ITEM_BYTES[dtype] * math.prod(shape)
         entries[f"{name}[{','.join(map(str, offset))}]"] = {
-            "dtype": "F32",
+            "dtype": dtype,
             "shape": shape,
             "data_offsets": (begin, end),
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pretrain.checkpoint.files import ITEM_BYTES
+from pretrain.checkpoint.files import ITEM_BYTES, Dtype
 from pretrain.checkpoint.state import Record
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
@@ -22,14 +22,21 @@ class Part:
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
     shape: tuple[int, ...]
+    dtype: Dtype
+
+    @property
+    def size_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype] * math.prod(self.shape)
 
 
+_DTYPES: dict[torch.dtype, Dtype] = {torch.float32: "F32", torch.bfloat16: "BF16"}
+_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
 Pieces = list[tuple[Part, Tensor]]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """This rank's values, those of `parts` one after the other in `buffer` [fp32 values, on the host]."""
+    """This rank's values, those of `parts` one after the other in `buffer` [bytes, on the host]."""
 
     record: Record
     tokenizer: bytes
@@ -59,27 +66,28 @@ class StreamedSnapshot:
 
     @property
     def size_bytes(self) -> int:
-        return sum(ITEM_BYTES * math.prod(part.shape) for part in self.parts)
+        return sum(part.size_bytes for part in self.parts)
 
     def values(self) -> Iterator[memoryview]:
         """The bytes of all parts, in their order."""
-        for value in self.tensors:
+        for value in self.tensors:  # weights, which are saved in fp32
             yield memoryview(value.float().contiguous().view(-1).numpy().data).cast("B")
 
 
 def pieces_of(state: dict[str, GlobalPart]) -> Pieces:
-    """Pieces of `state` that this rank saves."""
-    return [
-        (Part(name, part.shape, piece.offset, tuple(piece.value.shape)), piece.value)
+    """Pieces of `state` that this rank saves; those in fp32 first, so that all are aligned in memory and in a file."""
+    pieces = [
+        (Part(name, part.shape, piece.offset, tuple(piece.value.shape), _DTYPES[part.dtype]), piece.value)
         for name, part in state.items()
         if part.saves
         for piece in part.pieces
     ]
+    return sorted(pieces, key=lambda piece: -ITEM_BYTES[piece[0].dtype])
 
 
 def allocate(pieces: Pieces) -> Tensor:
-    """Host memory for all values, flat: [fp32 values]; page-locked if they come from a GPU."""
-    buffer = torch.empty(sum(value.numel() for _, value in pieces), dtype=torch.float32)
+    """Host memory for all values: [bytes] uint8; page-locked if they come from a GPU."""
+    buffer = torch.empty(sum(part.size_bytes for part, _ in pieces), dtype=torch.uint8)
     buffer.zero_()  # which has the machine really give it
     if any(value.is_cuda for _, value in pieces):
         _lock_pages(buffer)
@@ -88,9 +96,9 @@ def allocate(pieces: Pieces) -> Tensor:
 
 def copy(pieces: Pieces, buffer: Tensor) -> None:
     """The values as they are now, into what `allocate` gave for them."""
-    targets = buffer.split([value.numel() for _, value in pieces])
-    for (_, value), target in zip(pieces, targets, strict=True):
-        target.view(value.shape).copy_(value, non_blocking=True)
+    targets = buffer.split([part.size_bytes for part, _ in pieces])
+    for (part, value), target in zip(pieces, targets, strict=True):
+        target.view(_TORCH[part.dtype]).view(value.shape).copy_(value, non_blocking=True)
     if any(value.is_cuda for _, value in pieces):
         torch.cuda.synchronize()
 

@@ -19,12 +19,14 @@ from torch import Tensor
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.files import ITEM_BYTES, Box, Manifest, Stored
+from pretrain.checkpoint.files import ITEM_BYTES, Box, Dtype, Manifest, Stored
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.collective import gather, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.run_dir.paths import MANIFEST, complete_checkpoints
 
+_NUMPY: dict[Dtype, str] = {"F32": "<f4", "BF16": "<i2"}
+"""what numpy reads a box as; it has no bf16"""
 Bounds = list[tuple[int, int]]
 Slices = tuple[slice, ...]
 
@@ -124,7 +126,8 @@ def read_whole(checkpoint: Path, manifest: Manifest, state: Mapping[str, GlobalP
         _check_shape(path, name, manifest, part.shape)
         boxes, (piece,) = manifest.tensors[name].boxes, part.pieces
         value = piece.value
-        if len(boxes) > 1 or value.dtype != torch.float32 or value.is_cuda or not value.is_contiguous():
+        in_place = boxes[0].dtype == "F32" and value.dtype == torch.float32 and value.is_contiguous()
+        if len(boxes) > 1 or value.is_cuda or not in_place:
             _read(checkpoint, manifest, {name: part})
             continue
         with files.open_plain(checkpoint / boxes[0].file) as file:
@@ -189,7 +192,10 @@ def planned_reads(
             raise RunError(f"{path} has no tensor {name}, which this config needs")
         _check_shape(path, name, manifest, part.shape)
     plan = _sources_by_file(checkpoint, manifest, state)
-    return {name: sum(ITEM_BYTES * target.numel() for _, target, _ in sources) for name, sources in plan.items()}
+    return {
+        name: sum(ITEM_BYTES[box.dtype] * target.numel() for box, target, _ in sources)
+        for name, sources in plan.items()
+    }
 
 
 def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) -> int:
@@ -198,8 +204,9 @@ def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) ->
         with files.open_plain(checkpoint / name) as file:
             for box, target, in_box in sources:
                 # Copy-on-write, only because torch wants arrays that it could write to.
-                values = np.memmap(file, "<f4", "c", box.position, box.shape)[in_box]
-                target.copy_(torch.from_numpy(values))
+                values = np.memmap(file, _NUMPY[box.dtype], "c", box.position, box.shape)[in_box]
+                stored = torch.from_numpy(values)
+                target.copy_(stored if box.dtype == "F32" else stored.view(torch.bfloat16))
                 read_bytes += values.nbytes
     return read_bytes
 
@@ -261,7 +268,7 @@ def _check_box(path: Path, name: str, stored: Stored, box: Box, manifest: Manife
     )
     if not fits:
         raise RunError(f"{path} has a box of {name} that does not lie in it")
-    if box.file not in manifest.files or box.position < 0 or box.position % ITEM_BYTES:
+    if box.file not in manifest.files or box.position < 0 or box.position % ITEM_BYTES[box.dtype]:
         raise RunError(f"{path} places values of {name} where no file has any")
 
 

@@ -113,11 +113,11 @@ def _write_part(snapshot: Snapshot | StreamedSnapshot, temporary: Path) -> tuple
     if not snapshot.parts:
         return {}, {}
     path = temporary / f"tensors-{dist.get_rank():05d}.safetensors"
-    header = files.header([(part.name, part.offset, part.shape) for part in snapshot.parts])
+    header = files.header([(part.name, part.offset, part.shape, part.dtype) for part in snapshot.parts])
     position = len(header)
     tensors: dict[str, Stored] = {}
     for part in snapshot.parts:
-        box = Box(path.name, position, part.offset, part.shape)
+        box = Box(path.name, position, part.offset, part.shape, part.dtype)
         boxes = tensors[part.name].boxes if part.name in tensors else ()
         tensors[part.name] = Stored(part.global_shape, (*boxes, box))
         position = box.end

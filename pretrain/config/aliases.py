@@ -44,6 +44,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "grad_clip clip_grad gradient_clipping max_grad_norm max_norm": ("optimizer.clip_norm",),
     "adam_beta1 adam_beta2 betas": ("optimizer.beta1", "optimizer.beta2"),
     "adam_eps adam_epsilon": ("optimizer.eps",),
+    "exp_avg_dtype exp_avg_sq_dtype": ("optimizer.moments",),
     "qk_clip qk_clip_alpha": ("optimizer.qk_clip_threshold",),
     "bf16 fp16 fp8 dtype mixed_precision torch_dtype": ("precision",),
     "initial_loss_scale": ("loss_scale.initial",),

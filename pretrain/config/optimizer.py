@@ -27,12 +27,12 @@ class OptimizerSettings(Section):
 
     @property
     def num_moments(self) -> int:
-        """Values that the rule keeps for each weight of a matrix, in fp32."""
+        """Memory that the rule takes for each weight of a matrix, in values of fp32."""
         return 2
 
     def moments_of(self, has_blocks: bool) -> int:
-        """Values that the rule keeps for each weight of a parameter. `has_blocks`: it is declared to hold matrices of a
-        layer (`ParameterSpec.blocks`)."""
+        """Memory that the rule takes for each weight of a parameter, in values of fp32. `has_blocks`: it is declared to
+        hold matrices of a layer (`ParameterSpec.blocks`)."""
         return self.num_moments
 
     def sign_shares(self, updates: int) -> Sequence[float] | None:
@@ -73,6 +73,16 @@ class _Adam(_TwoMoments):
         description="divide the moments by 1 - beta^updates, as they begin at zero; false: do not (the authors' BERT "
         "and ELECTRA)",
     )
+    moments: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="precision that both moments are held in; bf16: 4 bytes less for each parameter, updates computed "
+        "in fp32, new moments rounded stochastically; may differ between starts of a run",
+    )
+
+    @property
+    def num_moments(self) -> int:
+        """Two moments in bf16 take the memory of one."""
+        return 2 if self.moments == "fp32" else 1
 
 
 class AdamWOptimizer(_Adam):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
@@ -86,6 +87,8 @@ class GlobalPart:
     pieces: tuple[Piece, ...]
     saves: bool
     """this rank writes its pieces; other holders of the same values don't"""
+    dtype: torch.dtype = torch.float32
+    """data type that a checkpoint has them in"""
 
 
 P = TypeVar("P")

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import ITEM_BYTES
 from pretrain.checkpoint.replaced_head import replaced_head
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.modules import parameter_specs
@@ -45,10 +44,10 @@ def load_without_data(config: RunConfig, engine: Any, work: RehearsedWork) -> Lo
         originals |= {f"model/{name}": shape for name, shape in router_bias_shapes(config.model).items()}
         weights = {name: shape for name, shape in originals.items() if name not in fresh}
         files = len(store.planned_reads(checkpoint, state, weights, unused))
-    pieces = [piece for part in state.values() for piece in part.pieces]
-    sizes = [ITEM_BYTES * math.prod(piece.value.shape) for piece in pieces]
-    for piece in pieces:
-        piece.value.copy_(torch.empty(piece.value.shape, dtype=torch.float32, device="cpu"))
+    pieces = [(part.dtype, piece.value) for part in state.values() for piece in part.pieces]
+    sizes = [dtype.itemsize * math.prod(value.shape) for dtype, value in pieces]
+    for dtype, value in pieces:
+        value.copy_(torch.empty(value.shape, dtype=dtype, device="cpu"))
     if work.trains:
         engine.state_loaded(0 if work.starts else 1)
     return LoadCounts(tensors=len(state), read_bytes=sum(sizes), files=files, host_bytes=max(sizes, default=0))

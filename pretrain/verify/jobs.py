@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.config.load import validate
-from pretrain.config.optimizer import MuonOptimizer
+from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer, MuonOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve, with_teacher
 from pretrain.errors import ConfigError
@@ -40,6 +40,11 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
         raise ConfigError(
             f"optimizer.ns_precision={config.optimizer.ns_precision} rounds updates to 1e-2, which hides faults of "
             "layouts: verify the run with optimizer.ns_precision=fp32"
+        )
+    if isinstance(config.optimizer, AdamOptimizer | AdamWOptimizer) and config.optimizer.moments != "fp32":
+        raise ConfigError(
+            "optimizer.moments=bf16 rounds a few moments to another value where sums have another order, and moves "
+            "their updates by up to 1e-2, which hides faults of layouts: verify the run with optimizer.moments=fp32"
         )
     chosen = list(dict.fromkeys(layouts))
     small = config if full else shrink(config, chosen)

@@ -157,3 +157,9 @@ def test_verify_refuses_a_layout_that_cannot_be(config: Path) -> None:
     assert done.returncode == 2
     assert "dp4+zero4" in done.stderr
     assert "parallel.zero" in done.stderr
+
+
+def test_verify_refuses_moments_that_round_more_than_layouts_do(config: Path) -> None:
+    done = run("verify", config, "--layouts", "tp2", "optimizer.moments=bf16")
+    assert done.returncode == 2
+    assert "verify the run with optimizer.moments=fp32" in done.stderr

@@ -143,7 +143,8 @@ def checkpoints_rounded(patch: pytest.MonkeyPatch) -> None:
 
     def rounded(pieces: Any, buffer: Any) -> None:
         copy(pieces, buffer)
-        buffer.copy_(buffer.to(torch.bfloat16))
+        values = buffer.view(torch.float32)
+        values.copy_(values.to(torch.bfloat16))
 
     patch.setattr(snapshot, "copy", rounded)
 

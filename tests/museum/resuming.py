@@ -128,7 +128,8 @@ def parts_of_another_replica(patch: pytest.MonkeyPatch) -> None:
     def shifted(pieces: Any, buffer: Tensor) -> None:
         copy(pieces, buffer)
         if dist.get_rank() == 1:
-            buffer.copy_(torch.roll(buffer, 1))
+            values = buffer.view(torch.float32)
+            values.copy_(torch.roll(values, 1))
 
     patch.setattr(snapshot, "copy", shifted)
 

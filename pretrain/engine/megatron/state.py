@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
+import torch
 from torch import Tensor, nn
 
 from pretrain.engine.base import GlobalPart, Piece
@@ -77,7 +78,8 @@ class State:
                 name = f"{kind}/{parameter.name}"
                 assert name not in parts, "one rank never holds a parameter and its copy"
                 boxes = pieces(tensor.view(-1), start, parameter.local_shape, parameter.offset)
-                parts[name] = GlobalPart(parameter.spec.shape, boxes, saves)
+                dtype = torch.float32 if kind == "model" else tensor.dtype
+                parts[name] = GlobalPart(parameter.spec.shape, boxes, saves, dtype)
         return parts
 
 

@@ -23,7 +23,7 @@ RowFactors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Owned:
-    """A range of a parameter that this rank updates: fp32 live views of one shape."""
+    """A range of a parameter that this rank updates: live views of one shape, in fp32 but for moments in bf16."""
 
     parameter: nn.Parameter
     start: int
@@ -46,7 +46,7 @@ class OwnedRange:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRange:
-    """A range of a parameter to update now: fp32 live views, flat."""
+    """A range of a parameter to update now: live views, flat, in fp32 but for moments in bf16."""
 
     parameter: Parameter
     start: int
@@ -65,6 +65,8 @@ class Rule(ABC):
     """One way to update parameters. Which ones decay, and which are matrices to it, is declared with them, and so are
     multipliers of learning rate, weight decay and eps."""
 
+    moment_dtype = torch.float32
+
     def __init__(self, settings: Optimizer, replica_groups: ReplicaGroups) -> None:
         self.settings, self.replica_groups = settings, replica_groups
         self.updates = 0
@@ -79,7 +81,9 @@ class Rule(ABC):
         """Moments of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first
         step."""
         if parameter.value not in self._moments:
-            self._moments[parameter.value] = {name: torch.zeros_like(main) for name in self.moment_names(parameter)}
+            self._moments[parameter.value] = {
+                name: torch.zeros_like(main, dtype=self.moment_dtype) for name in self.moment_names(parameter)
+            }
         return self._moments[parameter.value]
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:

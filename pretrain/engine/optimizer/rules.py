@@ -11,6 +11,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.adagrad import Adagrad
 from pretrain.engine.optimizer.base import Rule
+from pretrain.engine.optimizer.bf16_adam import Bf16Adam
 from pretrain.engine.optimizer.lamb import Lamb
 from pretrain.engine.optimizer.lion import Lion
 from pretrain.engine.optimizer.muon import Muon
@@ -29,11 +30,13 @@ def find_rule(
 ) -> Rule | None:
     """The config's, of a rank that holds `parameters`; None for those that are torch's (`adam.py`). `replicated`: see
     `Sharding`."""
-    if isinstance(config.optimizer, AdamOptimizer | AdamWOptimizer):
+    settings = config.optimizer
+    if isinstance(settings, AdamOptimizer | AdamWOptimizer) and settings.moments == "fp32":
         return None
-    kind = RULES.require(config.optimizer.name)
     replica_groups = ReplicaGroups(parameters, groups, device, replicated, config.parallel.offload_optimizer)
-    return kind(config.optimizer, replica_groups)
+    if isinstance(settings, AdamOptimizer | AdamWOptimizer):
+        return Bf16Adam(settings, replica_groups, config.run.seed)
+    return RULES.require(settings.name)(settings, replica_groups)
 
 
 class NullOptimizer(torch.optim.Optimizer):

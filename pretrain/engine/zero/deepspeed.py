@@ -90,7 +90,7 @@ class DeepSpeedSharding(OptimizerState):
         for stages in ("ends", "all"):
             alike = sorted((p for p in self.parameters if p.stages == stages), key=lambda p: p.name)
             groups += adam.parameter_groups(alike)
-        if isinstance(self._settings, AdamOptimizer | AdamWOptimizer):
+        if self._rule is None and isinstance(self._settings, AdamOptimizer | AdamWOptimizer):
             return adam.adam(self._settings, groups)
         return NullOptimizer(groups, self._settings.learning_rate)
 

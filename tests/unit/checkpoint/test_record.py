@@ -77,6 +77,18 @@ def test_samples_and_tokens_that_do_not_go_together_are_refused(samples: int) ->
         check_same_run(record, tiny_config())
 
 
+@pytest.mark.parametrize(("before", "now"), [("fp32", "bf16"), ("bf16", "fp32")])
+def test_moments_may_be_held_in_another_precision_from_now_on(before: str, now: str) -> None:
+    started, resumed = (
+        tiny_config(optimizer={"moments": moments}, schedule={"name": "constant"}) for moments in (before, now)
+    )
+    record = replace(tiny_record(3), config=started.model_dump(mode="json"))
+    check_same_run(record, resumed)
+    other = resumed.model_copy(update={"optimizer": resumed.optimizer.model_copy(update={"beta2": 0.9})})
+    with pytest.raises(ConfigError, match=r"started with optimizer\.beta2=0\.95"):
+        check_same_run(record, other)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_any_field_may_hold_anything(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)

@@ -89,6 +89,8 @@ def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> Non
         ("schedule.zzz=1", "unknown key 'schedule.zzz': known here with schedule.name=cosine: name, warmup_tokens"),
         ("schedule={name: wsd, decay_steps: 4, warmup: none}", "schedule.warmup=none does nothing with"),
         ("optimizer.scale_parameter=false", "with optimizer.name=adamw: leave it out (it is for adafactor)"),
+        ("optimizer={name: lamb, learning_rate: 1e-3, moments: bf16}", "leave it out (it is for adamw, adam)"),
+        ("optimizer.moments=fp16", "'optimizer.moments' = 'fp16': expected"),
         ("model.positions={name: sinusoidal, offset: 2}", "offset=2 does nothing with model.positions.name=sinusoidal"),
         ("model.positions.num_buckets=64", "num_buckets=64 does nothing with model.positions.name=learned"),
         ("data={sources: [{path: a}, {path: b}], mixing: {name: equal, cap: 5}}", "data.mixing.cap=5 does nothing"),

@@ -42,6 +42,8 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
     ("optimizer", "layout", "precision", "expected"),
     [
         ({}, "dp4+zero1", "bf16", 3),
+        ({"moments": "bf16"}, "dp4+zero1", "bf16", 2),
+        ({"name": "adam", "moments": "bf16"}, "dp4+zero1", "fp32", 1),
         ({"name": "lamb"}, "dp4+zero1", "fp32", 2),
         ({"name": "adagrad"}, "dp4+zero1", "fp32", 1),
         ({"name": "lion", "learning_rate": 1e-4}, "dp4+zero1", "bf16", 2),
