@@ -60,7 +60,7 @@ class Kernels:
     norm: Mapping[str, type[nn.Module]]
     """Norm classes by `model.norm_type`, called with (config, width, eps)."""
     sublayer_norm: Mapping[str, type[nn.Module]] | None = None
-    """Those before sublayers, which return their input besides, as the residual; None: those of `norm`."""
+    """Norm classes before sublayers, which return their input besides, as the residual; None: those of `norm`."""
     activation: Mapping[str, Callable[[Tensor], Tensor]]
     """Activation functions by `model.activation`; for a gated one, that of the gate."""
     bias_activation: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]

@@ -31,8 +31,9 @@ def with_kernels(names: Mapping[Callable[[Tensor], Tensor], str]) -> Callable[..
 class _BiasActivation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: str, gated: bool) -> Tensor:
-        ctx.save_for_backward(x, bias)
-        ctx.kind, ctx.gated = kind, gated
+        # DeepSpeed's stage 3 may release the values of a large bias before the backward pass.
+        ctx.save_for_backward(x, bias.clone() if bias is not None and hasattr(bias, "ds_shape") else bias)
+        ctx.parameter, ctx.kind, ctx.gated = bias, kind, gated
         out: Tensor = bias_activation(x.contiguous(), bias, kind, gated)
         return out
 
@@ -40,7 +41,8 @@ class _BiasActivation(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, bias = ctx.saved_tensors
         of_x, sums = bias_activation_gradients(gradient.contiguous(), x.contiguous(), bias, ctx.kind, ctx.gated)
-        return of_x, None if bias is None else hand_over(bias, sums.sum(0)), None, None
+        of_bias = None if bias is None else hand_over(ctx.parameter, sums.sum(0))
+        return of_x, of_bias, None, None
 
 
 def _empty_gated(x: Tensor) -> Tensor:

@@ -36,29 +36,37 @@ class _DropoutAdd(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.bias, ctx.drawn, ctx.adds = bias, drawn, residual is not None
         residual = None if residual is None else residual.contiguous()
-        out: Tensor = dropout_add(x.contiguous(), bias, residual, *_drawn(drawn))
+        hashes, place = _drawn(drawn)
+        out: Tensor = dropout_add(x.contiguous(), bias, residual, hashes, place=place)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         bias, of_x, of_bias = ctx.bias, gradient, None
         if ctx.drawn is not None:
-            of_x, sums = dropout_gradients(gradient.contiguous(), bias is not None, *_drawn(ctx.drawn))
+            hashes, place = _drawn(ctx.drawn)
+            of_x, sums = dropout_gradients(gradient.contiguous(), hashes, place=place, biased=bias is not None)
             of_bias = None if bias is None else hand_over(bias, sums.sum(0))
         elif bias is not None:
             of_bias = hand_over(bias, gradient.flatten(0, -2).sum(0, dtype=torch.float32))
         return of_x, of_bias, gradient if ctx.adds else None, None
 
 
-def _drawn(drawn: Drawn | None) -> tuple[Tensor | None, Tensor | None, list[int]]:
-    """`Drawn` as operators take it: they know no such type."""
+def _drawn(drawn: Drawn | None) -> tuple[list[Tensor], list[int]]:
+    """`Drawn` as operators take it, which know no such type: its tensors and its numbers. Empty: no dropout."""
     if drawn is None:
-        return None, None, []
-    return drawn.first, drawn.offsets, [drawn.begin, drawn.begin_columns, drawn.levels, drawn.rows_second]
+        return [], []
+    tensors = [drawn.first] if drawn.offsets is None else [drawn.first, drawn.offsets]
+    return tensors, [drawn.begin, drawn.begin_columns, drawn.levels, drawn.rows_second]
+
+
+def _both(hashes: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    first, offsets = (*hashes, None, None)[:2]
+    return first, offsets
 
 
 def _places(x: Tensor, place: Sequence[int]) -> tuple[tuple[int, ...], dict[str, bool]]:
-    """What the kernels need to know of where x [a, b, ..., columns] lies: sizes, and choices."""
+    """Arguments of the kernels about the place of x [a, b, ..., columns] in a batch: sizes, and choices."""
     begin, begin_columns, levels, rows_second = place or (0, 0, 0, 0)
     inner = x.shape[2:-1]
     assert len(inner) < 2, "a hash is folded over one inner dimension at most"
@@ -68,45 +76,43 @@ def _places(x: Tensor, place: Sequence[int]) -> tuple[tuple[int, ...], dict[str,
 
 @torch.library.custom_op("pretrain::dropout_add", mutates_args=())
 def dropout_add(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, first: Tensor | None, offsets: Tensor | None,
-    place: Sequence[int],
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, hashes: Sequence[Tensor], *, place: Sequence[int]
 ) -> Tensor:  # fmt: skip
-    """`kernels.dropout.dropped_out` of x [a, b, ..., F]; `place` is empty without dropout."""
+    """`kernels.dropout.dropped_out` of x [a, b, ..., F]; `hashes` and `place`: see `_drawn`."""
     from pretrain.models.triton.kernels import dropout as kernels
 
     out, (sizes, choices) = torch.empty_like(x), _places(x, place)
     choices |= {"BIASED": bias is not None, "ADDS": residual is not None, "DROPS": bool(place)}
-    tensors, tile = (x, bias, residual, out, first, offsets), tiles.forward(x)
+    tensors, tile = (x, bias, residual, out, *_both(hashes)), tiles.forward(x)
     kernels.dropped_out[tiles.grid(x, tile)](
-        *tensors, *sizes, *tiles.rows_columns(x), OFFSETS=offsets is not None, **choices, **tile
+        *tensors, *sizes, *tiles.rows_columns(x), OFFSETS=len(hashes) > 1, **choices, **tile
     )
     return out
 
 
 @dropout_add.register_fake
 def _(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, first: Tensor | None, offsets: Tensor | None,
-    place: Sequence[int],
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, hashes: Sequence[Tensor], *, place: Sequence[int]
 ) -> Tensor:  # fmt: skip
     return torch.empty_like(x)
 
 
 @torch.library.custom_op("pretrain::dropout_gradients", mutates_args=())
 def dropout_gradients(
-    gradient: Tensor, biased: bool, first: Tensor, offsets: Tensor | None, place: Sequence[int]
+    gradient: Tensor, hashes: Sequence[Tensor], *, place: Sequence[int], biased: bool
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`kernels.dropout.gradients`: (gradient of x, sums over the rows of each program)."""
     from pretrain.models.triton.kernels import dropout as kernels
 
     of_x, sums, (sizes, choices) = torch.empty_like(gradient), tiles.sums(gradient, biased), _places(gradient, place)
-    choices |= {"BIASED": biased, "OFFSETS": offsets is not None}
-    tensors, tile = (gradient, of_x, sums, first, offsets), tiles.backward(gradient)
+    choices |= {"BIASED": biased, "OFFSETS": len(hashes) > 1}
+    tensors, tile = (gradient, of_x, sums, *_both(hashes)), tiles.backward(gradient)
     kernels.gradients[tiles.grid(gradient, tile)](*tensors, *sizes, *tiles.rows_columns(gradient), **choices, **tile)
     return of_x, sums
 
 
 @dropout_gradients.register_fake
 def _(
-    gradient: Tensor, biased: bool, first: Tensor, offsets: Tensor | None, place: Sequence[int]
+    gradient: Tensor, hashes: Sequence[Tensor], *, place: Sequence[int], biased: bool
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(gradient), tiles.sums(gradient, biased)

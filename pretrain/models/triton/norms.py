@@ -91,7 +91,7 @@ class _Norm(torch.autograd.Function):
         x, gain, bias, statistics = ctx.saved_tensors
         added = None if added is None else added.contiguous()
         given = gradient.contiguous(), added, x.contiguous()
-        of_x, sums = norm_gradients(*given, gain, statistics, bias is not None, ctx.offset)
+        of_x, sums = norm_gradients(*given, gain, statistics, centered=bias is not None, offset=ctx.offset)
         of_gain, *of_bias = sums.sum(0)
         return of_x, hand_over(gain, of_gain), hand_over(bias, *of_bias) if of_bias else None, None, None
 
@@ -128,7 +128,8 @@ def _statistics(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretrain::norm_gradients", mutates_args=())
 def norm_gradients(
-    gradient: Tensor, added: Tensor | None, x: Tensor, gain: Tensor, statistics: Tensor, centered: bool, offset: float
+    gradient: Tensor, added: Tensor | None, x: Tensor, gain: Tensor, statistics: Tensor, *, centered: bool,
+    offset: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`kernels.norms.gradients`: (gradient of x, plus `added`; sums over the rows of each program [programs, 1 or 2,
     F])."""
@@ -143,7 +144,8 @@ def norm_gradients(
 
 @norm_gradients.register_fake
 def _(
-    gradient: Tensor, added: Tensor | None, x: Tensor, gain: Tensor, statistics: Tensor, centered: bool, offset: float
+    gradient: Tensor, added: Tensor | None, x: Tensor, gain: Tensor, statistics: Tensor, *, centered: bool,
+    offset: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(x), _sums(x, centered)
 

@@ -45,7 +45,7 @@ def check(
     inputs whose gradients are sums over rows, of fp32 terms."""
     numbers, wide = inputs[0].dtype, [x.detach().double().requires_grad_() for x in inputs]
     found, expected = compute(*inputs), exact(*wide)
-    factor = drawn(*found.shape, numbers=numbers, seed=9).detach()
+    factor = drawn(*found.shape, numbers=numbers, seed=9).detach().to(found.device)
     gradients = torch.autograd.grad(found, inputs, factor), torch.autograd.grad(expected, wide, factor.double())
     for place, (one, other) in enumerate(zip((found, *gradients[0]), (expected, *gradients[1]), strict=True)):
         assert one.dtype == numbers
