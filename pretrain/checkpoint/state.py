@@ -195,7 +195,7 @@ def check_same_run(record: Record, config: RunConfig) -> None:
         )
     then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
     then["run"] |= {key: now["run"][key] for key in ("changes", "skipped")}
-    if "moments" in then["optimizer"] and "moments" in now["optimizer"]:  # the state is rounded, the run goes on
+    if "moments" in then["optimizer"] and "moments" in now["optimizer"]:  # loading rounds the state, or widens it
         then["optimizer"]["moments"] = now["optimizer"]["moments"]
     for key, was, is_now in differences(then, now):
         can = ", change it from here on (run.change)" if key.startswith(CHANGEABLE) else ""

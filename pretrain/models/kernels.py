@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.backends import attention_backends
 from pretrain.attention.cases import AttentionBackend
+from pretrain.attention.compiled import compiled as compiled_function
 from pretrain.attention.fused_kernels import scaled_dot_product_attention
 from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
@@ -91,6 +92,7 @@ class Kernels:
 
 
 _FP8_CAPABILITY = 8, 9  # of the first GPUs that multiply in 8 bits
+_TRITON_CAPABILITY = 8, 0  # of the first GPUs that Triton's compiler is for (A100)
 _GELU_TANH = partial(F.gelu, approximate="tanh")
 
 
@@ -133,7 +135,7 @@ def compiled(device: torch.device) -> Kernels:
     check_compiler(device)
     # The limit per function: beyond it, torch falls back to plain kernels and logs a line.
     torch._dynamo.config.recompile_limit = 64
-    fused = partial(torch.compile, dynamic=True)
+    fused = partial(compiled_function, dynamic=True)
     fused_bias_dropout_add = fused(elementwise.bias_dropout_add)
     fused_bias_activation = fused(elementwise.bias_activation)
 
@@ -172,12 +174,14 @@ def triton(device: torch.device) -> Kernels:
     fp32. On a CPU they run in Triton's interpreter, for tests. Raises ConfigError where Triton or a GPU is missing."""
     check_triton(device)
     # Their operators take 20 ms to declare.
+    from pretrain.models.triton import compile_time
     from pretrain.models.triton.bias_activation import with_kernels
     from pretrain.models.triton.dropout import bias_dropout_add, dropout
     from pretrain.models.triton.log_sums import log_sums
     from pretrain.models.triton.norms import NORMS, with_residual
     from pretrain.models.triton.rotary import apply_rope
 
+    compile_time.watch()
     column, row, linear = linears(AccumulateGradFp32())
     return replace(
         plain(device),
@@ -224,6 +228,12 @@ def check_triton(device: torch.device) -> None:
         )
     if device.type == "cpu" and not is_interpreted():
         raise ConfigError("run.kernels=triton requires a GPU: on a CPU set run.kernels=plain")
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < _TRITON_CAPABILITY:
+        name, needed = torch.cuda.get_device_name(device), ".".join(map(str, _TRITON_CAPABILITY))
+        raise ConfigError(
+            f"{name} is too old for run.kernels=triton, which Triton compiles from compute capability {needed} on: set "
+            "run.kernels=plain"
+        )
 
 
 PROVIDERS: Mapping[str, Callable[[torch.device], Kernels]] = {"plain": plain, "compiled": compiled, "triton": triton}

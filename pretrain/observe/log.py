@@ -27,6 +27,7 @@ from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
 from pretrain.observe.results import HeldOutLoss, Result, TaskResults, heldout_terms, means, means_of_sources
 from pretrain.observe.run_dir_writer import RunDirWriter
+from pretrain.observe.speed_notes import SpeedNotes
 from pretrain.observe.track import Trackers, keep_report
 from pretrain.observe.tracker import RunStatus
 from pretrain.plan.hardware import peak_flops
@@ -73,7 +74,9 @@ class RunLog:
         self._idle_experts = IdleExperts(config.health.idle_experts)
         self._layout, self._parameters = layout, num_run_parameters(config)
         self._active_parameters = self._parameters - num_idle_parameters(config.model)
-        self._peak_flops = _peak_flops(config, layout)
+        device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+        self._peak_flops = peak_flops(device_name, config.precision)
+        self._speed_notes = SpeedNotes(config, layout, device_name)
         self._trackers: Trackers | None = None
 
     @_on_reporter
@@ -126,7 +129,7 @@ class RunLog:
         counted = len(batch.sample_ids) * batch.tokens.shape[1] if result.tokens is None else result.tokens
         mfu = None
         if self._peak_flops is not None and result.flops is not None:
-            mfu = result.flops / seconds / self._peak_flops
+            mfu = result.flops / seconds / (self._peak_flops * self._layout.world)
         metrics = StepMetrics(
             step=step,
             loss=result.loss_sum / result.token_count if result.token_count else math.nan,
@@ -151,6 +154,9 @@ class RunLog:
         self._files.step(metrics)
         self._progress.step(metrics)
         self._trackers.step(metrics)
+        for note in self._speed_notes.after(step, seconds, mfu):
+            self.say(note)
+            self.event("speed", step=step, text=note)
         if idle := self._idle_experts.newly(result.tokens_per_expert):
             experts = len(next(iter(result.tokens_per_expert.values())))
             self.warn(idle_sentence(step, idle, experts), "idle_experts", step=step, idle=idle)
@@ -330,9 +336,3 @@ class RunLog:
         """Whether a command that would have resumed a run was refused: the status of the run is unchanged."""
         begun = self._trackers is not None or not RunDir(self._directory).config.exists()
         return isinstance(error, ConfigError | DataError) and not begun
-
-
-def _peak_flops(config: RunConfig, layout: Layout) -> float | None:
-    """Peak operations per second of all devices of the run; None where that of one is not known."""
-    peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", config.precision)
-    return None if peak is None else peak * layout.world

@@ -1,4 +1,5 @@
-"""Peak speed of known accelerators, by the name that the driver reports. An unknown device has none, and so no MFU."""
+"""Known accelerators and their peak speed, by the name that the driver reports. An unknown device has none, and so no
+MFU."""
 
 import re
 from functools import cache
@@ -19,11 +20,20 @@ def known_peaks() -> dict[str, DevicePeaks]:
 
 
 def peak_flops(device_name: str, precision: Literal["fp32", "bf16", "fp16", "fp8"]) -> float | None:
-    """Dense peak of one device in operations per second, or None where it is not known. The full name must match:
-    a slice of a device (MIG) or a variant with fewer units is another device. That of fp8 is out of reach: attention
-    and logits stay in bf16."""
-    name = re.sub(r"^(NVIDIA |Tesla )+", "", device_name)
+    """Dense peak of one device in operations per second, or None where it is not known. That of fp8 is out of reach:
+    attention and logits stay in bf16."""
     for peaks in known_peaks().values():
-        if peaks.driver is not None and re.fullmatch(peaks.driver, name):
+        if _is_called(peaks, device_name):
             return peaks.peak(precision)
     return None
+
+
+def hardware_name(device_name: str) -> str | None:
+    """The name under which plans are made for the device, or None where there is no such device."""
+    return next((name for name in device_names() if _is_called(find_device(name), device_name)), None)
+
+
+def _is_called(peaks: DevicePeaks, device_name: str) -> bool:
+    """Whether the driver's full name matches: a slice of a device (MIG) or a variant with fewer units is another."""
+    name = re.sub(r"^(NVIDIA |Tesla )+", "", device_name)
+    return peaks.driver is not None and re.fullmatch(peaks.driver, name) is not None

@@ -18,6 +18,7 @@ from pretrain.data.unknown_tokens import warnings_of_unknown, warnings_of_unknow
 from pretrain.data.unseen_begin import warnings_of_training
 from pretrain.data.writing_notes import warnings_of_writing
 from pretrain.process import watchdog
+from pretrain.training.device_notes import warnings_of_device
 from pretrain.training.tried_versions import warnings_of_versions
 
 _MUCH_PADDING = 0.05  # share of padding; documents of mixed lengths pack with far less
@@ -33,6 +34,7 @@ def notes_of(config: RunConfig, stream: SampleStream | ChainedStreams, recipe: R
         *_padding(stream),
         *_verified_later(config, stream),
         *doubtful_settings(config),
+        *warnings_of_device(config),
         *warnings_of_versions(),
         *_rows_not_read(stream, recipe),
     )

@@ -8,7 +8,6 @@ and what a rehearsal counts, which needs no device.
 """
 
 import json
-import re
 import statistics
 import sys
 import time
@@ -24,11 +23,11 @@ from pretrain.engine import rendezvous
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
-from pretrain.plan.device import device_names, find_device
+from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants_on
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.hardware import peak_flops
+from pretrain.plan.hardware import hardware_name, peak_flops
 from pretrain.plan.planner import with_vocabulary
 from pretrain.rehearse.run import rehearse
 from tests.benchmarks.train_step import device_name
@@ -67,7 +66,7 @@ def measured(config: RunConfig, seconds: float = _SECONDS) -> dict[str, Any]:
     peak = peak_flops(name, config.precision) if on_gpu else None
     return {
         "device": name,
-        "hardware": next((known for known in device_names() if _is(name, known)), None),
+        "hardware": hardware_name(name),
         "steps": len(taken) - _WARM_UP,
         "step_s": step_s,
         "tokens_per_s": tokens_per_s,
@@ -94,11 +93,6 @@ def expected(config: RunConfig, hardware: str) -> dict[str, Any]:
         "rehearsed_reserved_bytes": rank.reserved_bytes or None,
         "problem": rank.problem,
     }
-
-
-def _is(name: str, hardware: str) -> bool:
-    driver = find_device(hardware).driver
-    return driver is not None and re.fullmatch(driver, re.sub(r"^(NVIDIA |Tesla )+", "", name)) is not None
 
 
 if __name__ == "__main__":

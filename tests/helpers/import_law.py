@@ -156,7 +156,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.finetune.sets": ("readers row_filters", "published_set", "registry"),
     "pretrain.training": (
-        "attention_kernel best changes skips tried_versions",
+        "attention_kernel best changes device_notes skips tried_versions",
         "notes",
         "build",
         "session",

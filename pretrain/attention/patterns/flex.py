@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrain.attention.compiled import compiled
 from pretrain.attention.patterns.base import counts_repeatedly, in_order, log_times, mask
 from pretrain.config.patterns.base import MaskRule
 from pretrain.config.patterns.blocks import BigBirdHead
@@ -69,7 +70,7 @@ def _block_mask(rule: MaskRule, causal: bool, length: int, device: torch.device)
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    return torch.compile(_library().flex_attention)
+    return compiled(_library().flex_attention)
 
 
 @cache

@@ -110,12 +110,16 @@ def test_a_tensor_rank_reads_its_own_ids(first: int, real: int) -> None:
     assert torch.equal(label, torch.where(own, logits.gather(-1, ((labels - first) * own)[..., None])[..., 0], 0.0))
 
 
-def test_without_triton_or_a_gpu_its_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_or_a_gpu_of_today_its_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from pretrain.models import kernels
 
     monkeypatch.setattr(kernels, "is_interpreted", lambda: False)
     with pytest.raises(ConfigError, match=r"run\.kernels=triton requires a GPU"):
         check_triton(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    with pytest.raises(ConfigError, match=r"Tesla T4 is too old for run\.kernels=triton, .* capability 8\.0 on"):
+        check_triton(torch.device("cuda"))
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"run\.kernels=triton requires triton, which is not installed"):
         check_triton(torch.device("cuda"))

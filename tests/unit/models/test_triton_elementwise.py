@@ -154,7 +154,7 @@ def test_turned_heads_are_torch_s_to_the_rounding_of_a_cosine(heads: int, width:
 
 
 def test_sums_over_rows_have_the_same_bits_each_time_whatever_is_beside_them() -> None:
-    """Of a feature: the order of rows is that of programs."""
+    """A feature's sum adds rows in the order of programs, whatever other features there are."""
     x, gradient = (drawn(500, 1, 96, numbers=torch.bfloat16, seed=seed).detach() for seed in (1, 2))
     bias = torch.zeros(96, dtype=torch.bfloat16)
     _, sums = bias_activation.bias_activation_gradients(gradient, x, bias, "silu", False)
