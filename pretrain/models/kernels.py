@@ -31,7 +31,7 @@ from pretrain.models.grouped_fp8 import GroupedLinearInFp8
 from pretrain.models.linears import linears
 from pretrain.models.norms import LayerNorm, RMSNorm, ZeroCenteredRMSNorm
 from pretrain.models.output_linear import OutputLinear
-from pretrain.models.products import AccumulateGradFp32, InFp32, attention_wrapper
+from pretrain.models.products import AccumulateGradFp32, AddBiasAndAccumulateGradFp32, InFp32, attention_wrapper
 from pretrain.models.triton.interpreter import is_interpreted
 from pretrain.random.dropout import Drawn, dropout
 
@@ -97,8 +97,9 @@ _GELU_TANH = partial(F.gelu, approximate="tanh")
 
 
 def plain(device: torch.device) -> Kernels:
-    """megatron-core's parallel layers and loss, torch's own norms and attention: exact on any device."""
-    column, row, linear = linears(InFp32())
+    """megatron-core's parallel layers and loss, torch's own norms and attention: exact on any device. On a GPU, the
+    product that gives a weight's gradient accumulates it in fp32."""
+    column, row, linear = linears(AccumulateGradFp32() if device.type == "cuda" else InFp32())
     return Kernels(
         device=device,
         column_linear=column,
@@ -154,7 +155,7 @@ def compiled(device: torch.device) -> Kernels:
         compute = staticmethod(fused(ZeroCenteredRMSNorm.compute))
 
     own = plain(device)
-    column, row, linear = linears(AccumulateGradFp32())
+    column, row, linear = linears(AddBiasAndAccumulateGradFp32())
     return replace(
         own,
         column_linear=column,
@@ -182,7 +183,7 @@ def triton(device: torch.device) -> Kernels:
     from pretrain.models.triton.rotary import apply_rope
 
     compile_time.watch()
-    column, row, linear = linears(AccumulateGradFp32())
+    column, row, linear = linears(AddBiasAndAccumulateGradFp32())
     return replace(
         plain(device),
         column_linear=column,

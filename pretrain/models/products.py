@@ -102,10 +102,13 @@ class InFp32:
 
 
 class AccumulateGradFp32(InFp32):
-    """Arithmetic for numbers of every precision, whose products take the bias, and accumulate the weight's gradient, in
-    fp32."""
-
-    adds_bias = True
+    """Arithmetic for numbers of every precision, whose products accumulate the weight's gradient in fp32."""
 
     def concerns(self, x: Tensor) -> bool:
         return True
+
+
+class AddBiasAndAccumulateGradFp32(AccumulateGradFp32):
+    """The same, whose products take the bias too, before they are rounded."""
+
+    adds_bias = True

@@ -69,7 +69,7 @@ def test_gradients_of_weights_are_added_up_in_fp32(dtype: torch.dtype) -> None:
     exact = torch.zeros(48, 64, dtype=torch.float64)
     for step in range(8):
         x, gradient = _random(5, 3 + step, 64, dtype=dtype), _random(5, 3 + step, 48, dtype=dtype)
-        Product.apply(x, weight, None, products.AccumulateGradFp32(), None, None).backward(gradient)
+        Product.apply(x, weight, None, products.AddBiasAndAccumulateGradFp32(), None, None).backward(gradient)
         exact += gradient.double().flatten(0, 1).T @ x.double().flatten(0, 1)
         assert weight.grad_added_to_main_grad  # type: ignore[attr-defined]
     assert _off(weight.main_grad, exact) <= 4, "in units of fp32's last place"  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def _by_each(family: str, parallel: dict[str, Any]) -> list[list[tuple[float, fl
     found = []
     for name in ("theirs", "ours"):
         config = family_config(family, parallel=parallel)
-        column, row, _ = linears(products.AccumulateGradFp32())
+        column, row, _ = linears(products.AddBiasAndAccumulateGradFp32())
         kernels = plain(device.install())
         if name == "ours":
             kernels = replace(kernels, column_linear=column, row_linear=row)

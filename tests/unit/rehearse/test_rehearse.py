@@ -345,8 +345,7 @@ def test_what_is_counted_as_something_else_is_named(
     for sentence, beginning in zip(sentences, beginnings, strict=True):
         assert sentence.startswith(beginning)
         assert sentence in lines(found, name, "h100")
-    # The product that gives a weight's gradient accumulates it: compiled kernels have it on GPUs, too.
-    assert ("addmm" in found.ranks[0].flops) == ("run.kernels=compiled" in overrides)
+    assert "addmm" in found.ranks[0].flops, "the product that gives a weight's gradient accumulates it on a GPU"
 
 
 @pytest.mark.slow
