@@ -1,8 +1,9 @@
 """How the processes of `make test` share the tests, where the time went, and what the tests draw: each test and each
 fixture finds the global random generators seeded, whatever ran before it.
 
-A file goes to one process, so that what its tests have in common is made once; the end-to-end tests go to one together,
-as they have a dataset and a run in common, and so do the files whose tests look at every source of the product.
+A file goes to one process, so that what its tests have in common is made once. The quick end-to-end tests go to one
+together, as they have a dataset and a run in common, and so do the files whose tests look at every source of the
+product. Slow end-to-end tests would keep one process busy for hours: there, each file is by itself.
 """
 
 import os
@@ -37,7 +38,8 @@ class _ByFile(LoadScopeScheduling):
             return nodeid  # they have nothing in common
         if file in _OF_SOURCES:
             return "sources"
-        return "end_to_end" if "/end_to_end/" in file else file
+        together = "/end_to_end/" in file and "not slow" in self.config.option.markexpr
+        return "end_to_end" if together else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -64,7 +64,7 @@ BUILDS = {
         _BIASED | _GRADIENTS, _SWIGLU | _BACKWARD | {"BIASED": False}, _LINE, _FOUR
     ),
     "dropout.dropped_out": Build(
-        _BIASED | _DROPOUT | {"residual": "*numbers"}, _HIDDEN | _FORWARD | {"ADDS": True, "DROPS": True}, _LINE, _FOUR
+        _BIASED | _DROPOUT | {"residual": "*numbers"}, _HIDDEN | _FORWARD | {"ADDS": True, "DROPS": True}, _LINE, _EIGHT
     ),
     "dropout.gradients": Build(_GRADIENTS | _DROPOUT, _HIDDEN | _BACKWARD, _LINE, _FOUR),
     "norms.normed": Build(_BIASED | _NORM | {"eps": "fp32"}, _WIDE, _LINE, {"num_warps": 32}),

@@ -17,6 +17,10 @@ from pretrain.models.triton import tiles
 from pretrain.random.dropout import Drawn
 
 
+_WARPS = {"num_warps": 8}
+"""twice those of other tiles of this size: a hash takes registers"""
+
+
 def bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
     """See `Kernels.bias_dropout_add`."""
     out: Tensor = _DropoutAdd.apply(x, bias, residual, drawn)  # type: ignore[no-untyped-call]
@@ -83,7 +87,7 @@ def dropout_add(
 
     out, (sizes, choices) = torch.empty_like(x), _places(x, place)
     choices |= {"BIASED": bias is not None, "ADDS": residual is not None, "DROPS": bool(place)}
-    tensors, tile = (x, bias, residual, out, *_both(hashes)), tiles.forward(x)
+    tensors, tile = (x, bias, residual, out, *_both(hashes)), tiles.forward(x) | _WARPS
     kernels.dropped_out[tiles.grid(x, tile)](
         *tensors, *sizes, *tiles.rows_columns(x), OFFSETS=len(hashes) > 1, **choices, **tile
     )
