@@ -16,7 +16,6 @@ from pretrain.models.parameter_gradients import hand_over
 from pretrain.models.triton import tiles
 from pretrain.random.dropout import Drawn
 
-
 _WARPS = {"num_warps": 8}
 """twice those of other tiles of this size: a hash takes registers"""
 
