@@ -65,7 +65,8 @@ def _record(name: str, layouts: Iterable[str], datasets: Path) -> dict[str, Any]
     data = [{key: curve.pop(key) for key in ABOUT_DATA} for curve in curves.values()]
     assert all(found == data[0] for found in data), f"{name} sees other data on another layout"
     control = CASES[name].control
-    to_control = {} if control is None else {"to_control": to_control_of(control, curves)}
+    known = control is not None and "one rank" in curves
+    to_control = {"to_control": to_control_of(control, curves)} if known else {}
     return {"build": build(), **data[0], **to_control, "curves": curves}
 
 
