@@ -12,6 +12,25 @@ from pretrain.config.section import Section, named, open_choice
 
 _LEAST_CLIP_NORM = 1e-6  # far below any gradient's norm; smaller ones drown in the eps of the update rules
 
+_SAFETY = 1.01
+POLAR_EXPRESS = (
+    *(
+        (a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5)
+        for a, b, c in (
+            (8.28721201814563, -23.595886519098837, 17.300387312530933),
+            (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+            (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+            (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+            (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+            (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+            (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+        )
+    ),
+    (1.875, -1.25, 0.375),
+)
+"""Newton-Schulz coefficients of each step, and of all that follow: the best for singular values from 1e-3 of the norm
+on (Amsel et al. 2025, arXiv 2505.16932, algorithm 1, with its factor of safety for rounding in bf16)"""
+
 
 class OptimizerSettings(Section):
     """Settings of an update rule; every one has `weight_decay` too."""
@@ -176,8 +195,10 @@ class MuonOptimizer(OptimizerSettings):
         0.2, gt=0, le=10, description="RMS of updates with match_rms_adamw (Moonlight: 0.2; DeepSeek-V4: 0.18)"
     )
     ns_steps: int = Field(5, ge=1, le=99, description="Newton-Schulz steps with ns_coefficients")
-    ns_coefficients: tuple[float, float, float] = Field(
-        (3.4445, -4.7750, 2.0315), description="a, b, c of a step: X = aX + b(XX')X + c(XX')(XX')X"
+    ns_coefficients: tuple[float, float, float] | Literal["polar_express"] = Field(
+        (3.4445, -4.7750, 2.0315),
+        description="a, b, c of a step: X = aX + b(XX')X + c(XX')(XX')X; polar_express: those of Amsel et al. 2025, "
+        "which differ from step to step",
     )
     ns_final_steps: int = Field(
         0, ge=0, le=99, description="steps with ns_final_coefficients after those (DeepSeek-V4: 2, after 8)"
@@ -185,8 +206,10 @@ class MuonOptimizer(OptimizerSettings):
     ns_final_coefficients: tuple[float, float, float] = Field(
         (2.0, -1.5, 0.5), description="a, b, c of the final steps, which bring singular values to 1"
     )
-    ns_precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="precision of the steps; bf16 is torch's: faster on GPUs, and layouts agree to 1e-2 only"
+    ns_precision: Literal["fp32", "bf16x3", "bf16"] = Field(
+        "fp32",
+        description="precision of the steps. bf16x3, for GPUs: each number in two parts of bf16, within 1e-4 of fp32; "
+        "bf16 is torch's, and layouts agree to 1e-2 only",
     )
     eps: float = Field(1e-7, ge=1e-30, le=1, description="least norm that a matrix is divided by")
     per_head: bool = Field(
@@ -212,7 +235,11 @@ class MuonOptimizer(OptimizerSettings):
     @property
     def steps(self) -> list[tuple[float, float, float]]:
         """Coefficients of each Newton-Schulz step."""
-        return [self.ns_coefficients] * self.ns_steps + [self.ns_final_coefficients] * self.ns_final_steps
+        if self.ns_coefficients == "polar_express":
+            first = [POLAR_EXPRESS[min(n, len(POLAR_EXPRESS) - 1)] for n in range(self.ns_steps)]
+        else:
+            first = [self.ns_coefficients] * self.ns_steps
+        return first + [self.ns_final_coefficients] * self.ns_final_steps
 
     @property
     def amplification(self) -> float:

@@ -36,10 +36,10 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
     """Jobs in order: one rank with another micro-batch size, then the layouts; all in fp32 and then in the config's own
     precision if that differs. The config is shrunk to as many layers as each layout needs, and one rank runs for each
     number of layers; with `full` it keeps its sizes. Raises ConfigError for a layout that the config can't run on."""
-    if isinstance(config.optimizer, MuonOptimizer) and config.optimizer.ns_precision != "fp32":
+    if isinstance(config.optimizer, MuonOptimizer) and config.optimizer.ns_precision == "bf16":
         raise ConfigError(
-            f"optimizer.ns_precision={config.optimizer.ns_precision} rounds updates to 1e-2, which hides faults of "
-            "layouts: verify the run with optimizer.ns_precision=fp32"
+            "optimizer.ns_precision=bf16 rounds updates to 1e-2, which hides faults of layouts: verify the run with "
+            "optimizer.ns_precision=fp32 or bf16x3"
         )
     if isinstance(config.optimizer, AdamOptimizer | AdamWOptimizer) and config.optimizer.moments != "fp32":
         raise ConfigError(

@@ -20,6 +20,7 @@ from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, rows, tiny_config, whole
 
+ROUNDED = 2.0**-8  # the most that rounding to bf16 changes a value by
 LENGTH, ROWS, FEW_ROWS = 128, 32, 2
 
 
@@ -45,8 +46,9 @@ def _gradients(family: str, precision: str, micro_rows: int) -> dict[str, np.nda
     return whole(engine.gradients())
 
 
-def departures(family: str, precision: str) -> dict[str, tuple[float, float]]:
-    """Relative error of each gradient against fp32, with few rows in a micro-batch and with all."""
+def departures(family: str, precision: str) -> dict[str, tuple[float, float, float]]:
+    """Relative error of each gradient against fp32, with few rows in a micro-batch and with all, and what rounding the
+    sum itself may add."""
     exact = _gradients(family, "fp32", ROWS)
     found = []
     for micro_rows in (FEW_ROWS, ROWS):
@@ -57,12 +59,14 @@ def departures(family: str, precision: str) -> dict[str, tuple[float, float]]:
         {name: float(np.linalg.norm(one[name] - exact[name]) / sizes[name]) for name in exact if sizes[name] > 0}
         for one in found
     )
-    return {name: (few[name], many[name]) for name in few}
+    # Roundings of many values cancel each other in the norm; that of a pair is up to half of a last digit.
+    once = {name: ROUNDED if exact[name].size < 16 else 1e-3 for name in few}
+    return {name: (few[name], many[name], once[name]) for name in few}
 
 
-def assert_alike(found: dict[str, tuple[float, float]]) -> None:
+def assert_alike(found: dict[str, tuple[float, float, float]]) -> None:
     """What is left of the difference is each value's own rounding, of which there are fewer in larger micro-batches."""
-    assert not {name: (few, many) for name, (few, many) in found.items() if many > 1.1 * few + 1e-3}
+    assert not {name: (few, many) for name, (few, many, once) in found.items() if many > 1.1 * few + once}
 
 
 QUICK = ("gpt", "longformer", "t5", *classics.names("HALF_PRECISION"))

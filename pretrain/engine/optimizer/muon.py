@@ -15,7 +15,6 @@ Clipping and a loss scale change the lengths of gradients, which matter here onl
 from collections.abc import Sequence
 from math import sqrt
 
-import torch
 from torch import Tensor
 
 from pretrain.config.optimizer import MuonOptimizer
@@ -28,8 +27,6 @@ from pretrain.models.placement import Parameter
 
 MOMENTUM = "momentum"
 MEAN, SQUARE = "exp_avg", "exp_avg_sq"
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Muon(Rule):
@@ -75,11 +72,13 @@ class Muon(Rule):
 
         self._exchange.run(read, self._orthogonalized, write, lambda parameter: self.update_of(parameter) > 0)
 
-    def _orthogonalized(self, block: Block, matrix: Tensor) -> Tensor:
-        """The update of a block, at a learning rate of 1."""
+    def _orthogonalized(self, blocks: Sequence[Block], stack: Tensor) -> Tensor:
+        """The updates of blocks [n, R, C], at a learning rate of 1."""
         settings = self.settings
-        x = orthogonalize(matrix, settings.steps, settings.eps, _DTYPES[settings.ns_precision])
-        return x.mul_(muon_rate(settings, block.parameter.spec, *block.shape))
+        updates = orthogonalize(stack, settings.steps, settings.eps, settings.ns_precision)
+        for block, update in zip(blocks, updates, strict=False):
+            update.mul_(muon_rate(settings, block.parameter.spec, *block.shape))
+        return updates
 
     def _step_adamw(self, span: UpdateRange, rate: float) -> None:
         beta1, beta2, update = self.settings.adamw_beta1, self.settings.adamw_beta2, span.update

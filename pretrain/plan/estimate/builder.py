@@ -260,6 +260,8 @@ class WorkloadBuilder:
     def _block_peak(self) -> float:
         optimizer = self.config.optimizer
         precision = optimizer.ns_precision if isinstance(optimizer, MuonOptimizer) else "fp32"
+        if precision == "bf16x3":
+            return (self.device.peak("bf16") or self.device.peak("fp32") or 1.0) / 3
         return self.device.peak(precision) or self.device.peak("fp32") or 1.0
 
     def _device(self, count: int) -> DeviceSpeeds:

@@ -18,7 +18,7 @@ def _update(gradient: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
     settings, update = RUN.optimizer, np.zeros(gradient.shape)
     assert isinstance(settings, MuonOptimizer)
     for one in rows:
-        x = orthogonalize(torch.from_numpy(gradient[one]), settings.steps, settings.eps, torch.float32).numpy()
+        x = orthogonalize(torch.from_numpy(gradient[one])[None], settings.steps, settings.eps, "fp32")[0].numpy()
         update[one] = RATE * settings.rate_factor(*x.shape) * x
     return update
 
