@@ -51,6 +51,7 @@ CASES = (
     Case("qwen3-moe/30b-a3b", 2, ("model.layers=4",)),
     Case("deepseek-v2/lite", 2, ("model.layers=4",)),
     Case("gpt3/350m", 8, (_DENSE, "optimizer={name: muon, learning_rate: 1e-3}")),
+    Case("gpt3/350m", 8, (_DENSE, "optimizer={name: muon, learning_rate: 1e-3, ns_precision: bf16x3}")),
 )
 
 

@@ -29,7 +29,7 @@ def orthogonalize(stack: Tensor, steps: Sequence[Coefficients], eps: float, prec
         x = x.bfloat16()
         x = x / torch.stack([matrix.norm() for matrix in x]).clamp(min=eps).view(-1, 1, 1)
     else:
-        x = x / torch.stack([frobenius_norm(matrix) for matrix in stack]).clamp(min=eps).view(-1, 1, 1)
+        x = x / frobenius_norms(stack).clamp(min=eps).view(-1, 1, 1)
     step = _STEPS[precision]
     for coefficients in steps:
         x = step(x, *coefficients)
@@ -42,11 +42,35 @@ def _in_own_numbers(x: Tensor, a: float, b: float, c: float) -> Tensor:
 
 
 def _in_three_parts(x: Tensor, a: float, b: float, c: float) -> Tensor:
-    of_x = _parts(x)
-    gram = _product(of_x, tuple(part.mT for part in of_x))
-    of_gram = _parts(gram)
-    factor = gram.mul_(b).add_(_product(of_gram, of_gram), alpha=c)
-    return _product(_parts(factor), of_x).add_(x, alpha=a)
+    rows = x.shape[1]
+    of_x = x.new_empty((len(x), 3 * rows, x.shape[2]), dtype=torch.bfloat16)  # high, low and high below one another
+    high, low, again = of_x.split(rows, dim=1)
+    again.copy_(_split(x, high, low))
+    gram = _times_transposed(high, low)
+    high, low = torch.empty_like(gram, dtype=torch.bfloat16), torch.empty_like(gram, dtype=torch.bfloat16)
+    _split(gram, high, low)
+    factor = gram.mul_(b).add_(_times_transposed(high, low), alpha=c)
+    _split(factor, high, low)
+    of_factor = torch.cat([high, high, low], dim=2)
+    if not x.is_cuda:
+        return torch.baddbmm(x, of_factor.float(), of_x.float(), beta=a)
+    return torch.bmm(of_factor, of_x, out_dtype=x.dtype).add_(x, alpha=a)
+
+
+def _split(x: Tensor, high: Tensor, low: Tensor) -> Tensor:
+    """Writes fp32 numbers as a bf16 one and what that leaves out, in bf16. Returns the first."""
+    torch.sub(x, high.copy_(x), out=low)
+    return high
+
+
+def _times_transposed(high: Tensor, low: Tensor) -> Tensor:
+    """The product of matrices in two parts and their transposes, in fp32. Two of the three products of parts are each
+    other's transposes. On a CPU they are multiplied in fp32, where they are exact."""
+    if high.is_cuda:
+        whole, mixed = (torch.bmm(high, part.mT, out_dtype=torch.float32) for part in (high, low))
+    else:
+        whole, mixed = (high.float() @ part.float().mT for part in (high, low))
+    return whole.add_(mixed).add_(mixed.mT)
 
 
 _STEPS: Mapping[str, Callable[[Tensor, float, float, float], Tensor]] = {
@@ -56,29 +80,11 @@ _STEPS: Mapping[str, Callable[[Tensor, float, float, float], Tensor]] = {
 }
 
 
-def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    """fp32 numbers as a bf16 one and what that leaves out, in bf16."""
-    high = x.bfloat16()
-    return high, (x - high).bfloat16()
-
-
-def _product(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> Tensor:
-    """[N, R, K] times [N, K, C], each in two parts -> fp32: one product of three times the depth. Products of parts are
-    exact in fp32, in which a CPU multiplies them."""
-    (high, low), (other_high, other_low) = left, right
-    rows, columns = torch.cat([high, high, low], dim=2), torch.cat([other_high, other_low, other_high], dim=1)
-    if not rows.is_cuda:
-        return rows.float() @ columns.float()
-    return torch.bmm(rows, columns, out_dtype=torch.float32)
-
-
-def frobenius_norm(matrix: Tensor) -> Tensor:
-    """In fp32: blocks in fp32, and their sum in fp64. torch's norm of a large fp32 tensor is off on a CPU, by 1e-5 of
-    that of 1024 x 1024 values."""
-    flat = matrix.reshape(-1)
-    blocked = flat.numel() // _BLOCK * _BLOCK
-    norms = [
-        torch.linalg.vector_norm(blocks, dim=1).double()
-        for blocks in (flat[:blocked].view(-1, _BLOCK), flat[blocked:].view(1, -1))
-    ]
-    return torch.cat(norms).square().sum().sqrt().float()
+def frobenius_norms(stack: Tensor) -> Tensor:
+    """Norm of each matrix [N, R, C], in fp32: those of blocks in fp32, and their sum in fp64. torch's norm of a large
+    fp32 tensor is off on a CPU, by 1e-5 of that of 1024 x 1024 values."""
+    flat = stack.reshape(len(stack), -1)
+    blocked = flat.shape[1] // _BLOCK * _BLOCK
+    blocks = flat[:, :blocked].view(len(stack), -1, _BLOCK)
+    norms = [torch.linalg.vector_norm(part, dim=-1).double() for part in (blocks, flat[:, None, blocked:])]
+    return torch.cat(norms, dim=1).square().sum(1).sqrt().float()
