@@ -12,11 +12,16 @@ def slow(case: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def only(quick: Sequence[Any], cases: Iterable[Any]) -> list[Any]:
-    """`cases`, of which only those in `quick` are not slow."""
+def only(quick: Sequence[Any], cases: Iterable[Any], one_in: int = 1) -> list[Any]:
+    """`cases`, of which only those in `quick` are not slow; of the others one in `one_in`. Of a product each value
+    still comes up, if its last factor has no divisor in common with `one_in`."""
     found = list(cases)
     assert all(case in found for case in quick), "a name that is no case would make them all slow"
-    return [case if case in quick else slow(case) for case in found]
+    return [
+        case if case in quick else slow(case)
+        for number, case in enumerate(found)
+        if case in quick or number % one_in == 0
+    ]
 
 
 def cases_of(request: pytest.FixtureRequest) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ _PAIRS = [
 
 
 @pytest.mark.parametrize(
-    ("family", "trained", "layout"), only(_QUICK, [(*pair, layout) for pair in _PAIRS for layout in LAYOUTS])
+    ("family", "trained", "layout"), only(_QUICK, [(*pair, layout) for pair in _PAIRS for layout in LAYOUTS], one_in=2)
 )
 def test_a_set_is_trained_alike_on_any_ranks(family: str, trained: str, layout: str) -> None:
     sections = {"objective": CLASSES, "finetune": SETS[trained]}
@@ -226,6 +226,7 @@ TP2PP2 = {"tensor": 2, "pipeline": 2}
     only(
         [("gemma", "tp2pp2")],  # its ends are one matrix, on both stages
         product(["gemma", "llama", "bert", "t5"], ["tp2pp2", *LAYOUTS]),
+        one_in=3,
     ),
 )
 def test_embedding_and_head_are_trained_beside_updates_alike_on_any_ranks(family: str, layout: str) -> None:
@@ -241,6 +242,7 @@ def test_embedding_and_head_are_trained_beside_updates_alike_on_any_ranks(family
             ["head", "top", "lora", "adapters", "unfrozen"],
             ["tp2cp2", "pp2dp2", "dp4zero1", "dp4zero2", "dp4zero3"],
         ),
+        one_in=3,
     ),
 )
 def test_half_precision_keeps_frozen_weights_to_the_bit(precision: str, trained: str, layout: str) -> None:
@@ -258,6 +260,7 @@ def test_half_precision_keeps_frozen_weights_to_the_bit(precision: str, trained:
             ["head", "top", "lora", "adapters"],
             ["tp2cp2", "pp2dp2", "dp4zero2", "dp4zero3"],
         ),
+        one_in=3,
     ),
 )
 def test_every_optimizer_trains_a_set_alike_on_any_ranks(optimizer: str, trained: str, layout: str) -> None:

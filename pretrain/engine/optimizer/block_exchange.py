@@ -3,9 +3,9 @@
 A rank owns ranges of parameters, cut anywhere by tensor parallelism and ZeRO. A rule that needs complete matrices
 (Muon) gets them here: each block of a stage has one owner among the stage's ranks; ranges travel to it, it computes on
 the very matrix that one rank would compute on, and ranges of the result travel back. So what is computed does not
-depend on the layout. A few equal blocks are a stack, which has one owner and is computed at once. Owners are chosen by
-the work of their blocks, the same on every rank. The owner of an expert's matrix is one of the ranks that hold the
-expert, so that nothing of it travels farther.
+depend on the layout. Owners are chosen by the work of their blocks, the same on every rank. The owner of an expert's
+matrix is one of the ranks that hold the expert, so that nothing of it travels farther. A few equal blocks of an owner
+are a stack, which is computed at once.
 """
 
 from collections import defaultdict
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +32,7 @@ _SPLIT = {"tensor", "expert_tensor"}
 """axes of parameters of which no two tensor ranks update the same range"""
 
 _STACK = 4
-"""matrices of a stack, if they have no more values than a round: products of one of 1,024 rows keep half of a GPU busy,
-and each takes the host as long to start"""
+"""matrices of a stack: products of one of 1,024 rows keep half of a GPU busy, and cost the host as much as of four"""
 
 Rows = slice | Tensor
 
@@ -70,7 +68,7 @@ Stack = Sequence[Block]
 """equal blocks that are computed together"""
 
 Compute = Callable[[Stack, Tensor], Tensor]
-"""(blocks, their matrices [n, R, C] and perhaps zeros behind them) -> results, as many or more"""
+"""(blocks, their matrices [n, R, C]) -> results [n, R, C]"""
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,9 @@ class BlockExchange:
             replica_groups.replicated,
         )
         self._ranges = [{r.parameter: r for r in of_rank} for of_rank in ranges]
-        owned = _owned(_stacks(blocks), np.array([rank.expert for rank in self._ranks]))
-        self._rounds = list(_rounds(owned))
-        mine = [block for stack in owned[self._rank] for block in stack]
+        self.owners = _owners(blocks, np.array([rank.expert for rank in self._ranks]))
+        self._rounds = list(_rounds(self.owners))
+        mine = [block for of_ranks in self._rounds for block in of_ranks[self._rank]]
         self._own = {block: list(self._segments(block, self._rank)) for block in blocks}
         self._others = {
             block: [
@@ -134,35 +132,31 @@ class BlockExchange:
         self, read: Callable[[Parameter, BlockSegment], Tensor], compute: Compute,
         write: Callable[[Parameter, BlockSegment, Tensor], None], is_live: Callable[[Parameter], bool],
     ) -> None:  # fmt: skip
-        """Computes all blocks of live parameters, in stacks of equal shapes, between `read` and `write` of this rank's
-        ranges. Collective."""
+        """Computes all blocks of live parameters, in stacks, between `read` and `write` of this rank's ranges.
+        Collective."""
         for of_ranks in self._rounds:
-            live = [
-                [alive for stack in stacks if (alive := [block for block in stack if is_live(block.parameter)])]
-                for stacks in of_ranks
-            ]
+            live = [[block for block in blocks if is_live(block.parameter)] for blocks in of_ranks]
             if any(live):
                 self._run_round(live, read, compute, write)
 
     def _run_round(
-        self, stacks_of_ranks: Sequence[Sequence[Stack]], read: Callable[[Parameter, BlockSegment], Tensor],
+        self, of_ranks: Sequence[Sequence[Block]], read: Callable[[Parameter, BlockSegment], Tensor],
         compute: Compute, write: Callable[[Parameter, BlockSegment, Tensor], None],
     ) -> None:  # fmt: skip
-        of_ranks = [[block for stack in stacks for block in stack] for stacks in stacks_of_ranks]
         mine = of_ranks[self._rank]
         gives = [[(b, s) for b in blocks for s in self._given(b, owner)] for owner, blocks in enumerate(of_ranks)]
         takes = [[(b, s) for b in mine for s in self._taken(b, rank)] for rank in range(self._world)]
         sent = [read(block.parameter, segment) for pairs in gives for block, segment in pairs]
         received = iter(self._exchange(sent, gives, takes))
-        stacks = [(blocks, self._place(blocks)) for blocks in stacks_of_ranks[self._rank]]
-        matrices = {block: matrix for blocks, stack in stacks for block, matrix in zip(blocks, stack, strict=False)}
+        stacks = [(blocks, torch.empty(len(blocks), *blocks[0].shape, device=self._device)) for blocks in _stacks(mine)]
+        matrices = {block: matrix for blocks, stack in stacks for block, matrix in zip(blocks, stack, strict=True)}
         for block, segment in (pair for pairs in takes for pair in pairs):
             matrices[block][segment.block_rows, segment.columns] = next(received)
         del received, matrices
         results: dict[Block, Tensor] = {}
         while stacks:
             blocks, stack = stacks.pop()
-            results |= {block: result for block, result in zip(blocks, compute(blocks, stack), strict=False)}
+            results |= zip(blocks, compute(blocks, stack), strict=True)
             del stack
         returns = [[(b, s) for b in mine for s in self._others[b][rank]] for rank in range(self._world)]
         awaited = [[(b, s) for b in blocks for s in self._own[b]] for blocks in of_ranks]
@@ -171,12 +165,6 @@ class BlockExchange:
             (pair for pairs in awaited for pair in pairs), self._exchange(sent, returns, awaited), strict=True
         ):
             write(block.parameter, segment, values)
-
-    def _place(self, blocks: Stack) -> Tensor:
-        """Place for their matrices. A GPU's kernels are chosen by the size of a stack: there a smaller one, which may
-        have more matrices on another layout, ends in zeros."""
-        count = _stack_size(blocks[0].shape) if self._device.type == "cuda" else len(blocks)
-        return torch.zeros(count, *blocks[0].shape, device=self._device)
 
     def _exchange(
         self, values: Sequence[Tensor], sends: Sequence[Sequence[tuple[Block, BlockSegment]]],
@@ -249,58 +237,42 @@ def find_blocks(parameters: Sequence[Parameter], per_head: bool, work: Callable[
     ]
 
 
-def _stack_size(shape: tuple[int, int]) -> int:
-    """Matrices of a full stack. A single row is computed alone: its products depend on where it lies in memory."""
-    return 1 if min(shape) == 1 else max(1, min(_STACK, _ROUND_VALUES // prod(shape)))
-
-
-def _stacks(blocks: Sequence[Block]) -> list[Stack]:
-    """Blocks by shape and by the ranks that may own them, in stacks, in an order that no layout changes."""
-    groups: dict[Any, list[Block]] = defaultdict(list)
-    for block in sorted(blocks, key=lambda block: (block.parameter.name, block.name)):
-        groups[block.shape, block.expert_rank].append(block)
-    return [
-        alike[first : first + _stack_size(shape)]
-        for (shape, _), alike in groups.items()
-        for first in range(0, len(alike), _stack_size(shape))
-    ]
-
-
-def _owned(stacks: Sequence[Stack], expert_ranks: np.ndarray) -> list[list[Stack]]:
-    """The stacks of each rank: the most work first, each to the rank with the least so far of those that hold it.
+def _owners(blocks: Sequence[Block], expert_ranks: np.ndarray) -> list[list[Block]]:
+    """The blocks of each rank: the largest first, each to the rank with the least work so far of those that hold it.
     `expert_ranks`: the number of each rank among those that share experts."""
-    owned: list[list[Stack]] = [[] for _ in expert_ranks]
+    owned: list[list[Block]] = [[] for _ in expert_ranks]
     work = np.zeros(len(expert_ranks))
-    for stack in sorted(stacks, key=lambda stack: -_work(stack)):
-        expert_rank = stack[0].expert_rank
-        elsewhere = (expert_ranks != expert_rank) & (expert_rank is not None)
+    for block in sorted(blocks, key=lambda block: (-block.work, block.parameter.name, block.name)):
+        elsewhere = (expert_ranks != block.expert_rank) & (block.expert_rank is not None)
         rank = int(np.where(elsewhere, np.inf, work).argmin())
-        owned[rank].append(stack)
-        work[rank] += _work(stack)
+        owned[rank].append(block)
+        work[rank] += block.work
     return owned
 
 
-def _work(stack: Stack) -> float:
-    return sum(block.work for block in stack)
+def _stacks(blocks: Sequence[Block]) -> Iterator[Stack]:
+    """Blocks of one shape, a few at a time. A single row is alone: its products depend on where it lies in memory."""
+    alike: dict[tuple[int, int], list[Block]] = defaultdict(list)
+    for block in blocks:
+        alike[block.shape].append(block)
+    for shape, together in alike.items():
+        size = _STACK if min(shape) > 1 else 1
+        yield from (together[first : first + size] for first in range(0, len(together), size))
 
 
-def _rounds(owned: Sequence[Sequence[Stack]]) -> Iterator[list[list[Stack]]]:
-    """The stacks of each rank in each round."""
-    left = [list(stacks) for stacks in owned]
+def _rounds(owned: Sequence[Sequence[Block]]) -> Iterator[list[list[Block]]]:
+    """The blocks of each rank in each round."""
+    left = [list(blocks) for blocks in owned]
     while any(left):
         of_ranks = []
-        for stacks in left:
+        for blocks in left:
             count, size = 0, 0
-            while count < len(stacks) and (not count or size + _size(stacks[count]) <= _ROUND_VALUES):
-                size += _size(stacks[count])
+            while count < len(blocks) and (not count or size + blocks[count].size <= _ROUND_VALUES):
+                size += blocks[count].size
                 count += 1
-            of_ranks.append(stacks[:count])
-            del stacks[:count]
+            of_ranks.append(blocks[:count])
+            del blocks[:count]
         yield of_ranks
-
-
-def _size(stack: Stack) -> int:
-    return sum(block.size for block in stack)
 
 
 @lru_cache(maxsize=16)

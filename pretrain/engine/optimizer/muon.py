@@ -76,7 +76,7 @@ class Muon(Rule):
         """The updates of blocks [n, R, C], at a learning rate of 1."""
         settings = self.settings
         updates = orthogonalize(stack, settings.steps, settings.eps, settings.ns_precision)
-        for block, update in zip(blocks, updates, strict=False):
+        for block, update in zip(blocks, updates, strict=True):
             update.mul_(muon_rate(settings, block.parameter.spec, *block.shape))
         return updates
 
