@@ -111,7 +111,7 @@ def test_no_number_of_a_run_changes() -> None:
     assert run_ranks(2, _differences, QUICK) == [[], []]
 
 
-def _flipped(flips: int, seed: int, precision: str) -> tuple[int, int, list[str]]:
+def flipped(flips: int, seed: int, precision: str) -> tuple[int, int, list[str]]:
     """(flips that changed a gradient or the loss; other flips that were reported; what was wrong). Whether one changed
     it is seen by comparing all bits of both computations, not their digests."""
     engine = build_engine(_small(precision, every=1))
@@ -163,15 +163,15 @@ def _bits(x: torch.Tensor) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1900)
-@pytest.mark.parametrize(("flips", "precision"), [(60, "fp32"), slow((1000, "fp32")), slow((1000, "bf16"))])
+@pytest.mark.parametrize(("flips", "precision"), [(60, "fp32"), slow((200, "fp32")), slow((200, "bf16"))])
 def test_flips_that_change_a_gradient_are_found_before_the_update(flips: int, precision: str) -> None:
-    ((changed, others, wrong),) = run_ranks(1, _flipped, flips, 5, precision, timeout_s=900)
+    ((changed, others, wrong),) = run_ranks(1, flipped, flips, 5, precision, timeout_s=900)
     print(f"{changed} of {flips} flips in {precision} changed a gradient; {others} others were found in weights")
     assert wrong == []
     assert changed > flips / 2
 
 
-def _replayed(steps: int, precision: str) -> int:
+def replayed(steps: int, precision: str) -> int:
     engine = build_engine(_small(precision, every=1))
     _steps(engine, steps)
     return engine.updates
@@ -180,8 +180,8 @@ def _replayed(steps: int, precision: str) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(1900)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_thousands_of_replayed_steps_raise_no_alarm(precision: str) -> None:
-    assert run_ranks(1, _replayed, 5000, precision, timeout_s=1800) == [5000]
+def test_a_thousand_replayed_steps_raise_no_alarm(precision: str) -> None:
+    assert run_ranks(1, replayed, 1000, precision, timeout_s=1800) == [1000]
 
 
 _NAMED: list[tuple[str, Where, list[int]]] = [

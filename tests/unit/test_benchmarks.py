@@ -66,6 +66,8 @@ LONG = (
 )
 ELSEWHERE = {
     "triton_kernels": "tests/unit/models/test_triton_kernels.py",
+    "gpu_steps": "tests/unit/plan/test_measured_steps.py",
+    "flips": "tests/multirank/test_replay.py",  # the same, fewer
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",
