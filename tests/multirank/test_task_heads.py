@@ -48,6 +48,10 @@ def _trained(family: str, objective: dict[str, Any], parallel: dict[str, Any]) -
     scores = engine.score(rows)
     # Between texts that lie side by side is padding, whose states depend on how ranks cut the row.
     seen = np.ones(rows.labels.shape, bool) if rows.documents is None else rows.documents >= 0
+    if (
+        engine.config.objective.name == "tagging"
+    ):  # one rank computes a row up to its last label, context ranks all of it
+        seen &= rows.loss_mask > 0
     counts = [count for _, count in scores.terms.values()]
     answers = scores.outputs
     if engine.config.objective.loss == "spans":  # a bias is noise: no probability depends on it
