@@ -24,14 +24,14 @@ class SpeedNotes:
 
     def __init__(self, config: RunConfig, layout: Layout, device_name: str) -> None:
         self._config, self._layout, self._device_name = config, layout, device_name
-        self._steps = 0
+        self._steps, self._compiled_before_s = 0, compilation.seconds()
         self._found: list[float] = []
         """MFU of each step so far"""
 
     def after(self, step: int, seconds: float, mfu: float | None) -> Iterator[str]:
         """Sentences that are due after a step, of any number, which took `seconds`."""
         self._steps += 1
-        compiling_s = compilation.seconds()
+        compiling_s = compilation.seconds() - self._compiled_before_s
         if self._steps == 1 and compiling_s >= _MUCH_COMPILING_S:
             yield (
                 f"step {step:,} took {seconds:.1f} s. Compiling kernels has taken {compiling_s:.1f} s; later starts "

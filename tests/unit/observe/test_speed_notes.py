@@ -53,8 +53,12 @@ def test_nothing_is_said_where_there_is_nothing_to_compare_with(config: str, dev
 
 
 def test_the_first_step_says_what_compiling_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "seconds", lambda: 12.34)
+    """And nothing of what the process compiled before the run."""
+    monkeypatch.setattr(compilation, "seconds", lambda: 100.0)
     monkeypatch.setattr(compilation, "folders", lambda: ["/tmp/a", "/home/b"])
-    assert said(notes("gpt3/350m"), [None] * 3) == {
+    speed = notes("gpt3/350m")
+    assert not said(notes("gpt3/350m"), [None] * 3)
+    monkeypatch.setattr(compilation, "seconds", lambda: 112.34)
+    assert said(speed, [None] * 3) == {
         1: "step 1,001 took 0.5 s. Compiling kernels has taken 12.3 s; later starts find them in /tmp/a and /home/b"
     }
